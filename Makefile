@@ -108,9 +108,9 @@ fuzz: setup build ## damaged and made-up input for every parser (INPUTS=20000 fo
 		tests/unit/test_decode_native_damaged.py tests/unit/test_decode_python_damaged.py tests/unit/test_decode_python_lines.py \
 		tests/unit/profiles/test_hostile.py
 
-bench: setup build ## overhead, drain and export rates, interleaved; prints ratios
+bench: setup build ## overhead, sync and export rates, interleaved; prints ratios
 	$(BIN)/python -m bench.overhead
-	$(BIN)/python -m bench.drain
+	$(BIN)/python -m bench.sync
 	$(BIN)/python -m bench.records
 	$(BIN)/python -m bench.live_view
 	$(BIN)/python -m bench.start_up

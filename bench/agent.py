@@ -106,9 +106,9 @@ class Agent:
             if self.process.poll() is None:
                 self.process.send_signal(signal.SIGINT)
             last = self.wait_for("finished")
-        losses: dict[str, int] = last["losses"]
+        drops: dict[str, int] = last["drops"]
         self.process.wait()
-        return losses
+        return drops
 
     def calls(self) -> Counter[str]:
         """Outermost calls by operation in the seconds read so far."""

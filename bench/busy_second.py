@@ -50,7 +50,7 @@ class Load:
     sites: int = 4
     culprits: int = 6
     gpus: int = 1
-    losses: int = 0
+    drops: int = 0
 
 
 def cell(slot: int, name: str, caller: int, durations_ns: Array, *, nested: int = 0, errors: int = 0) -> CellGrowth:
@@ -59,7 +59,7 @@ def cell(slot: int, name: str, caller: int, durations_ns: Array, *, nested: int 
     growth["caller"], growth["count"], growth["nested"] = caller, len(durations_ns), nested
     growth["errors"], growth["sum_ns"] = errors, durations_ns.sum()
     growth["histogram"] = histograms.count(durations_ns)
-    growth["clock_ns"][0, :5] = (durations_ns.sum() * np.array([0.3, 0.1, 0, 0, 0.6])).astype(np.uint64)
+    growth["state_ns"][0, :5] = (durations_ns.sum() * np.array([0.3, 0.1, 0, 0, 0.6])).astype(np.uint64)
     longest = int(durations_ns.max()) if len(durations_ns) else 0
     op = BY_NAME[name].id
     row = growth[0]
@@ -106,9 +106,9 @@ def second(load: Load, number: int) -> Second:
         targets=load.processes,
         threads=12 * load.processes,
         cells=cells,
-        clocks_ns=clocks,
+        states_ns=clocks,
         charges=charges,
-        losses=dict.fromkeys(names[: load.losses], 1 + number),
+        drops=dict.fromkeys(names[: load.drops], 1 + number),
         in_flight=0,
         switches=9_000 * load.processes,
         preemptions=700 * load.processes,
@@ -225,14 +225,14 @@ def state(load: Load, filled: Window) -> LiveState:
         system=last.system,
         gpu=gpu_state(load.gpus),
         ops=ops,
-        clocks_ns=filled.clocks_ns(),
-        call_clocks_ns=filled.call_clocks_ns(),
+        states_ns=filled.states_ns(),
+        call_states_ns=filled.call_states_ns(),
         switches=sum(one.switches for one in filled.seconds()),
         preemptions=sum(one.preemptions for one in filled.seconds()),
         culprits=filled.culprits(),
         host=filled.host(),
         counts={number: StepCount(steps=1_200, sync_intervals=12) for number in range(load.processes)},
-        losses=filled.loss_lines(),
+        drops=filled.drop_lines(),
         agent=last.agent,
         agent_ratio=filled.agent_ratio(),
         calls_per_s=filled.per_second(sum(op.count + op.nested for op in ops)),

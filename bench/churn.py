@@ -58,7 +58,7 @@ def measure(folder: Path, *, short_lived: int, staying: int, seconds: float) -> 
     stay = [Burst([program, library, THREADS, CALLS, 0]) for _ in range(staying)]
     one_of_them = f"{program} {library} {THREADS} {SHORT_CALLS} 0"
     command = f"for i in $(seq {short_lived}); do {one_of_them} & sleep {seconds / short_lived}; done; wait"
-    losses: Counter[str] = Counter()
+    drops: Counter[str] = Counter()
     printed: list[str] = []
     figures: dict[str, object] = {}
     ended = threading.Event()
@@ -97,7 +97,7 @@ def measure(folder: Path, *, short_lived: int, staying: int, seconds: float) -> 
         recorder.start()
         thread = threading.Thread(target=script)
         thread.start()
-        recorder.run(should_stop=ended.is_set, on_second=lambda second: losses.update(second.losses))
+        recorder.run(should_stop=ended.is_set, on_second=lambda second: drops.update(second.drops))
         thread.join()
         writer.flush()
     found = dict(
@@ -107,7 +107,7 @@ def measure(folder: Path, *, short_lived: int, staying: int, seconds: float) -> 
         "staying_exact": f"{sum(found.get(one.pid) == THREADS * CALLS for one in stay)} of {staying}",
         "short_lived_exact": f"{sum(found.get(int(pid)) == THREADS * SHORT_CALLS for pid in printed)} of {short_lived}",
         **figures,
-        "losses": dict(losses),
+        "drops": dict(drops),
     }
 
 

@@ -31,7 +31,7 @@ from bench.export import make_recording
 
 READERS = 20
 _PATHS = (
-    *("overview", "incidents", "ops", "processes", "snapshots", "losses", "chains", "capabilities", "graph-metrics"),
+    *("overview", "incidents", "ops", "processes", "snapshots", "drops", "chains", "capabilities", "graph-metrics"),
     *("graph-events", "time", "clocks?process=1", "facts", "nccl", "memory", "containers"),
 )
 _PAUSE_S = 0.25  # of a reader between two questions

@@ -192,7 +192,7 @@ def run(producer: BpfObject, folder: Path, *, rate: int, seconds: float, every: 
             summed, offered = drain_while(process, ring, rows, every)
             elapsed_s, cpu_s = time.monotonic() - began_s, time.process_time() - cpu_s
         writer.flush()
-        lost = sum(count for (table, _), count in writer.losses().items() if table == "raw_offcpu")
+        lost = sum(count for (table, _), count in writer.drops().items() if table == "raw_offcpu")
     written, lost_in_ring = (totals - before).tolist()
     with apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READONLY) as db:
         stored = next(iter(db.execute("SELECT count(*) FROM raw_offcpu")))[0]

@@ -32,7 +32,7 @@ _CHUNK_S = 20
 _OFFCPU_PER_S = 500
 _HOGGED_S = 120
 _HEALTHY = Step(busy_ms=6.1, empty_ms=0.4, late_ms=0.05, launches=250)
-_HOGGED = Step(busy_ms=6.1, empty_ms=0.4, late_ms=1.6, launches=250, drain={"runq": 1.6, "sleep": 5.0})
+_HOGGED = Step(busy_ms=6.1, empty_ms=0.4, late_ms=1.6, launches=250, sync={"runq": 1.6, "sleep": 5.0})
 _CALLS = {"cudaLaunchKernel": (250.0, 0.004), "cudaMemcpyAsync": (8.0, 0.01), "cudaStreamSynchronize": (1.0, 5.0)}
 _RUNS = 3
 
@@ -73,9 +73,9 @@ def _off_cpu(scene: Scene, trainer: Actor, worker: Actor, begin: int) -> None:
 def _seconds(scene: Scene, trainer: Actor, begin: int, *, is_hogged: bool) -> None:
     starts = scene.at(begin) + np.arange(_CHUNK_S) * 10**9
     clocks = {"run_ns": 300_000_000, "runq_ns": 1_000_000, "sleep_ns": 5 * 10**8}
-    zero = {f"{name}_ns": 0 for name in ("throttled", "yielded", "io", "kernel_lock", "stopped")}
+    zero = {f"{name}_ns": 0 for name in ("throttled", "yielded", "io", "uninterruptible", "stopped")}
     scene.append(
-        tables.CLOCK_SECONDS, _CHUNK_S, start_ns=starts, process=trainer.number, switches=400, **clocks, **zero
+        tables.THREAD_STATE_SECONDS, _CHUNK_S, start_ns=starts, process=trainer.number, switches=400, **clocks, **zero
     )
     scene.append(tables.SNAPSHOTS, _CHUNK_S, time_ns=starts, cpu_percent=40.0, mem_percent=30.0, load_avg=3.0)
     for pid in range(900, 904):
@@ -135,7 +135,7 @@ def main() -> None:
         if not path.exists():
             build(path, int(options.hours * _HOUR_S), options.events)
         with open_reader(path) as reader:
-            names = ("raw_epochs", "raw_offcpu", "raw_events")
+            names = ("raw_sync_intervals", "raw_offcpu", "raw_events")
             rows = {n: next(reader.connection.execute(f"SELECT count(*) FROM {n}"))[0] for n in names}
         print(f"{', '.join(f'{n} {format_count(c)}' for n, c in rows.items())}, {format_bytes(path.stat().st_size)}")
         for extra in ([], ["--json"], ["--last", "5m"], ["--last", "5m", "--per-process"]):

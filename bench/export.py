@@ -1,8 +1,8 @@
 """How fast a large recording is exported, and in how much memory: packets a second, and the most memory at two sizes.
 
-Makes a recording of made-up rows (calls, a tenth as many intervals off the CPU, a hundredth as many epochs), exports it
-with the command of users in a process of its own, and asks the kernel for the most memory that process ever had
-(VmHWM). Memory is constant if ten times the rows need the same.
+Makes a recording of made-up rows (calls, a tenth as many intervals off the CPU, a hundredth as many sync intervals),
+exports it with the command of users in a process of its own, and asks the kernel for the most memory that process ever
+had (VmHWM). Memory is constant if ten times the rows need the same.
 
 Run: python -m bench.export [--events N] [--format perfetto] [--short] [--json]
 """
@@ -49,7 +49,7 @@ print(open("/proc/self/status").read())
 
 _EVENTS = """
 INSERT INTO raw_events(session, start_ns, duration_ns, process, pid, tid, source, op, arg0, stream, gpu_id,
-    caller_library, function, comm, cpu, run_ns, runq_ns, throttled_ns, yielded_ns, sleep_ns, io_ns, kernel_lock_ns,
+    caller_library, function, comm, cpu, run_ns, runq_ns, throttled_ns, yielded_ns, sleep_ns, io_ns, uninterruptible_ns,
     stopped_ns, residual_ns, preemptions, switches, culprit_pid, culprit_name, culprit_ns, flags, stack_hash)
 WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < :events)
 SELECT :session, :begin + i * :step, iif(i % 100 = 99, 15000, 4000 + i % 997), :process, 4242, 4242 + i % :threads, 1,
@@ -67,9 +67,10 @@ SELECT :session, :begin + i * 10 * :step, 9 * :step, :process, 4242, 4242 + i % 
     :begin + i * 10 * :step + 8 * :step, i % 16, 1, 4242 + (i + 1) % :threads, :comm
 FROM n
 """
-_EPOCHS = """
-INSERT INTO raw_epochs(session, process, pid, device, stream, a_ns, f_ns, s_ns, r_ns, r_low_ns, r_high_ns, b_ns, e_ns,
-    x_ns, p_ns, launches, source, op, f_tid, b_tid)
+_SYNC_INTERVALS = """
+INSERT INTO raw_sync_intervals(session, process, pid, device, stream, prev_sync_end_ns, first_launch_ns, sync_start_ns,
+gpu_done_ns, gpu_done_low_ns, gpu_done_high_ns, sync_end_ns, idle_ns,
+    busy_ns, return_delay_ns, launches, source, op, first_launch_tid, sync_tid)
 WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < :events / 100), t(a) AS (
     SELECT :begin + i * 100 * :step FROM n)
 SELECT :session, :process, 4242, 0, 36028797018963969, a, a + :step, a + 99 * :step, a + 99 * :step + 14000,
@@ -120,7 +121,7 @@ def make_recording(path: Path, events: int) -> None:
     db = apsw.Connection(str(path))
     db.execute("PRAGMA synchronous = OFF")
     with db:
-        for sql in (_EVENTS, _OFFCPU, _EPOCHS):
+        for sql in (_EVENTS, _OFFCPU, _SYNC_INTERVALS):
             db.execute(sql, {name: value for name, value in values.items() if f":{name}" in sql})
     db.close()
 

@@ -88,7 +88,7 @@ def _are_equal(found: list[tuple[Any, ...]], wanted: list[tuple[Any, ...]], *, i
 
 
 def _is_equal(one: Any, two: Any) -> bool:
-    """Percentiles are within a bucket, 2.2 %."""
+    """Percentiles are within a bucket, 2.2%."""
     return bool(
         one == two or (isinstance(one, float) and isinstance(two, float) and abs(one - two) <= 0.022 * abs(two))
     )

@@ -28,7 +28,7 @@ SIZES = ((80, 24), (200, 60))
 LOADS = (
     Load(processes=1, sites=40),
     Load(processes=8, sites=40),
-    Load(processes=60, sites=10, culprits=60, gpus=8, losses=6),
+    Load(processes=60, sites=10, culprits=60, gpus=8, drops=6),
 )
 _TAKEN_IN = 4  # different seconds, used in turn
 

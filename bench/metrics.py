@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ingero.capture.cells import CellGrowth
-from ingero.capture.losses import MEANINGS
+from ingero.capture.drops import MEANINGS
 from ingero.capture.period import period_until
 from ingero.capture.second import Second
 from ingero.diagnose.rule import all_rules
@@ -33,7 +33,7 @@ from ingero.serve.metrics.otlp import as_request
 from ingero.serve.metrics.registry import Registry
 from ingero.serve.metrics.scrapes import Scrapes
 from ingero.store import histograms
-from ingero.store.vocabulary import CLOCKS
+from ingero.store.vocabulary import STATES
 from ingero.units import SECOND_NS
 
 SCRAPE_MS = 20  # what is promised for the 95th percentile, on a machine that has nothing else to do
@@ -73,9 +73,9 @@ def _second(op_count: int, gpu_count: int) -> Second:
         targets=8,
         threads=200,
         cells=[cell for op in OPS[:op_count] for cell in _cells(op)],
-        clocks_ns=np.full(len(CLOCKS), 10**8, np.int64),
+        states_ns=np.full(len(STATES), 10**8, np.int64),
         charges=[],
-        losses={},
+        drops={},
         in_flight=0,
         system=SystemSample(
             cpu_percent=50.0, mem_percent=50.0, mem_total_bytes=1 << 40, mem_available_bytes=1 << 39, swap_used_bytes=0,

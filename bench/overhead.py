@@ -3,12 +3,13 @@
 One trainer runs all the time on the simulated GPU. In each round it is left alone, traced, and traced with launches
 probed in the driver only; the order changes from round to round. Ratios are taken inside a round, so that what else
 the machine does cancels, and the median of the rounds is shown. Two loops: one that waits for its device, at 39,000
-probed calls a second, and one that is held up by its own launches. No budget limits the agent, except with --governor:
-then the third way is the default budgets, and what the agent itself says that it costs is shown, too. With --traps both
+probed calls a second, and one that is held up by its own launches. No budget limits the agent, except with --overhead
+limiter: then the third way is the default budgets, and what the agent itself says that it costs is shown, too. With
+--traps both
 ways are also taken with probes that do nothing: what the kernel's traps alone cost on this machine.
 
-Run as root: python -m bench.overhead [--rounds N] [--seconds S] [--loop gpu|launch] [--governor] [--traps] [--short]
-[--json]
+Run as root: python -m bench.overhead [--rounds N] [--seconds S] [--loop gpu|launch] [--overhead limiter] [--traps]
+[--short] [--json]
 """
 
 from __future__ import annotations
@@ -66,16 +67,16 @@ class Turn:
     bytes_per_call: float = 0.0
     bytes_per_s: float = 0.0
     own_overhead_percent: float = 0.0  # of the thread's time, by the agent's own account
-    rung: int = 0  # the highest
+    level: int = 0  # the highest
     from_attach_ms: float = 0.0  # mean of the steps since the first probe was attached, the first seconds included
-    rung_s: dict[int, float] = field(default_factory=dict)  # since then, time by highest rung
-    rung_changes: int = 0
-    losses: dict[str, int] = field(default_factory=dict)
+    level_s: dict[int, float] = field(default_factory=dict)  # since then, time by highest level
+    level_changes: int = 0
+    drops: dict[str, int] = field(default_factory=dict)
     all_losses: dict[str, int] = field(default_factory=dict)
 
 
 class Trainer:
-    """The running loop, and what its log says of a stretch of time."""
+    """The running loop, and what its log says of a time range of time."""
 
     def __init__(self, program: Program, log: Path) -> None:
         self.program, self._log = program, log
@@ -103,31 +104,31 @@ class Trainer:
 
 
 def untraced(trainer: Trainer, seconds: float) -> Turn:
-    """A stretch on its own."""
+    """A time range on its own."""
     began = trainer.now()
     time.sleep(seconds)
     return trainer.turn("untraced", began, trainer.now())
 
 
 def trapped(trainer: Trainer, folder: Path, mode: str, seconds: float) -> Turn:
-    """A stretch with probes that do nothing."""
+    """A time range with probes that do nothing."""
     with empty_probes(trainer.program.pid, folder, launches_at_driver=TRAPS[mode]):
         time.sleep(1)
         return replace(untraced(trainer, seconds), mode=mode)
 
 
 def traced(trainer: Trainer, folder: Path, mode: str, options: Sequence[str], seconds: int) -> Turn:
-    """A stretch beside an agent that has settled; its start and its end are left out."""
+    """A time range beside an agent that has settled; its start and its end are left out."""
     with agent(folder, pids=[trainer.program.pid], options=options) as recording:
         for _ in range(SETTLE_SECONDS):
             recording.wait_for("second")
         began, agent_cpu_s = trainer.now(), cpu_s(recording.pid)
-        losses: Counter[str] = Counter()
+        drops: Counter[str] = Counter()
         told = [recording.wait_for("second") for _ in range(seconds)]
         for second in told:
-            losses.update(second["losses"])
+            drops.update(second["drops"])
         ended, agent_cpu_s = trainer.now(), cpu_s(recording.pid) - agent_cpu_s
-        rungs = time_at_rungs(recording)
+        levels = time_at_levels(recording)
         rss = peak_rss_bytes(recording.pid)
         all_losses = recording.stop()
     return replace(
@@ -135,35 +136,35 @@ def traced(trainer: Trainer, folder: Path, mode: str, options: Sequence[str], se
         agent_cpu_percent=agent_cpu_s / (ended[0] - began[0]) * 1e11,
         agent_rss_bytes=rss,
         own_overhead_percent=100 * statistics.fmean(second["overhead_ratio"] for second in told),
-        rung=max(second["rung"] for second in told),
-        losses=dict(losses),
+        level=max(second["level"] for second in told),
+        drops=dict(drops),
         all_losses=all_losses,
         from_attach_ms=trainer.turn(mode, (attached_ns(recording), 0.0), ended).mean_ms,
-        rung_s=rungs,
-        rung_changes=rung_changes(recording),
+        level_s=levels,
+        level_changes=level_changes(recording),
         **recorded_figures(recording),
     )
 
 
-def time_at_rungs(recording: Agent) -> dict[int, float]:
-    """Seconds by the highest rung that was in force in them."""
+def time_at_levels(recording: Agent) -> dict[int, float]:
+    """Seconds by the highest level that was in force in them."""
     found: Counter[int] = Counter()
     for second in recording.messages:
         if second["type"] == "second":
-            found[second["rung"]] += second["elapsed_s"]
+            found[second["level"]] += second["elapsed_s"]
     return dict(found)
 
 
 def attached_ns(recording: Agent) -> int:
-    """When the first probe was about to be attached, monotonic: the governor has then measured what one costs."""
-    unix_ns = one_number(recording, "SELECT min(time_ns) FROM raw_governor")
+    """When the first probe was about to be attached, monotonic: the overhead limiter has then measured what one costs."""
+    unix_ns = one_number(recording, "SELECT min(time_ns) FROM raw_overhead_levels")
     return unix_ns - time.time_ns() + time.monotonic_ns()
 
 
-def rung_changes(recording: Agent) -> int:
-    """How often the highest rung was another one than before."""
-    before = "SELECT rung, lag(rung) OVER (ORDER BY id) AS before FROM raw_governor"
-    return one_number(recording, f"SELECT count(*) FROM ({before}) WHERE rung <> before")
+def level_changes(recording: Agent) -> int:
+    """How often the highest level was another one than before."""
+    before = "SELECT level, lag(level) OVER (ORDER BY id) AS before FROM raw_overhead_levels"
+    return one_number(recording, f"SELECT count(*) FROM ({before}) WHERE level <> before")
 
 
 def one_number(recording: Agent, query: str) -> int:
@@ -243,7 +244,7 @@ def show(loop: str, rounds: Sequence[Sequence[Turn]]) -> None:
         "bytes/call",
         "written",
         "says itself",
-        "rung",
+        "level",
     )
     print(f"{'':40}" + "".join(f"{name:>19}" for name in head[:4]) + "".join(f"{name:>14}" for name in head[4:]))
     for index, turn in enumerate(rounds[0]):
@@ -259,22 +260,22 @@ def show(loop: str, rounds: Sequence[Sequence[Turn]]) -> None:
             line += f"{median(rounds, index, 'bytes_per_call'):14.1f}"
             line += f"{median(rounds, index, 'bytes_per_s') / 1e3:9.0f} kB/s"
             line += f"{median(rounds, index, 'own_overhead_percent'):12.2f} %"
-            line += f"{median(rounds, index, 'rung'):14.0f}"
+            line += f"{median(rounds, index, 'level'):14.0f}"
         print(line)
     for index, turn in enumerate(rounds[0]):
         if turn.mode in ("untraced", *TRAPS):
             continue
         added = statistics.median(100 * (turns[index].from_attach_ms / turns[0].mean_ms - 1) for turns in rounds)
-        at_rungs: Counter[int] = Counter()
+        at_levels: Counter[int] = Counter()
         for turns in rounds:
-            at_rungs.update(turns[index].rung_s)
-        shares = ", ".join(f"{rung}: {share / at_rungs.total():.1%}" for rung, share in sorted(at_rungs.items()))
-        changes = statistics.fmean(turns[index].rung_changes for turns in rounds)
+            at_levels.update(turns[index].level_s)
+        shares = ", ".join(f"{level}: {share / at_levels.total():.1%}" for level, share in sorted(at_levels.items()))
+        changes = statistics.fmean(turns[index].level_changes for turns in rounds)
         print(
-            f"{turn.mode}, from attach on: step mean {added:+.1f} %; time by highest rung {shares}; "
+            f"{turn.mode}, from attach on: step mean {added:+.1f} %; time by highest level {shares}; "
             f"{changes:.1f} changes a turn"
         )
-        for title, name in (("while measured", "losses"), ("start and end included", "all_losses")):
+        for title, name in (("while measured", "drops"), ("start and end included", "all_losses")):
             total: Counter[str] = Counter()
             for turns in rounds:
                 total.update(getattr(turns[index], name))
@@ -289,7 +290,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=12, help="of each turn (default 12)")
     parser.add_argument("--loop", choices=LOOPS, action="append", help="default: both")
-    parser.add_argument("--governor", action="store_true", help="with the default budgets instead of driver launches")
+    parser.add_argument(
+        "--overhead_limiter", action="store_true", help="with the default budgets instead of driver launches"
+    )
     parser.add_argument("--traps", action="store_true", help="also with probes that do nothing")
     parser.add_argument("--short", action="store_true", help="one round of a second, for tests")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
@@ -299,7 +302,7 @@ def main(arguments: list[str] | None = None) -> None:
     modes = [
         "untraced",
         "traced",
-        *(GOVERNED if options.governor else list(MODES)[2:]),
+        *(GOVERNED if options.overhead_limiter else list(MODES)[2:]),
         *(TRAPS if options.traps else ()),
     ]
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:

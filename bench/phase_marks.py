@@ -18,7 +18,7 @@ _PHASES = {
     "ingero.attach.kernel_side:KernelSide.__init__": "objects loaded",
     "ingero.capture.recorder:Recorder.__init__": "recorder made",
     "ingero.attach.kernel_side:KernelSide.start": "clocks attached",
-    "ingero.capture.governor:Governor.start": "calibrated",
+    "ingero.capture.overhead_limiter:OverheadLimiter.start": "calibrated",
     "ingero.capture.recorder:Recorder.start": "probes attached, threads enrolled",
 }
 

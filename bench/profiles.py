@@ -105,7 +105,7 @@ def _rows(path: Path, kept: Path) -> Iterator[Row]:
 
 def _row(name: str, report: ProfileReport, truth: Truth, found: Diagnosis, took: float) -> Row:
     errors = step_errors_ms(report, truth)
-    mine = [one for one in found.incidents if any(v.process == report.process.process for v in one.victims)]
+    mine = [one for one in found.incidents if any(v.process == report.process.process for v in one.affected)]
     return Row(
         file=name,
         rank=report.process.rank,

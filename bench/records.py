@@ -66,7 +66,7 @@ def run(folder: Path, *, rate: int, seconds: float, stall_s: float) -> Result:
             program.finish()
             cpu_s, elapsed_s = ended_cpu_s(recording.pid) - cpu_s, time.monotonic() - began_s
             rss = peak_rss_bytes(recording.pid)
-            losses = recording.stop()
+            drops = recording.stop()
     with apsw.Connection(str(recording.database), flags=apsw.SQLITE_OPEN_READONLY) as db:
         calls = next(iter(db.execute("SELECT sum(count) FROM raw_op_stats")))[0]
         sources = ",".join(str(int(source)) for source in CALL_SOURCES)
@@ -76,8 +76,8 @@ def run(folder: Path, *, rate: int, seconds: float, stall_s: float) -> Result:
         seconds=elapsed_s,
         calls=calls,
         stored=stored,
-        lost_in_ring=losses.get("call_records_ring_full", 0),
-        lost_in_queue=sum(count for name, count in losses.items() if name.startswith("rows_lost_raw_events")),
+        lost_in_ring=drops.get("call_records_ring_full", 0),
+        lost_in_queue=sum(count for name, count in drops.items() if name.startswith("rows_lost_raw_events")),
         cpu_percent=100 * cpu_s / elapsed_s,
         peak_rss_bytes=rss,
         database_bytes=recording.database.stat().st_size,

@@ -85,7 +85,7 @@ def main() -> None:
             steps, longest_s = writer.trim_steps, writer.longest_trim_s
         spent_s = time.perf_counter() - begin
         print(f"{format_count(options.rows)} rows in {spent_s:.1f} s, {options.rows / spent_s:,.0f} rows/s")
-        print(f"{steps} steps of trimming, the longest {longest_s * 1e3:.1f} ms; lost {writer.losses() or 'nothing'}")
+        print(f"{steps} steps of trimming, the longest {longest_s * 1e3:.1f} ms; lost {writer.drops() or 'nothing'}")
         print(f"limit {format_bytes(options.max_db)}: at most {format_bytes(largest)} with its log")
 
 

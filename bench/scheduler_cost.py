@@ -92,7 +92,7 @@ def run(program: Path, rounds: int, seconds: float) -> None:
     for name, values in added.items():
         print(f"{name:<42} {quartiles(values)}")
     share = statistics.median(added["all programs, not tracked"]) * HOST_SWITCHES_PER_S / 1e9
-    print(f"{HOST_SWITCHES_PER_S:,} switches/s with no target running: {100 * share:.2f} % of a core (budget 2 %)")
+    print(f"{HOST_SWITCHES_PER_S:,} switches/s with no target running: {100 * share:.2f} % of a core (budget 2%)")
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ from typing import Any
 import apsw
 
 from bench.agent import Agent, agent, ended_cpu_s, require_quiet_kernel
-from ingero.capture.losses import MEANINGS
+from ingero.capture.drops import MEANINGS
 from ingero.demo.gpusim import build as gpusim
 from ingero.demo.gpusim.truth import read_all
 from ingero.demo.workloads import native
@@ -143,21 +143,21 @@ class _Counted:
 def _watch(running: Agent, counted: _Counted, duration_s: float) -> tuple[list[Sample], Counter[str]]:
     """A sample each second until the agent ends with its targets; and what it has lost."""
     began_s = time.monotonic()
-    samples, losses, printed = [_sample(running)], Counter[str](), _sample(running)
+    samples, drops, printed = [_sample(running)], Counter[str](), _sample(running)
     print(
         f"{'minute':>7} {'memory':>9} {'own':>9} {'CPU':>7} {'database':>9}  processes, calls/s, losses so far",
         flush=True,
     )
     while (message := _next(running)) is not None:
-        losses.update(message["losses"])
+        drops.update(message["drops"])
         if running.process.poll() is not None:
             continue
         samples.append(_sample(running))
         if samples[-1].at_s - printed.at_s >= duration_s / _LINES:
-            _print(printed, samples[-1], message, losses, (samples[-1].at_s - began_s) / 60)
+            _print(printed, samples[-1], message, drops, (samples[-1].at_s - began_s) / 60)
             printed = samples[-1]
             counted.read()
-    return samples, losses
+    return samples, drops
 
 
 def _next(running: Agent) -> dict[str, Any] | None:
@@ -168,12 +168,12 @@ def _next(running: Agent) -> dict[str, Any] | None:
     return message if message["type"] == "second" else None
 
 
-def _print(before: Sample, now: Sample, message: dict[str, Any], losses: Counter[str], minute: float) -> None:
+def _print(before: Sample, now: Sample, message: dict[str, Any], drops: Counter[str], minute: float) -> None:
     cpu = (now.cpu_s - before.cpu_s) / (now.at_s - before.at_s)
     calls = sum(message["calls"].values())
     print(
         f"{minute:7.1f} {format_bytes(now.rss_bytes):>9} {format_bytes(now.own_bytes):>9} {cpu:7.1%} "
-        f"{format_bytes(now.database_bytes):>9}  {message['processes']}, {calls:,}, {dict(losses) or 'none'}",
+        f"{format_bytes(now.database_bytes):>9}  {message['processes']}, {calls:,}, {dict(drops) or 'none'}",
         flush=True,
     )
 
@@ -195,7 +195,7 @@ def _growth_bytes(samples: list[Sample], duration_s: float) -> tuple[int, int, i
 
 def _verdicts(
     samples: list[Sample],
-    losses: Counter[str],
+    drops: Counter[str],
     max_db: int,
     counted: tuple[int, int],
     errors: list[str],
@@ -203,7 +203,7 @@ def _verdicts(
 ) -> bool:
     growth, in_a_minute, peaks = _growth_bytes(samples, duration_s)
     largest = max(one.database_bytes for one in samples)
-    unexplained = {name for name in losses if name not in MEANINGS and not name.startswith("rows_lost_")}
+    unexplained = {name for name in drops if name not in MEANINGS and not name.startswith("rows_lost_")}
     results = [
         (
             growth <= _MOST_GROWTH_BYTES,
@@ -239,12 +239,12 @@ def main() -> None:
         ):
             gate.touch()
             counted = _Counted(running.database, folder)
-            samples, losses = _watch(running, counted, options.duration)
+            samples, drops = _watch(running, counted, options.duration)
             running.process.wait()
             errors = [line for line in running.told().splitlines() if _ERROR.search(line)]
         counted.read(to_end=True)
         calls = (counted.of_full_rate(), counted.made())
-        is_kept = _verdicts(samples, losses, parse_size_bytes(options.max_db), calls, errors, options.duration)
+        is_kept = _verdicts(samples, drops, parse_size_bytes(options.max_db), calls, errors, options.duration)
     sys.exit(not is_kept)
 
 

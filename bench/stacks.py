@@ -3,7 +3,7 @@
 The programs' time is the kernel's own (kernel.bpf_stats_enabled, on for these seconds only), the least of many short
 batches of recorded calls, with stacks minus without, from agents in turn on one process. `copied` makes each call at
 another depth of the C stack, so that each one sends a copy. The loop is the trainer of bench.overhead, alone and
-traced with and without stacks in turn; the agent's CPU time is told by thread: the first drains, the others write
+traced with and without stacks in turn; the agent's CPU time is told by thread: the first syncs, the others write
 rows, and resolve stacks.
 
 Run as root: python -m bench.stacks [--rounds N] [--seconds S] [--python PROGRAM] [--short] [--json]
@@ -132,7 +132,7 @@ def _batch_us(load: Load, agent_pid: int, depth: int, functions: int, is_copied:
 
 
 def _threads_s(pid: int) -> tuple[float, float]:
-    """CPU time of the thread that drains, and of the others."""
+    """CPU time of the thread that syncs, and of the others."""
     times = {
         int(task.name): int((task / "schedstat").read_text().split()[0]) / 1e9
         for task in Path(f"/proc/{pid}/task").iterdir()
@@ -164,14 +164,14 @@ def _traced(trainer: Trainer, folder: Path, option: str, seconds: int) -> dict[s
         began, threads = trainer.now(), _threads_s(recording.pid)
         told = [recording.wait_for("second") for _ in range(seconds)]
         ended, after = trainer.now(), _threads_s(recording.pid)
-        losses = recording.stop()
+        drops = recording.stop()
     elapsed_s = (ended[0] - began[0]) / 1e9
     return {
         "step_ms": trainer.turn("", began, ended).p50_ms,
         "drain_cpu_percent": 100 * (after[0] - threads[0]) / elapsed_s,
         "other_cpu_percent": 100 * (after[1] - threads[1]) / elapsed_s,
         "calls_per_s": sum(sum(second["calls"].values()) for second in told) / elapsed_s,
-        "stacks_lost": sum(losses.get(name, 0) for name in ("stacks_ring_full", "python_code_ring_full")),
+        "stacks_lost": sum(drops.get(name, 0) for name in ("stacks_ring_full", "python_code_ring_full")),
     }
 
 

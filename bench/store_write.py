@@ -18,7 +18,7 @@ import numpy as np
 
 from ingero.store import tables
 from ingero.store.records import SessionFacts
-from ingero.store.vocabulary import CLOCK_COLUMNS
+from ingero.store.vocabulary import STATE_COLUMNS
 from ingero.store.writer import Writer
 
 _BATCH_ROWS = 5_000
@@ -29,7 +29,7 @@ def _columns(rng: np.random.Generator, writer: Writer, begin: int) -> dict[str, 
     """One batch that looks like calls of a training loop: mostly on-CPU, some waits, a few named culprits."""
     duration = rng.lognormal(10, 2, _BATCH_ROWS).astype(np.int64)
     waits = rng.random(_BATCH_ROWS) < 0.1
-    clocks: dict[str, tables.Column] = dict.fromkeys(CLOCK_COLUMNS, 0)
+    clocks: dict[str, tables.Column] = dict.fromkeys(STATE_COLUMNS, 0)
     clocks["run_ns"] = np.where(waits, duration // 3, duration)
     clocks["runq_ns"] = np.where(waits, duration - duration // 3, 0)
     return clocks | {

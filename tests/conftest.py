@@ -23,7 +23,7 @@ ALLOWED_SKIPS = HERE / "allowed_skips.txt"
 ALONE = frozenset(
     {
         "test_accounts_culprits.py", "test_accounts_sums.py", "test_budget.py", "test_counts.py", "test_demo.py",
-        "test_epochs.py", "test_governor.py", "test_incidents.py", "test_live_findings.py", "test_memory.py",
+        "test_sync_intervals.py", "test_overhead_limiter.py", "test_incidents.py", "test_live_findings.py", "test_memory.py",
     }
 )  # fmt: skip
 
@@ -34,7 +34,7 @@ LONGEST = (
     "test_kernel_names.py", "test_live_memory.py", "test_live_view.py", "test_admission.py", "test_second_rows.py",
     "test_nccl_modes.py", "test_interpreter_lock.py", "test_progress_marks.py", "test_never_harm.py",
     "test_robustness.py", "test_static_nccl.py", "test_query.py", "test_process_pickup.py", "test_loading.py",
-    "test_epoch_shapes.py", "test_block_io.py",
+    "test_sync_interval_shapes.py", "test_block_io.py",
 )  # fmt: skip
 
 

@@ -74,10 +74,10 @@ def _health(text: str) -> dict[str, Any]:
 
 
 class Layout:
-    """An OCI layout in the making. epoch: unix time that everything in it bears."""
+    """An OCI layout in the making. sync interval: unix time that everything in it bears."""
 
-    def __init__(self, folder: Path, epoch: int) -> None:
-        self._folder, self._epoch = folder, epoch
+    def __init__(self, folder: Path, sync_interval: int) -> None:
+        self._folder, self._sync_interval = folder, sync_interval
         self._blobs = folder / "blobs" / "sha256"
         self._blobs.mkdir(parents=True)
         self._manifests: list[dict[str, Any]] = []
@@ -85,7 +85,7 @@ class Layout:
     def add(self, root: Path, machine: str, configuration: Mapping[str, Any]) -> int:
         """An image of one layer with the files below `root`; returns the layer's size in bytes."""
         layer, diff_id = self._layer(root)
-        created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._epoch))
+        created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._sync_interval))
         image = {
             "created": created,
             "architecture": MACHINES[machine],
@@ -133,7 +133,7 @@ class Layout:
         return layer, f"sha256:{unpacked.sum.hexdigest()}"
 
     def _without_names(self, entry: tarfile.TarInfo) -> tarfile.TarInfo:
-        entry.mtime, entry.uname, entry.gname = min(int(entry.mtime), self._epoch), "", ""
+        entry.mtime, entry.uname, entry.gname = min(int(entry.mtime), self._sync_interval), "", ""
         return entry
 
 
@@ -158,11 +158,11 @@ def _json(content: object) -> bytes:
 def build(out: Path, wheels: Sequence[Path], *, commit: str) -> None:
     """Makes the roots and the layout."""
     version = wheels[0].name.split("-")[1]
-    epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
-    created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(epoch))
+    sync_interval = int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
+    created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(sync_interval))
     arguments = {"VERSION": version, "COMMIT": commit, "BUILD_DATE": created}
     configuration = run_configuration(DOCKERFILE.read_text(), arguments)
-    layout = Layout(out, epoch)
+    layout = Layout(out, sync_interval)
     for wheel in wheels:
         machine = next(one for one in MACHINES if wheel.name.endswith(f"_{one}.whl"))
         with TemporaryDirectory(prefix="ingero-image-") as scratch:

@@ -45,8 +45,8 @@ Schema: [trace_events.schema.json](../src/ingero/cli/trace_events.schema.json).
 _CALLS = """\
 ## Calls
 
-`does` is what the call does to streams and memory: by it epochs, queues and live memory are followed; where it is
-empty the call is timed, no more. `size` is where the bytes (`arg0`) come from: argument positions count 8-byte slots
+`does` is what the call does to streams and memory: by it sync intervals, queues and live memory are followed; where it
+is empty the call is timed, no more. `size` is where the bytes (`arg0`) come from: argument positions count 8-byte slots
 from 1. `arg1` is a handle, `arg2` what else is kept. Times and the eight clocks are those of the call, seen from the
 thread that makes it: a launch ends when the work is enqueued, not when it is done. `ret_code` is the CUDA or NCCL
 error, 0 for success.

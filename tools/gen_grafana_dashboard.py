@@ -50,14 +50,14 @@ def _quantile(share: float) -> str:
 
 
 _GPU = "{{instance}} GPU {{hw_id}}"
-_COARSE = "Within a factor of two; `ingero explain` is exact to 9 %."
+_COARSE = "Within a factor of two; `ingero explain` is exact to 9%."
 ROWS: dict[str, Sequence[Panel]] = {
     "Verdict": (
         Panel(
             title="Incidents that go on",
             text="Without an agent there is no data; 0 means that one looks and finds nothing.",
             queries={
-                "{{instance}}": f"sum by (instance) ({_of(catalogue.OPEN_INCIDENTS)}) "
+                "{{instance}}": f"sum by (instance) ({_of(catalogue.ACTIVE_INCIDENTS)}) "
                 f"or 0 * sum by (instance) ({_of(catalogue.TARGETS)})"
             },
             kind="stat",
@@ -65,7 +65,7 @@ ROWS: dict[str, Sequence[Panel]] = {
         ),
         Panel(
             title="Time lost now",
-            text="Share of the time of each incident's worst victim. Two victims at a time can lose more than 100 %.",
+            text="Share of the time of each incident's worst affected process. Two affected processes at a time can lose more than 100%.",
             queries={"{{instance}}": f"sum by (instance) ({_rate(catalogue.LOST_TIME)})"},
             unit="percentunit",
             kind="stat",
@@ -80,7 +80,7 @@ ROWS: dict[str, Sequence[Panel]] = {
         ),
         Panel(
             title="Lost time by cause",
-            text="End to end, of each incident's worst victim: a share of its time.",
+            text="End to end, of each incident's worst affected process: a share of its time.",
             queries={"{{cause}}": f"sum by (cause) ({_rate(catalogue.LOST_TIME)}) > 0"},
             unit="percentunit",
             is_stacked=True,
@@ -88,7 +88,7 @@ ROWS: dict[str, Sequence[Panel]] = {
         Panel(
             title="Incidents that go on, by cause",
             text="For culprit, line and evidence: `ingero explain` on the node.",
-            queries={"{{cause}} ({{severity}})": f"sum by (cause, severity) ({_of(catalogue.OPEN_INCIDENTS)})"},
+            queries={"{{cause}} ({{severity}})": f"sum by (cause, severity) ({_of(catalogue.ACTIVE_INCIDENTS)})"},
             is_stacked=True,
         ),
     ),
@@ -206,7 +206,7 @@ ROWS: dict[str, Sequence[Panel]] = {
         Panel(
             title="Calls open for over a second",
             text="A hang shows here before it is an incident.",
-            queries={"{{instance}}": _of(catalogue.CALLS_OPEN)},
+            queries={"{{instance}}": _of(catalogue.CALLS_IN_FLIGHT)},
         ),
     ),
     "Machine": (
@@ -246,7 +246,7 @@ ROWS: dict[str, Sequence[Panel]] = {
         Panel(
             title="Records lost since the recording began",
             text="Not 0: what is shown above may miss something. `ingero explain` says what.",
-            queries={"{{instance}}": f"sum by (instance) ({_of(catalogue.LOSSES, _LOST)})"},
+            queries={"{{instance}}": f"sum by (instance) ({_of(catalogue.DROPS, _LOST)})"},
             kind="stat",
             columns=6,
         ),
@@ -255,20 +255,20 @@ ROWS: dict[str, Sequence[Panel]] = {
             text="Lost, repaired or not known; without those that count nanoseconds.",
             queries={
                 "{{counter}}": "topk(5, sum by (counter) "
-                f"(increase({_of(catalogue.LOSSES, _COUNTS)}[$__rate_interval])))"
+                f"(increase({_of(catalogue.DROPS, _COUNTS)}[$__rate_interval])))"
             },
             columns=6,
         ),
         Panel(
             title="Overhead of the traced threads",
-            text="Of the busiest traced thread. Kept below --max-overhead, 2 % if nothing else is asked.",
+            text="Of the busiest traced thread. Kept below --max-overhead, 2% if nothing else is asked.",
             queries={"{{instance}}": _of(catalogue.OVERHEAD)},
             unit="percentunit",
             columns=6,
         ),
         Panel(
             title="CPU of the agent",
-            text="Of one core; --max-cpu, 5 % if nothing else is asked.",
+            text="Of one core; --max-cpu, 5% if nothing else is asked.",
             queries={"{{instance}}": _rate(catalogue.AGENT_CPU)},
             unit="percentunit",
             columns=6,
@@ -284,9 +284,9 @@ ROWS: dict[str, Sequence[Panel]] = {
             columns=8,
         ),
         Panel(
-            title="Rung of the governor",
-            text="0: everything is traced; each rung leaves something out to keep the overhead down.",
-            queries={"{{instance}}": _of(catalogue.RUNG)},
+            title="Rung of the overhead limiter",
+            text="0: everything is traced; each level leaves something out to keep the overhead down.",
+            queries={"{{instance}}": _of(catalogue.LEVEL)},
             columns=8,
         ),
         Panel(

@@ -25,7 +25,7 @@ host host, io, tcp and net; `op` the call or event; `of` targets (the traced pro
 
 Durations have a bucket per octave in Prometheus, whose bounds are the recording's own: a quantile is off by less than
 a factor of two. These are classic histograms, which every Prometheus stores. OTLP gets all of the recording's eight
-buckets per octave, as an exponential histogram of scale 3 in seconds: within 9 % and the 1.6 % that its bounds are off
+buckets per octave, as an exponential histogram of scale 3 in seconds: within 9% and the 1.6% that its bounds are off
 (docs/adr/0035-metrics.md). A receiver that knows no exponential histograms, such as a Prometheus without
 `--enable-feature=native-histograms`, gets the buckets per octave instead with the environment variable
 `OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION=explicit_bucket_histogram` (the default here is
@@ -42,7 +42,7 @@ _COMPAT = """\
 
 ## Names of Ingero 0.x
 
-With `--metrics-compat`, in Prometheus; `system_cpu_load_average_1m` has kept its name.
+With `--metrics-compat`, in Prometheus; `ingero_system_load_average_1m` has kept its name.
 """
 _LEFT_OUT = """\
 

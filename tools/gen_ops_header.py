@@ -45,7 +45,7 @@ def text() -> str:
         "",
         *(f"#define KIND_{kind.name} {kind.value:#x}" for kind in _single_bits(Kind)),
         f"#define KIND_ENQUEUE {Kind.ENQUEUE.value:#x}",
-        f"#define KIND_DRAIN {Kind.DRAIN.value:#x}",
+        f"#define KIND_SYNC {Kind.SYNC.value:#x}",
         f"#define KIND_MEMORY {Kind.MEMORY.value:#x}",
         "",
         *(f"#define FLAG_{flag.name} {flag.value:#x}" for flag in _single_bits(Flag)),

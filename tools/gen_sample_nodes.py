@@ -17,7 +17,7 @@ from ingero.capture.live_findings import chain_rows, incident_rows
 from ingero.demo.scene import Actor, Scene, Step
 from ingero.demo.stories.scripts import take_cpu
 from ingero.diagnose.engine import diagnose
-from ingero.events import CLOCK_COLUMNS
+from ingero.events import STATE_COLUMNS
 from ingero.store import tables
 from ingero.store.reader import open_reader
 
@@ -52,7 +52,7 @@ def _write(path: Path, node: str, rank: int) -> Path:
         trainer = scene.process(PID, "python", rank=rank, world_size=len(NODES))
         _record(scene, trainer, scene.train(trainer, 0, 2, _STEP, calls=_CALLS), 0.0)
         if node == SLOW:
-            late = Step(busy_ms=15.0, launches=40, late_ms=0.05 + _LATE_MS, drain={"runq": _LATE_MS})
+            late = Step(busy_ms=15.0, launches=40, late_ms=0.05 + _LATE_MS, sync={"runq": _LATE_MS})
             calls = _CALLS | {"cudaStreamSynchronize": (1.0, 14.0 + _LATE_MS)}
             steps = scene.train(trainer, 2, 5, late, calls=calls)
             take_cpu(scene, trainer, steps, _LATE_MS, [(BACKUP, "backup")])
@@ -81,7 +81,7 @@ def _account(ms: float, *, run: float, runq: float = 0.0) -> dict[str, int]:
     """The clocks of a call, which add up to it: what is neither of these two it slept."""
     total_ns, run_ns, runq_ns = int(ms * 1e6), int(run * 1e6), int(runq * 1e6)
     clocks = {"run_ns": run_ns, "runq_ns": runq_ns, "sleep_ns": total_ns - run_ns - runq_ns}
-    return dict.fromkeys(CLOCK_COLUMNS, 0) | clocks | {"residual_ns": 0}
+    return dict.fromkeys(STATE_COLUMNS, 0) | clocks | {"residual_ns": 0}
 
 
 def _store_incidents(path: Path) -> None:

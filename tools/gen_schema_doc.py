@@ -25,7 +25,7 @@ columns, 256 MiB of memory, 2 GiB of temporary files.
 - `op_stats` and `kernel_launches` are exact. `events`, `cuda_events`, `nccl_events` and `nccl_waits` hold a selection
   of the calls unless `--record-all` was given: where a statement counts or adds them up, the answer says which share
   is stored and which statement is exact.
-- The eight clocks of a call add up to its duration: run + runq + throttled + yielded + sleep + io + kernel_lock +
+- The eight clocks of a call add up to its duration: run + runq + throttled + yielded + sleep + io + uninterruptible +
   stopped (+ `residual_ns`).
 - Recordings of Ingero 0.8 to 0.17 have the same views; what those versions did not record is NULL or missing.
 

@@ -91,13 +91,13 @@ def make_tree(root: Path, machine: str, tree: Path) -> None:
         (tree / "bin" / name).chmod(0o755)
 
 
-def pack(tree: Path, archive: Path, epoch: int) -> None:
+def pack(tree: Path, archive: Path, sync_interval: int) -> None:
     """The tree under its own name, the same bytes for the same files."""
 
     def of_nobody(entry: tarfile.TarInfo) -> tarfile.TarInfo:
         entry.uid = entry.gid = 0
         entry.uname = entry.gname = ""
-        entry.mtime = min(int(entry.mtime), epoch)
+        entry.mtime = min(int(entry.mtime), sync_interval)
         return entry
 
     with (
@@ -139,13 +139,13 @@ def package(tree: Path, machine: str, folder: Path) -> None:
 class Release:
     """The parts, each written into one folder."""
 
-    def __init__(self, folder: Path, epoch: int) -> None:
-        self._folder, self._epoch = folder, epoch
+    def __init__(self, folder: Path, sync_interval: int) -> None:
+        self._folder, self._sync_interval = folder, sync_interval
         folder.mkdir(parents=True, exist_ok=True)
 
     def wheels(self) -> None:
         """Both machines', and the source archive."""
-        environment = os.environ | {"SOURCE_DATE_EPOCH": str(self._epoch)}
+        environment = os.environ | {"SOURCE_DATE_EPOCH": str(self._sync_interval)}
         pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", self._folder, ROOT]
         for machine in build_image.MACHINES:
             _run(pip, environment | {"INGERO_WHEEL": machine})
@@ -157,8 +157,8 @@ class Release:
             raise CannotMakeError("root and mmdebstrap are needed: apt-get install mmdebstrap")
         commit = _git("describe", "--always", "--dirty", "--exclude=*")
         with TemporaryDirectory(prefix="ingero-release-") as scratch:
-            layout = build_image.Layout(Path(scratch, "image"), self._epoch)
-            created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._epoch))
+            layout = build_image.Layout(Path(scratch, "image"), self._sync_interval)
+            created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._sync_interval))
             arguments = {"VERSION": __version__, "COMMIT": commit or "unknown", "BUILD_DATE": created}
             configuration = build_image.run_configuration(build_image.DOCKERFILE.read_text(), arguments)
             for machine, name in build_image.MACHINES.items():
@@ -167,7 +167,7 @@ class Release:
                 layout.add(root, machine, configuration)
                 tree = Path(scratch, f"ingero_{__version__}_linux_{name}")
                 make_tree(root, machine, tree)
-                pack(tree, self._folder / f"{tree.name}.tar.gz", self._epoch)
+                pack(tree, self._folder / f"{tree.name}.tar.gz", self._sync_interval)
                 self._write_bill(tree)
                 package(tree, name, self._folder)
                 shutil.rmtree(root)
@@ -218,7 +218,7 @@ class Release:
 
     def _plain(self, entry: tarfile.TarInfo) -> tarfile.TarInfo:
         entry.uid = entry.gid = 0
-        entry.uname, entry.gname, entry.mtime = "", "", self._epoch
+        entry.uname, entry.gname, entry.mtime = "", "", self._sync_interval
         return entry
 
 
@@ -243,8 +243,8 @@ def main() -> None:
     if options.build_tools:
         _run(["go", "install", NFPM], os.environ | {"GOBIN": str(_NFPM.parent)})
         return
-    epoch = os.environ.get("SOURCE_DATE_EPOCH") or _git("log", "-1", "--format=%ct") or time.time()
-    release = Release(options.out.resolve(), int(epoch))
+    sync_interval = os.environ.get("SOURCE_DATE_EPOCH") or _git("log", "-1", "--format=%ct") or time.time()
+    release = Release(options.out.resolve(), int(sync_interval))
     parts: dict[str, Callable[[], None]] = {
         "wheels": release.wheels,
         "image and trees": release.image_and_trees,

@@ -20,7 +20,7 @@ class Live(Agent):
     """A running agent that somebody listens to. `incidents`: (CLOCK_MONOTONIC ns, cause) of each live finding."""
 
     incidents: list[tuple[int, str]] = field(default_factory=list)
-    losses: dict[str, int] = field(default_factory=dict)
+    drops: dict[str, int] = field(default_factory=dict)
 
     def listen(self) -> None:
         """Read what it prints until it ends."""
@@ -30,7 +30,7 @@ class Live(Agent):
             if "incident" in message:  # opened, updated or closed
                 self.incidents.append((time.monotonic_ns(), message["incident"]["cause"]))
             elif message["type"] == "finished":
-                self.losses = {name: count for name, count in message["losses"].items() if count}
+                self.drops = {name: count for name, count in message["drops"].items() if count}
 
 
 @contextmanager

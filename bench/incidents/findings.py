@@ -27,7 +27,7 @@ class Found:
     explained_ratio: float
     summary: str
     culprits: list[tuple[int, str]] = field(default_factory=list)
-    victims: list[int] = field(default_factory=list)
+    affected: list[int] = field(default_factory=list)
     file: str = ""
     line: int = 0
     function: str = ""
@@ -74,7 +74,7 @@ def _found(one: Incident) -> Found:
         explained_ratio=one.explained_ratio,
         summary=one.summary,
         culprits=[(culprit.pid, culprit.name) for culprit in one.culprits],
-        victims=[victim.pid for victim in one.victims],
+        affected=[affected.pid for affected in one.affected],
         file=one.line.file if one.line else "",
         line=one.line.line if one.line else 0,
         function=one.line.function if one.line else "",

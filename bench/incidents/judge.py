@@ -1,7 +1,7 @@
 """Compares what was found in one run with the right answer.
 
-Fixed before the scored run. Doses of 5 % and more must be named, below 3 % silence is right, in between both are: 3 %
-is what two untraced runs of a loop on a busy machine differ by (docs/adr/0027-charging-lost-time.md), 5 % is where
+Fixed before the scored run. Doses of 5% and more must be named, below 3 % silence is right, in between both are: 3%
+is what two untraced runs of a loop on a busy machine differ by (docs/adr/0027-charging-lost-time.md), 5% is where
 the project promises an answer. A dose is what the pair measured, not what was set.
 """
 
@@ -25,7 +25,7 @@ from ingero.units import SECOND_NS
 
 MUST_BE_NAMED = 0.05
 MUST_BE_QUIET = 0.03
-_OF_THE_HOST = frozenset({"cpu-contention", "noisy-neighbor", "block-io", "page-fault-storm", "network-retransmit"})
+_OF_THE_HOST = frozenset({"cpu-contention", "noisy-neighbor", "block-io", "major-page-faults", "network-retransmit"})
 _WORKLOADS = "ingero.demo.workloads"
 
 
@@ -230,7 +230,7 @@ def _loss_error(truth: Truth | None, mine: list[Found]) -> float | None:
 
 
 def _delay_s(expected: Expected, label: Label, truth: Truth | None) -> float | None:
-    """Until the first live finding with the right cause, from when 5 % of the time were lost."""
+    """Until the first live finding with the right cause, from when 5% of the time were lost."""
     first = min((at for at, cause in label.live if cause in expected.causes), default=None)
     if first is None or truth is None or truth.noticeable_ns is None:
         return None

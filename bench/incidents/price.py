@@ -1,4 +1,4 @@
-"""What a probed call is said to cost in a labelled run: as measured, as on a slow machine, or too much for launches."""
+"""What a probed call is said to cost in a labeled run: as measured, as on a slow machine, or too much for launches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ingero import given_up
 from ingero.capture.rehearsal import GIVE_UP, TRAP_COST
 from ingero.diagnose.rule import all_rules
 
-_SLOW_NS = 4900  # of a probed call on a nested virtual machine, where 5 of 26 labelled runs were right; here it is 900
+_SLOW_NS = 4900  # of a probed call on a nested virtual machine, where 5 of 26 labeled runs were right; here it is 900
 
 
 class Price(enum.Enum):

@@ -1,4 +1,4 @@
-"""Makes one labelled recording: the workload, the agent beside it, and the disturbance on its schedule."""
+"""Makes one labeled recording: the workload, the agent beside it, and the disturbance on its schedule."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Label:
     marks: list[tuple[int, str]] = field(default_factory=list)
     stepping_pid: int = 0
     live: list[tuple[int, str]] = field(default_factory=list)
-    losses: dict[str, int] = field(default_factory=dict)
+    drops: dict[str, int] = field(default_factory=dict)
     others: float = 0.0  # share of all CPUs that nobody of the run used
     stolen_s: float = 0.0  # by the hypervisor, of all CPUs together; in pauses that no steal clock tells, at most
 
@@ -146,7 +146,7 @@ def _run(planned: Planned, folder: Path) -> Label:
         if failed or not label.steps_ns:
             raise BenchError(f"the workload {failed or 'made no step while it was recorded'}")
         label.live = list(live.incidents)
-        label.losses = live.losses
+        label.drops = live.drops
         label.own_pids = sorted({*label.own_pids, *workload.pids(), *label.culprits, live.process.pid})
     return label
 

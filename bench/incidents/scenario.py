@@ -1,4 +1,4 @@
-"""What one labelled run is: a workload, what is done to it and when, and the right answer."""
+"""What one labeled run is: a workload, what is done to it and when, and the right answer."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One labelled run.
+    """One labeled run.
 
     expected: the incidents there must be; empty: silence. allowed: further causes that would be true, too. hidden: what
     would be true if the disturbance cost anything, where the plan says that it does not. cpus: the workload is kept

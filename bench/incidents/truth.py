@@ -32,7 +32,7 @@ def step_marks(folder: Path) -> npt.NDArray[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
-    """Signed, in ns; wall_ns is how long the disturbance was there. noticeable_ns: when 5 % of it were lost."""
+    """Signed, in ns; wall_ns is how long the disturbance was there. noticeable_ns: when 5% of it were lost."""
 
     lost_ns: int
     wall_ns: int
@@ -57,7 +57,7 @@ def truth(label: Label, control: Label) -> Truth | None:
 class _Usual:
     """How long steps of a run take undisturbed: as the same ones of its control, at the pace of its own machine.
 
-    Two runs on a shared machine differ by up to 7 % before anything disturbs them; the steps before tell by how much.
+    Two runs on a shared machine differ by up to 7% before anything disturbs them; the steps before tell by how much.
     Of a run disturbed from its first second nothing does.
     """
 
@@ -94,7 +94,7 @@ def _lost(label: Label, usual: _Usual, begin_ns: int, end_ns: int) -> tuple[int,
 
 
 def _noticeable(label: Label, usual: _Usual, begin_ns: int, end_ns: int) -> int | None:
-    """The end of the first second until which 5 % of the time since the beginning were lost."""
+    """The end of the first second until which 5% of the time since the beginning were lost."""
     for until_ns in range(begin_ns + _S, end_ns + 1, _S):
         lost, wall = _lost(label, usual, begin_ns, until_ns)
         if lost > NOTICEABLE * wall:

@@ -45,7 +45,7 @@ _AFTERMATH_NS = 1_000_000_000  # batches that a data loader has begun while its 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What was asked for. seconds: of the traced stretch, and of both untraced ones together."""
+    """What was asked for. seconds: of the traced time range, and of both untraced ones together."""
 
     loops: tuple[str, ...]
     python: Path | None
@@ -154,7 +154,7 @@ def confine(pid: int) -> None:
 
 
 def seconds_of(agent: Agent, seconds: float) -> list[dict[str, Any]]:
-    """What an agent says in a stretch of time."""
+    """What an agent says in a time range of time."""
     end = time.monotonic() + seconds
     said_so_far = []
     while time.monotonic() < end:
@@ -163,7 +163,7 @@ def seconds_of(agent: Agent, seconds: float) -> list[dict[str, Any]]:
 
 
 def alone(seconds: float) -> Interval:
-    """A stretch without an agent."""
+    """A time range without an agent."""
     begin_ns = time.monotonic_ns()
     time.sleep(seconds)
     return begin_ns, time.monotonic_ns()
@@ -200,7 +200,7 @@ def end_of(program: Program, folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
-    """A traced stretch: when (monotonic ns), when its fault was, and what the agent said of its seconds."""
+    """A traced time range: when (monotonic ns), when its fault was, and what the agent said of its seconds."""
 
     interval: Interval
     faults: list[Interval]

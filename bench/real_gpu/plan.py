@@ -39,12 +39,12 @@ LOOPS: dict[str, Loop] = {
     "copy": Loop(
         program="copy",
         what="copies from memory that is not pinned",
-        causes=frozenset({"memcpy-bound", "hidden-synchronisation"}),
+        causes=frozenset({"memcpy-bound", "unexpected-sync"}),
     ),
     "generate": Loop(
         program="generate",
         what="generates tokens with transformers",
-        causes=frozenset({"host-bound", "launch-bound", "hidden-synchronisation"}),
+        causes=frozenset({"host-bound", "launch-bound", "unexpected-sync"}),
     ),
     "tiny": Loop(
         program="tiny",
@@ -61,7 +61,7 @@ LOOPS: dict[str, Loop] = {
         program="loader-pageable",
         what="fed by four workers, not pinned",
         fault=Fault.SLOW_ITEMS,
-        causes=frozenset({"data-starvation", "memcpy-bound", "hidden-synchronisation"}),
+        causes=frozenset({"data-starvation", "memcpy-bound", "unexpected-sync"}),
     ),
     "hog": Loop(
         program="item",
@@ -69,7 +69,9 @@ LOOPS: dict[str, Loop] = {
         fault=Fault.BUSY_CPU,
         causes=frozenset({"cpu-affinity", "cpu-contention"}),
     ),
-    "share": Loop(program="item", what="item", fault=Fault.SHARED_GPU, causes=frozenset({"gpu-shared", "gpu-slower"})),
+    "share": Loop(
+        program="item", what="item", fault=Fault.SHARED_GPU, causes=frozenset({"gpu-contention", "gpu-slower"})
+    ),
     "busy-thread": Loop(
         program="busy-thread",
         what="item with a second thread",

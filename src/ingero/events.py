@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import enum
 
-CLOCKS: tuple[str, ...] = ("run", "runq", "throttled", "yielded", "sleep", "io", "kernel_lock", "stopped")
-CLOCK_COLUMNS: tuple[str, ...] = tuple(f"{clock}_ns" for clock in CLOCKS)
+STATES: tuple[str, ...] = ("run", "runq", "throttled", "yielded", "sleep", "io", "uninterruptible", "stopped")
+STATE_COLUMNS: tuple[str, ...] = tuple(f"{clock}_ns" for clock in STATES)
 HELD_UP: tuple[str, ...] = ("runq", "throttled", "yielded", "stopped")  # whatever the thread was about to do
 
 # what a clock says, in words for people
-CLOCK_TEXTS: dict[str, str] = {
+STATE_TEXTS: dict[str, str] = {
     "run": "on a CPU",
     "runq": "runnable, others ran",
     "throttled": "throttled by its CPU quota",
     "yielded": "gave the CPU away (sched_yield)",
     "sleep": "asleep",
     "io": "waiting for disk",
-    "kernel_lock": "blocked in the kernel",
+    "uninterruptible": "blocked in the kernel",
     "stopped": "stopped by a signal",
 }
 
 INTERPRETER_LOCK = 1  # bit of the address that a thread slept at, which is even: it is its interpreter's lock
 
 # From here on: names and numbers of the enumerations of bpf/events.h. A test compares them with the compiled objects.
-THREAD_STATES: tuple[str, ...] = ("init", *CLOCKS)
+THREAD_STATES: tuple[str, ...] = ("init", *STATES)
 WAKER_KINDS: tuple[str, ...] = ("none", "thread", "kworker", "timer", "network", "block", "interrupt")
 
 # Why a GPU's clocks are lower than they could be: bit of NVML's clocks event reasons -> name. Bit 0 (the GPU is idle)
@@ -121,11 +121,11 @@ class HostMemory(enum.IntEnum):
     SEEMS_PAGEABLE = 3
 
 
-class EpochFlag(enum.IntFlag):
-    """Column `flags` of epochs: the low bits as bpf/events.h has them, from bit 8 on what the agent adds."""
+class SyncIntervalFlag(enum.IntFlag):
+    """Column `flags` of sync intervals: the low bits as bpf/events.h has them, from bit 8 on what the agent adds."""
 
-    E_OTHER_THREAD = 1 << 0
-    X_OTHER_THREAD = 1 << 1
+    IDLE_OTHER_THREAD = 1 << 0
+    LAUNCH_OTHER_THREAD = 1 << 1
     WOKEN = 1 << 2
     PARTIAL = 1 << 3
     INCOMPLETE = 1 << 4

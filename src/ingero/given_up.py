@@ -37,21 +37,21 @@ LAUNCHES_OFF = GivenUp(
     evidence=frozenset({"enqueues", "launches", "launch_times"}),
 )
 COPIES_OFF = GivenUp(text="asynchronous copies and memsets are not traced", evidence=frozenset({"enqueues", "copies"}))
-STACKS_OFF = GivenUp(text="stacks of recorded calls are not taken", evidence=frozenset({"samples"}))
+STACKS_OFF = GivenUp(text="stacks of recorded calls are not taken", evidence=frozenset({"stack_samples"}))
 
 # Sentences of recordings whose sync intervals ended otherwise, or not at all, as long as they held.
 _EARLIER = (
     GivenUp(
-        text="event records and stream waits are not traced: waits for events end no epoch",
-        evidence=frozenset({"epochs"}),
+        text="event records and stream waits are not traced: waits for events end no sync interval",
+        evidence=frozenset({"sync_intervals"}),
     ),
     GivenUp(
-        text="launches are not traced: epochs are not comparable",
-        evidence=frozenset({"epochs", "enqueues", "launches", "launch_times"}),
+        text="launches are not traced: sync intervals are not comparable",
+        evidence=frozenset({"sync_intervals", "enqueues", "launches", "launch_times"}),
     ),
     GivenUp(
-        text="asynchronous copies and memsets are not traced: epochs are not comparable",
-        evidence=frozenset({"epochs", "enqueues", "copies"}),
+        text="asynchronous copies and memsets are not traced: sync intervals are not comparable",
+        evidence=frozenset({"sync_intervals", "enqueues", "copies"}),
     ),
 )
 

@@ -61,7 +61,7 @@ class Kind(enum.IntFlag):
 
     MEMORY = ALLOC | FREE | MAP | UNMAP
     ENQUEUE = LAUNCH | COPY | COLLECTIVE
-    DRAIN = SYNC_STREAM | SYNC_DEVICE | SYNC_EVENT
+    SYNC = SYNC_STREAM | SYNC_DEVICE | SYNC_EVENT
 
 
 class Flag(enum.IntFlag):

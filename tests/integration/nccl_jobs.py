@@ -31,10 +31,10 @@ class Job:
         return rows(self.tracer.database, sql, *values)
 
     @property
-    def losses(self) -> dict[str, int]:
+    def drops(self) -> dict[str, int]:
         """What the tracer said it has lost or repaired."""
-        losses: dict[str, int] = self.tracer.messages[-1]["losses"]
-        return losses
+        drops: dict[str, int] = self.tracer.messages[-1]["drops"]
+        return drops
 
 
 @dataclass(frozen=True, kw_only=True)

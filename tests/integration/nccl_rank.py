@@ -91,7 +91,7 @@ class Rank:
         """Enqueues an all-reduce."""
         self.call("AllReduce", None, None, count, kind, SUM, handle, self.stream)
 
-    def drain(self) -> None:
+    def sync(self) -> None:
         """Waits for the stream."""
         self.check(self.runtime.cudaStreamSynchronize(self.stream))
 
@@ -120,7 +120,7 @@ def every_call(job: Rank) -> None:
         job.call("Send", None, 100, FLOAT32, other, world, stream)
         job.call("Recv", None, 100, FLOAT32, before, world, stream)
         job.call("GroupEnd")
-    job.drain()
+    job.sync()
     job.call("CommDestroy", world)
 
 
@@ -130,8 +130,8 @@ def many(job: Rank) -> None:
     for step in range(3000):
         job.all_reduce(world if step % 3 else second, count=1 + step, kind=FLOAT64 if step % 2 else FLOAT16)
         if step % 50 == 49:
-            job.drain()
-    job.drain()
+            job.sync()
+    job.sync()
 
 
 def splits(job: Rank) -> None:
@@ -156,7 +156,7 @@ def splits(job: Rank) -> None:
         shrunk = c.c_void_p()
         job.call("CommShrink", world, (c.c_int * 1)(1), 1, c.byref(shrunk), None, 0)
         job.all_reduce(shrunk)
-    job.drain()
+    job.sync()
 
 
 def makings(job: Rank) -> None:
@@ -170,7 +170,7 @@ def makings(job: Rank) -> None:
     grouped = job.init("grouped")
     job.call("GroupEnd")
     job.all_reduce(grouped)
-    job.drain()
+    job.sync()
 
 
 def one_process(job: Rank) -> None:
@@ -194,7 +194,7 @@ def late(job: Rank) -> None:
     world = job.init()
     for _ in range(5):
         job.all_reduce(world)
-    job.drain()
+    job.sync()
     job.stop_at("tracing")
     for _ in range(5):
         job.all_reduce(world)
@@ -202,13 +202,13 @@ def late(job: Rank) -> None:
     job.call("CommSplit", world, 0, job.rank, c.byref(child), None)
     job.all_reduce(child)
     job.all_reduce(job.init("after"))
-    job.drain()
+    job.sync()
     job.stop_at("asking")
     value = c.c_int()
     job.call("CommUserRank", world, c.byref(value))
     job.call("CommCount", world, c.byref(value))
     job.all_reduce(world)
-    job.drain()
+    job.sync()
 
 
 def reuse(job: Rank) -> None:
@@ -220,7 +220,7 @@ def reuse(job: Rank) -> None:
         job.all_reduce(handle, count)
         assert job.nccl.ncclAllReduce(None, None, 1, 99, SUM, handle, job.stream)
         job.all_reduce(handle, count)
-        job.drain()
+        job.sync()
         if name == "third":
             job.call("CommAbort", handle)
         else:
@@ -233,12 +233,12 @@ def killed(job: Rank) -> None:
     """The last rank stops before a collective that the others wait for."""
     world = job.init()
     job.all_reduce(world)
-    job.drain()
+    job.sync()
     if job.rank == job.ranks - 1:
         job.stop_at("death")
     job.all_reduce(world)
     print("at waiting", file=sys.stderr, flush=True)
-    job.drain()
+    job.sync()
 
 
 def stragglers(job: Rank) -> None:
@@ -248,7 +248,7 @@ def stragglers(job: Rank) -> None:
         if job.rank == 1:
             time.sleep(0.03)
         job.all_reduce(world)
-        job.drain()
+        job.sync()
 
 
 SCENARIOS: dict[str, Callable[[Rank], None]] = {

@@ -146,7 +146,7 @@ def _wait_until_counted(tracer: Tracer, workload: _Workload) -> None:
 
 
 def _compared(tracer: Tracer, workload: _Workload) -> Comparison:
-    losses, truth = tracer.messages[-1]["losses"], workload.truth()
+    drops, truth = tracer.messages[-1]["drops"], workload.truth()
     with open_reader(tracer.database) as reader:
         rows = reader.connection.execute(
             "SELECT e.arg0, s.frames, s.note FROM events e LEFT JOIN stack_traces s ON s.hash = e.stack_hash"
@@ -166,7 +166,7 @@ def _compared(tracer: Tracer, workload: _Workload) -> Comparison:
         missing=missing,
         wrong_by_case=Counter(one["case"] for one, _ in wrong),
         missing_by_case=Counter(one["case"] for one, _ in missing),
-        lost={name: losses[name] for name in _LOST if losses.get(name)},
+        lost={name: drops[name] for name in _LOST if drops.get(name)},
         notes=Counter(note for size, _, note in rows if size in numbers),
     )
 

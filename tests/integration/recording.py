@@ -31,7 +31,7 @@ class Recording:
     recorder: Recorder
     kernel: KernelSide
     database: Path
-    losses: Counter[str] = field(default_factory=Counter)
+    drops: Counter[str] = field(default_factory=Counter)
     seconds: list[Second] = field(default_factory=list)
     left_behind: dict[str, int] = field(default_factory=dict)
 
@@ -50,7 +50,7 @@ def left_behind(kernel: KernelSide) -> dict[str, int]:
     hashes = ("targets", "enrolling", "culprits", "positions", "allocations")
     found = {name: len(list(kernel.maps[name].items())) for name in hashes}
     found["slots"] = sum(kernel.process_at(slot) is not None for slot in range(MAX_PROCESSES))
-    for name in ("cell_keys", "kernels", "lanes", "allocation_sites", "memory_totals"):
+    for name in ("cell_keys", "kernels", "gpu_streams", "allocation_sites", "memory_totals"):
         found[name] = int(np.count_nonzero(np.frombuffer(kernel.maps[name].memory(), np.uint64)))
     return {name: count for name, count in found.items() if count}
 
@@ -71,7 +71,7 @@ def record_user(
         ended.append(time.monotonic())
 
     def on_second(second: Second) -> None:
-        recording.losses.update(second.losses)
+        recording.drops.update(second.drops)
         recording.seconds.append(second)
 
     with (

@@ -24,7 +24,7 @@ def line_here() -> int:
     return sys._getframe(1).f_lineno
 
 
-def feeding(until: float, lock: threading.Lock, sleeps: list[Noted]) -> None:
+def launching(until: float, lock: threading.Lock, sleeps: list[Noted]) -> None:
     while time.monotonic() < until:
         noted(sleeps, lambda: time.sleep(0.004), line_here())
         noted(sleeps, lambda: time.sleep(0.03), line_here())
@@ -66,7 +66,7 @@ def main() -> None:
         ]
         for one in threads:
             one.start()
-        feeding(until, lock, sleeps)
+        launching(until, lock, sleeps)
         for one in threads:
             one.join()
         os.waitpid(worker, 0)

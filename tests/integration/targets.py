@@ -107,10 +107,10 @@ class Recorded:
         return self.tracer.database
 
     @property
-    def losses(self) -> dict[str, int]:
+    def drops(self) -> dict[str, int]:
         """What the tracer said it has lost or repaired."""
-        losses: dict[str, int] = self.tracer.messages[-1]["losses"]
-        return losses
+        drops: dict[str, int] = self.tracer.messages[-1]["drops"]
+        return drops
 
 
 def record(simulated: Simulation, command: Sequence[object], options: Sequence[str] = ()) -> Recorded:

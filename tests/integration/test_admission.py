@@ -84,7 +84,7 @@ def test_the_account_of_an_admitted_process_adds_up(tmp_path: Path, library: Pat
     ((count, spent, clocks),) = rows(
         recording.database,
         "SELECT sum(count), sum(sum_ns), sum(run_ns + runq_ns + throttled_ns + yielded_ns + sleep_ns + io_ns"
-        " + kernel_lock_ns + stopped_ns) FROM raw_op_stats s JOIN raw_processes p USING (process) WHERE p.pid = ?",
+        " + uninterruptible_ns + stopped_ns) FROM raw_op_stats s JOIN raw_processes p USING (process) WHERE p.pid = ?",
         pids[0],
     )
     assert count == 100
@@ -156,7 +156,7 @@ def test_processes_without_a_slot_are_named_and_traced_when_there_is_room(
     finally:
         for one in crowd:
             one.kill()
-    assert len(recording.recorder.targets.refused) == recording.losses["process_slots_full"] == more
+    assert len(recording.recorder.targets.refused) == recording.drops["process_slots_full"] == more
     assert set(recording.recorder.targets.refused.values()) == {"burst"}
     found = recording.counts()
     assert sum(found.get(one.pid) == 2 for one in crowd) == 3 * more

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ingero.capture.rungs import Rung
+from ingero.capture.levels import Level
 from tests.integration.callers import build_library, caller
 from tests.integration.targets import rows
-from tests.integration.test_governor import governed, run_script
+from tests.integration.test_overhead_limiter import governed, run_script
 
 pytestmark = pytest.mark.integration
 
@@ -27,11 +27,11 @@ def test_a_file_that_is_deleted_while_it_is_not_traced_is_probed_again(tmp_path:
 
             def script() -> Iterator[None]:
                 process.do("call", 3, 1)
-                recording.recorder.governor.apply(frozenset({Rung.MEMORY_OFF}), "the test")
+                recording.recorder.overhead_limiter.apply(frozenset({Level.MEMORY_OFF}), "the test")
                 library.unlink()
                 process.do("call", 50, 1)
                 yield
-                recording.recorder.governor.apply(frozenset(), "the test")
+                recording.recorder.overhead_limiter.apply(frozenset(), "the test")
                 process.do("call", 7, 1)
                 process.end()
 
@@ -44,12 +44,12 @@ def test_a_library_that_is_loaded_while_less_is_traced_is_probed_when_more_is(tm
     with caller() as process, governed(tmp_path, process.pid) as recording:
 
         def script() -> Iterator[None]:
-            recording.recorder.governor.apply(frozenset({Rung.MEMORY_OFF}), "the test")
+            recording.recorder.overhead_limiter.apply(frozenset({Level.MEMORY_OFF}), "the test")
             process.do("load", library)
             while not recording.recorder.libraries.copies:
                 yield
             process.do("call", 50, 1)
-            recording.recorder.governor.apply(frozenset(), "the test")
+            recording.recorder.overhead_limiter.apply(frozenset(), "the test")
             process.do("call", 7, 1)
             process.end()
 
@@ -62,16 +62,16 @@ def test_stacks_are_taken_whatever_calls_are_given_up(tmp_path: Path) -> None:
     with caller() as process:
         process.do("load", library)
         with governed(tmp_path, process.pid, with_stacks=True) as recording:
-            governor = recording.recorder.governor
+            overhead_limiter = recording.recorder.overhead_limiter
 
             def script() -> Iterator[None]:
                 process.do("call", 3, 1)
-                governor.apply(frozenset({Rung.LAUNCHES_AT_DRIVER}), "the test")
+                overhead_limiter.apply(frozenset({Level.LAUNCHES_AT_DRIVER}), "the test")
                 process.do("call", 5, 1)
-                governor.apply(frozenset({Rung.LAUNCHES_OFF}), "the test")
+                overhead_limiter.apply(frozenset({Level.LAUNCHES_OFF}), "the test")
                 process.do("call", 11, 1)
                 yield
-                governor.apply(frozenset(), "the test")
+                overhead_limiter.apply(frozenset(), "the test")
                 process.do("call", 7, 1)
                 process.end()
 

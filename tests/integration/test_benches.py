@@ -24,8 +24,8 @@ def bench(name: str, *options: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def drain() -> dict[str, Any]:
-    return bench("drain")
+def sync() -> dict[str, Any]:
+    return bench("sync")
 
 
 @pytest.fixture(scope="module")
@@ -46,21 +46,21 @@ def overhead() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("run", ["sustained", "beyond_capacity"])
-def test_every_produced_record_is_summed_or_counted_as_lost(drain: dict[str, Any], run: str) -> None:
-    result = drain[run]
+def test_every_produced_record_is_summed_or_counted_as_lost(sync: dict[str, Any], run: str) -> None:
+    result = sync[run]
     assert result["produced"] > 100_000
     assert result["summed"] + result["lost_in_ring"] == result["produced"]
 
 
 @pytest.mark.parametrize("run", ["sustained", "beyond_capacity"])
-def test_every_offered_row_is_stored_or_counted_as_lost(drain: dict[str, Any], run: str) -> None:
-    result = drain[run]
+def test_every_offered_row_is_stored_or_counted_as_lost(sync: dict[str, Any], run: str) -> None:
+    result = sync[run]
     assert result["offered"] > 0
     assert result["stored"] + result["lost_in_queue"] == result["offered"]
 
 
-def test_rows_beyond_the_databases_capacity_are_lost_and_counted(drain: dict[str, Any]) -> None:
-    result = drain["beyond_capacity"]
+def test_rows_beyond_the_databases_capacity_are_lost_and_counted(sync: dict[str, Any]) -> None:
+    result = sync["beyond_capacity"]
     assert result["lost_in_queue"] + result["lost_in_ring"] > 0
     assert result["stored"] > 0
 

@@ -51,10 +51,10 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Limited:
     with launch_bound(tmp_path_factory.mktemp("limited"), "--max-overhead", "0.5%") as (program, tracer):
         seconds = [tracer.wait_for("second") for _ in range(8)]
         rest_ns = time.time_ns()
-        while not tracer.messages[-1]["rung"]:
+        while not tracer.messages[-1]["level"]:
             tracer.wait_for("second")
         program.process.send_signal(signal.SIGSTOP)
-        while tracer.wait_for("second")["rung"]:
+        while tracer.wait_for("second")["level"]:
             pass
         program.process.send_signal(signal.SIGCONT)
     return Limited(seconds=seconds, rest_ns=rest_ns, database=tracer.database)
@@ -63,26 +63,26 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Limited:
 def test_a_launch_bound_loop_is_brought_inside_its_budget_and_told_why(limited: Limited) -> None:
     seconds = limited.seconds
     print("\n" + " ".join(f"{second['overhead_ratio']:.3f}" for second in seconds))
-    assert seconds[0]["rung"] == 0
+    assert seconds[0]["level"] == 0
     assert max(second["overhead_ratio"] for second in seconds) > 0.005
     assert seconds[-1]["overhead_ratio"] <= 0.005
-    assert seconds[-1]["rung"] > 0
+    assert seconds[-1]["level"] > 0
     assert seconds[-1]["not_traced"]
     stored = rows(
         limited.database,
-        "SELECT rung, reason, not_traced, full_ns, overhead_ratio FROM governor WHERE timestamp < ? ORDER BY 1",
+        "SELECT level, reason, not_traced, full_ns, overhead_ratio FROM overhead_levels WHERE timestamp < ? ORDER BY 1",
         limited.rest_ns,
     )
     assert stored[0][:3] == (0, "start", "")
     assert stored[0][3] > 0
-    assert stored[-1][0] == seconds[-1]["rung"]
-    assert "allowed are 0.5 %" in stored[-1][1]
+    assert stored[-1][0] == seconds[-1]["level"]
+    assert "allowed are 0.5%" in stored[-1][1]
     assert stored[-1][2].splitlines() == seconds[-1]["not_traced"]
 
 
 def test_everything_is_traced_again_when_the_loop_rests(limited: Limited) -> None:
-    assert limited.seconds[-1]["rung"] > 0
-    assert rows(limited.database, "SELECT rung FROM governor ORDER BY timestamp DESC LIMIT 1") == [(0,)]
+    assert limited.seconds[-1]["level"] > 0
+    assert rows(limited.database, "SELECT level FROM overhead_levels ORDER BY timestamp DESC LIMIT 1") == [(0,)]
 
 
 def test_without_a_budget_cost_is_told_and_nothing_given_up(tmp_path: Path) -> None:
@@ -90,5 +90,5 @@ def test_without_a_budget_cost_is_told_and_nothing_given_up(tmp_path: Path) -> N
         seconds = [tracer.wait_for("second") for _ in range(6)]
     assert max(second["overhead_ratio"] for second in seconds) > 0.005
     assert all(second["agent_cpu_ratio"] > 0 for second in seconds)
-    assert {second["rung"] for second in seconds} == {0}
+    assert {second["level"] for second in seconds} == {0}
     assert min(tracer.messages[0]["trap_costs_ns"].values()) > 0

@@ -69,10 +69,10 @@ def test_counts_stay_exact_and_nothing_is_left_while_processes_come_and_go(tmp_p
     after = descriptors()
     found = recording.counts()
     assert [found.get(one.pid) for one in staying] == [2 * (500 + number) for number in range(STAYING)]
-    assert [found.get(int(pid)) for pid in printed] == [10] * SHORT, recording.losses
+    assert [found.get(int(pid)) for pid in printed] == [10] * SHORT, recording.drops
     assert recording.left_behind == {}
     assert after <= before
-    assert not any(name.endswith("_full") for name in recording.losses)
+    assert not any(name.endswith("_full") for name in recording.drops)
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ingero.events import CLOCKS, EpochFlag
-from tests.integration.epoch_cases import Array, Mode, Recording, recorded, recorded_parts, true_parts
+from ingero.events import STATES, SyncIntervalFlag
+from tests.integration.sync_interval_cases import Array, Mode, Recording, recorded, recorded_parts, true_parts
 
 pytestmark = pytest.mark.integration
 
@@ -29,56 +29,68 @@ def batches(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def both_sides(recording: Recording) -> tuple[Array, Array]:
-    """The epochs that copies ended, and the simulator's drains: of each the first that ended after its call began."""
-    epochs = recording.main_lane("undisturbed")
-    epochs = epochs[(epochs["flags"] & int(EpochFlag.BEFORE_COPY)) != 0]
-    drains = recording.drains(1)
-    places = np.searchsorted(drains["return_ns"], epochs["s_ns"], side="right")
+    """The sync intervals that copies ended, and the simulator's syncs: of each the first that ended after its call began."""
+    sync_intervals = recording.main_stream("undisturbed")
+    sync_intervals = sync_intervals[(sync_intervals["flags"] & int(SyncIntervalFlag.BEFORE_COPY)) != 0]
+    syncs = recording.syncs(1)
+    places = np.searchsorted(syncs["return_ns"], sync_intervals["sync_start_ns"], side="right")
     assert len(np.unique(places)) == len(places)
-    return epochs, drains[places]
+    return sync_intervals, syncs[places]
 
 
 def test_an_interval_ends_where_its_copy_began_to_copy(batches: Recording) -> None:
-    epochs, drains = both_sides(batches)
-    assert len(epochs) > 50
-    later_ns = epochs["b_ns"] - drains["return_ns"]
+    sync_intervals, syncs = both_sides(batches)
+    assert len(sync_intervals) > 50
+    later_ns = sync_intervals["sync_end_ns"] - syncs["return_ns"]
     print(
-        f"\n{len(epochs)} copies; us after the wait's end: {np.quantile(later_ns, (0, 0.1, 0.5, 0.9, 1)) / 1e3}", end=""
+        f"\n{len(sync_intervals)} copies; us after the wait's end: {np.quantile(later_ns, (0, 0.1, 0.5, 0.9, 1)) / 1e3}",
+        end="",
     )
-    held_up_ns = epochs["drain_clock_ns"][
-        :, CLOCKS.index("runq")
+    held_up_ns = sync_intervals["sync_state_ns"][
+        :, STATES.index("runq")
     ]  # while it copied, too, which counts as a late return
     assert ((later_ns > -CUT_NS) & (later_ns < held_up_ns + CUT_NS)).mean() > 1 - FEW
 
 
 def test_the_next_interval_begins_with_the_copy(batches: Recording) -> None:
-    epochs, _ = both_sides(batches)
-    assert (epochs["f_ns"] == epochs["a_ns"]).mean() > 1 - 2 / LOOK_EVERY  # all but those after a look at the loss
-    assert (epochs["e_ns"] + epochs["x_ns"] + epochs["p_ns"] == epochs["b_ns"] - epochs["a_ns"]).all()
+    sync_intervals, _ = both_sides(batches)
+    assert (
+        sync_intervals["first_launch_ns"] == sync_intervals["prev_sync_end_ns"]
+    ).mean() > 1 - 2 / LOOK_EVERY  # all but those after a look at the loss
+    assert (
+        sync_intervals["idle_ns"] + sync_intervals["busy_ns"] + sync_intervals["return_delay_ns"]
+        == sync_intervals["sync_end_ns"] - sync_intervals["prev_sync_end_ns"]
+    ).all()
 
 
 def test_the_gpu_was_ready_when_the_wait_ended(batches: Recording) -> None:
     """Within the bounds; where the thread was not held up, and copied as fast as it can, at that moment."""
-    epochs, drains = both_sides(batches)
-    ready_ns = np.maximum(drains["device_end_ns"], epochs["s_ns"])
-    is_inside = (epochs["r_low_ns"] - CUT_NS < ready_ns) & (ready_ns < epochs["r_high_ns"] + CUT_NS)
-    was_free = (epochs["drain_clock_ns"][:, [CLOCKS.index("runq"), CLOCKS.index("yielded")]] == 0).all(axis=1)
-    later_ns = (epochs["r_ns"] - ready_ns)[was_free]
+    sync_intervals, syncs = both_sides(batches)
+    ready_ns = np.maximum(syncs["device_end_ns"], sync_intervals["sync_start_ns"])
+    is_inside = (sync_intervals["gpu_done_low_ns"] - CUT_NS < ready_ns) & (
+        ready_ns < sync_intervals["gpu_done_high_ns"] + CUT_NS
+    )
+    was_free = (sync_intervals["sync_state_ns"][:, [STATES.index("runq"), STATES.index("yielded")]] == 0).all(axis=1)
+    later_ns = (sync_intervals["gpu_done_ns"] - ready_ns)[was_free]
     assert is_inside.mean() > 1 - FEW
     if not len(later_ns):  # a thread that yields is hardly ever free
         return
     print(
-        f"\n{was_free.sum()} of {len(epochs)} free; us later: {np.quantile(later_ns, (0.05, 0.5, 0.95)) / 1e3}", end=""
+        f"\n{was_free.sum()} of {len(sync_intervals)} free; us later: {np.quantile(later_ns, (0.05, 0.5, 0.95)) / 1e3}",
+        end="",
     )
     assert (np.abs(later_ns) < CUT_NS).mean() > 1 - SLOWER_COPIES
 
 
 @pytest.mark.parametrize("batches", ["block"], indirect=True)
 def test_where_threads_sleep_the_parts_are_the_simulators(batches: Recording) -> None:
-    epochs, drains = both_sides(batches)
-    later_ns = (epochs["b_ns"] - drains["return_ns"], epochs["a_ns"] - drains["begin_ns"])
+    sync_intervals, syncs = both_sides(batches)
+    later_ns = (
+        sync_intervals["sync_end_ns"] - syncs["return_ns"],
+        sync_intervals["prev_sync_end_ns"] - syncs["begin_ns"],
+    )
     kept = np.all(np.abs(later_ns) < CUT_NS, axis=0)  # without those that were held up while they copied
-    found, true = recorded_parts(epochs[kept]), true_parts(epochs[kept], drains[kept])
+    found, true = recorded_parts(sync_intervals[kept]), true_parts(sync_intervals[kept], syncs[kept])
     print(f"\nfound {found}\ntrue  {true}", end="")
     assert found.busy_ns == pytest.approx(true.busy_ns, abs=PART_RATIO * found.wall_ns)
-    assert found.late_ns == pytest.approx(true.late_ns, abs=PART_RATIO * found.wall_ns)
+    assert found.return_delay_ns == pytest.approx(true.return_delay_ns, abs=PART_RATIO * found.wall_ns)

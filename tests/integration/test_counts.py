@@ -67,7 +67,7 @@ def recorded_counts(database: Path) -> tuple[Counter[str], Counter[str], Counter
 
 def whole_probe_ns(database: Path) -> float:
     """What one probed call costs here, measured when the recording began."""
-    ((full_ns,),) = rows(database, "SELECT full_ns FROM raw_governor WHERE reason = 'start'")
+    ((full_ns,),) = rows(database, "SELECT full_ns FROM raw_overhead_levels WHERE reason = 'start'")
     return float(full_ns)
 
 

@@ -77,7 +77,7 @@ def configuration(folder: Path, target: str) -> Path:
 
 
 def stall(tracer: Tracer, target: Target) -> float:
-    """The device is throttled until the agent has said so and its loss was seen to grow; answers when it had been."""
+    """The GPU is throttled until the agent has said so and its loss was seen to grow; answers when it had been."""
     for _ in range(HEALTHY_SECONDS):
         tracer.wait_for("second")
     with Fault("gpu_throttle").apply(target):

@@ -36,7 +36,7 @@ def test_hogs_that_start_beside_a_training_loop_are_recorded_and_named(tmp_path:
     assert "GPU: simulated, built with gcc; driver: simulated; probes: real" in done.stdout
     assert "\nverdict: priority" in done.stdout
     assert " sync intervals of " in done.stdout
-    assert "waiting for the device took" in done.stdout
+    assert "waiting for the GPU took" in done.stdout
     with open_reader(tmp_path / "kept" / "incident.db") as reader:
         window = reader.time_range()
         assert window is not None

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 PROGRAM = Path(__file__).with_name("device_choices.py")
 SIZE = 4096
 ALLOCATIONS = ("cudaMalloc", "cuMemAlloc")
-# scenario -> the device of its allocations, in the order of their size
+# scenario -> the GPU of its allocations, in the order of their size
 EXPECTED: dict[str, list[int | None]] = {
     "nothing": [0],
     "set_device": [2],
@@ -55,7 +55,7 @@ def test_a_call_is_on_the_device_that_its_thread_chose(recorded: Recorded, scena
 
 
 def test_no_call_was_lost_on_the_way(recorded: Recorded) -> None:
-    of_calls = recorded.losses.keys() - {"block_io_unmatched"}  # of anybody on the machine
+    of_calls = recorded.drops.keys() - {"block_io_unmatched"}  # of anybody on the machine
     assert {name for name in of_calls if "unmatched" in name or "stale" in name} == set()
 
 

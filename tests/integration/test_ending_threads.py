@@ -13,7 +13,7 @@ from ingero.attach.kernel_side import KernelSide, KernelSizes
 from ingero.capture.period import period_until
 from ingero.capture.recorder import Recorder, RecorderOptions
 from ingero.store import tables
-from ingero.store.vocabulary import CLOCKS
+from ingero.store.vocabulary import STATES
 from tests.integration.targets import until
 from tests.unit.kept_rows import Kept
 
@@ -76,7 +76,7 @@ def test_a_thread_that_ends_while_a_second_is_read_counts_once(monkeypatch: pyte
         recorder.seconds.read(period_until(time.time_ns(), 100_000_000))
         lasted_s = time.monotonic() - begin_s
         program.stdin.close()
-    rows = [row for row in sink.of(tables.CLOCK_SECONDS) if row["process"] == target.number]
-    total_s = sum(int(row[f"{name}_ns"]) for row in rows for name in CLOCKS) / 1e9  # type: ignore[call-overload]
+    rows = [row for row in sink.of(tables.THREAD_STATE_SECONDS) if row["process"] == target.number]
+    total_s = sum(int(row[f"{name}_ns"]) for row in rows for name in STATES) / 1e9  # type: ignore[call-overload]
     print(f"\n{total_s:.2f} s of two threads in {lasted_s:.2f} s")
     assert 2 * LIVES_S * 0.95 <= total_s <= 2 * lasted_s + 0.05

@@ -46,5 +46,5 @@ def test_the_next_program_of_a_process_does_not_wait_for_an_event_of_the_one_bef
             program.stdin.close()
             program.wait()
             wait_for_end(tracer)
-    lost = dict(rows(tracer.database, "SELECT counter, sum(count) FROM raw_losses GROUP BY counter"))
+    lost = dict(rows(tracer.database, "SELECT counter, sum(count) FROM raw_drops GROUP BY counter"))
     assert lost.get("event_position_unknown") == 1

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ingero.demo.workloads import native
-from ingero.events import CLOCK_COLUMNS
+from ingero.events import STATE_COLUMNS
 from tests.integration.callers import Caller, build_library, caller
 from tests.integration.leftovers import Held, held_by, open_files, uprobe_events
 from tests.integration.targets import (
@@ -72,15 +72,15 @@ def test_a_stopped_agent_counts_what_it_missed_and_invents_no_long_calls(tmp_pat
         "SELECT count(*), max(duration_ns), sum(abs(residual_ns) > duration_ns / 2 + 100000) FROM raw_events "
         "WHERE source IN (1, 4, 8) AND run_ns IS NOT NULL",
     )
-    lost = {name: count for name, count in recorded.losses.items() if "call_records" in name or "raw_events" in name}
+    lost = {name: count for name, count in recorded.drops.items() if "call_records" in name or "raw_events" in name}
     print(f"\n{calls} calls, {selected} selected, {stored} stored, lost {lost}, longest {longest_ns / 1e6:.1f} ms")
     assert stored + sum(lost.values()) == selected == calls
     assert longest_ns < STOPPED_S * 1e9 / 2, "the time that the agent stood still is nobody's"
     assert not unsettled
     ((clocks_s, covered_s),) = rows(
         tracer.database,
-        f"SELECT sum({' + '.join(CLOCK_COLUMNS)}) / 1e9, (max(start_ns) - min(start_ns)) / 1e9 FROM raw_clock_seconds "
-        "WHERE start_ns > (SELECT min(start_ns) FROM raw_clock_seconds)",  # the account began within the first
+        f"SELECT sum({' + '.join(STATE_COLUMNS)}) / 1e9, (max(start_ns) - min(start_ns)) / 1e9 FROM raw_thread_state_seconds "
+        "WHERE start_ns > (SELECT min(start_ns) FROM raw_thread_state_seconds)",  # the account began within the first
     )
     # rows begin with the agent's seconds, clocks are read a little later: on a busy machine tenths of a second
     assert clocks_s >= 0.85 * covered_s, "the clocks of the time in between are there"
@@ -164,17 +164,17 @@ def test_a_full_disk_is_said_once_and_recording_resumes(tmp_path: Path) -> None:
         filler = disk / "filler"
         with filler.open("wb", buffering=0) as file:
             fill(file.fileno())
-        while not any(name.startswith("rows_lost_raw_events") for name in tracer.wait_for("second")["losses"]):
+        while not any(name.startswith("rows_lost_raw_events") for name in tracer.wait_for("second")["drops"]):
             pass
         assert process.program.process.poll() is None
         filler.unlink()
-        stored = "SELECT count(*) FROM raw_losses WHERE counter = 'store_rows_lost'"
+        stored = "SELECT count(*) FROM raw_drops WHERE counter = 'store_rows_lost'"
         until(lambda: rows(tracer.database, stored)[0][0] > 0, "the losses are stored once there is room")
         tracer.wait_for("second")
         process.program.process.kill()
         tracer.wait_for("finished")
         said = tracer.told()
-        lost = tracer.messages[-1]["losses"]
+        lost = tracer.messages[-1]["drops"]
         shutil.copy(tracer.database, tmp_path / "r.db")
     print(f"\n{said.strip()}\nlost {lost}")
     assert "Traceback" not in said

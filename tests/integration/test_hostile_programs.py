@@ -67,14 +67,14 @@ def test_others_are_recorded_and_the_agent_ends_when_told(
             made = int(other.communicate()[0])
             used = sum(map(peak_rss_bytes, [tracer.pid, *_readers(tracer.pid)]))
             begin = time.monotonic()
-            losses = tracer.stop()
+            drops = tracer.stop()
             took_s = time.monotonic() - begin
     finally:
         enemy.kill()
         enemy.wait()
         other.kill()
         other.wait()
-    assert losses.get("loop_stood_still_ns", 0) < _MOST_STILL_NS
+    assert drops.get("loop_stood_still_ns", 0) < _MOST_STILL_NS
     assert used < _QUIET_BYTES + _MOST_MORE_BYTES
     assert took_s < 20, "no more than the machine is busy with other things"
     counted = rows(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ingero.demo.gpusim.knobs import Knobs
-from ingero.serve.account import account_text
+from ingero.serve.breakdown import breakdown_text
 from ingero.store.reader import open_reader
 from tests.integration.interpreters import interpreters
 from tests.integration.targets import Simulation, rows, simulation, until
@@ -25,7 +25,7 @@ _STACKS = (
     "WHERE f.source = 1 GROUP BY f.tid"
 )
 _PARKED = (
-    "SELECT DISTINCT s.process FROM raw_samples s JOIN raw_stacks t ON t.hash = s.stack_hash "
+    "SELECT DISTINCT s.process FROM raw_stack_samples s JOIN raw_stacks t ON t.hash = s.stack_hash "
     "WHERE t.frames LIKE '%hangs.py%\"park\"%'"
 )
 Hung = tuple[dict[int, tuple[str, list[Any]]], list[tuple[Any, ...]], list[str]]
@@ -70,7 +70,7 @@ def hung(tmp_path_factory: pytest.TempPathFactory) -> Hung:
     with open_reader(tracer.database) as reader:
         window = reader.window(None, 0)
         assert window
-        told = list(account_text(reader, window, whole_stacks=True))
+        told = list(breakdown_text(reader, window, whole_stacks=True))
         return truth, list(reader.connection.execute(_STACKS)), told
 
 

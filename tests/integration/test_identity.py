@@ -101,8 +101,8 @@ def test_every_call_after_the_choice_of_a_device_is_on_it(job: Job) -> None:
     assert found == [(rank, rank) for rank in range(RANKS)]
 
 
-def test_every_drain_has_the_rank_and_the_device(job: Job) -> None:
-    found = job.query("SELECT DISTINCT rank, gpu_id FROM epochs ORDER BY rank")
+def test_every_sync_has_the_rank_and_the_device(job: Job) -> None:
+    found = job.query("SELECT DISTINCT rank, gpu_id FROM sync_intervals ORDER BY rank")
     assert found == [(rank, rank) for rank in range(RANKS)]
 
 
@@ -233,7 +233,7 @@ while True:
 """
 
 
-def test_a_noisy_neighbours_container_and_pod_are_named(tmp_path: Path) -> None:
+def test_a_noisy_neighbors_container_and_pod_are_named(tmp_path: Path) -> None:
     simulated = simulation(tmp_path)
     container, pod_uid = secrets.token_hex(32), "11111111-2222-3333-4444-555555555555"
     path = f"/kubepods-ingero-test/burstable/pod{pod_uid}/{container}"
@@ -241,13 +241,13 @@ def test_a_noisy_neighbours_container_and_pod_are_named(tmp_path: Path) -> None:
     names = {"POD_NAME": "noisy-7", "POD_NAMESPACE": "tenant-b"}
     with (
         group(path) as folder,
-        Program([sys.executable, "-c", BUSY, cpu], environment=simulated.environment) as victim,
+        Program([sys.executable, "-c", BUSY, cpu], environment=simulated.environment) as affected,
         Program([sys.executable, "-c", BUSY, cpu], environment={**os.environ, **names}, cgroups=[folder]) as noisy,
     ):
-        victim.wait_for("busy")
+        affected.wait_for("busy")
         noisy.wait_for("busy")
-        with tracing(tmp_path, pids=[victim.pid]) as tracer:
-            until(lambda: bool(culprit(tracer.database, noisy.pid)), "the neighbour is charged")
+        with tracing(tmp_path, pids=[affected.pid]) as tracer:
+            until(lambda: bool(culprit(tracer.database, noisy.pid)), "the neighbor is charged")
         found = culprit(tracer.database, noisy.pid)
     assert found == [(container, "noisy-7", "tenant-b", "kubernetes", pod_uid)]
 

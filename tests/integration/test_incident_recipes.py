@@ -1,4 +1,4 @@
-"""What only the bench of labelled runs does to a workload."""
+"""What only the bench of labeled runs does to a workload."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench.incidents.ambient import favoured
-from bench.incidents.neighbours import NoisyNeighbour, SlowMount
+from bench.incidents.neighbors import NoisyNeighbor, SlowMount
 from bench.incidents.recipes import Pulses, RunTarget
 from ingero.demo.faults import Target
 from ingero.demo.faults.cpu import CpuHog
@@ -52,8 +52,8 @@ def test_a_slow_mount_takes_the_time_it_was_told(tmp_path: Path) -> None:
     assert not data.exists()
 
 
-def test_a_noisy_neighbour_runs_in_another_container(tmp_path: Path) -> None:
-    recipe = NoisyNeighbour(CpuHog(per_cpu=0.5, duty=0.1))
+def test_a_noisy_neighbor_runs_in_another_container(tmp_path: Path) -> None:
+    recipe = NoisyNeighbor(CpuHog(per_cpu=0.5, duty=0.1))
     with (
         recipe.stage(tmp_path) as stage,
         sleeper(stage.cgroups) as program,

@@ -1,4 +1,4 @@
-"""A part of the labelled runs of bench/incidents, each recorded, diagnosed and judged as the bench does it."""
+"""A part of the labeled runs of bench/incidents, each recorded, diagnosed and judged as the bench does it."""
 
 from __future__ import annotations
 

@@ -98,9 +98,9 @@ int main(int count, char **arguments)
 class Found:
     """What a recording says of the program."""
 
-    epochs: int
+    sync_intervals: int
     memory: tuple[int, int]  # live bytes, allocations and frees that could not be paired
-    losses: dict[str, int]
+    drops: dict[str, int]
 
 
 @pytest.fixture(scope="module")
@@ -127,25 +127,25 @@ def recorded(program: Path, how: str, folder: Path) -> Found:
             running.stdin.close()
             running.wait()
             wait_for_end(tracer)
-    ((epochs,),) = rows(tracer.database, "SELECT count(*) FROM raw_epochs")
+    ((sync_intervals,),) = rows(tracer.database, "SELECT count(*) FROM raw_sync_intervals")
     memory = "SELECT live_bytes, unpaired FROM raw_memory_seconds ORDER BY id DESC LIMIT 1"
     ((live_bytes, unpaired),) = rows(tracer.database, memory)
-    lost = dict(rows(tracer.database, "SELECT counter, sum(count) FROM raw_losses GROUP BY counter"))
-    return Found(epochs=epochs, memory=(live_bytes, unpaired), losses=lost)
+    lost = dict(rows(tracer.database, "SELECT counter, sum(count) FROM raw_drops GROUP BY counter"))
+    return Found(sync_intervals=sync_intervals, memory=(live_bytes, unpaired), drops=lost)
 
 
 @pytest.mark.parametrize(("how", "stale"), [("jump", 1), ("launch", 0)])
-def test_a_launch_that_is_left_does_not_end_the_epochs_of_its_stream(
+def test_a_launch_that_is_left_does_not_end_the_sync_intervals_of_its_stream(
     program: Path, how: str, stale: int, tmp_path: Path
 ) -> None:
     found = recorded(program, how, tmp_path)
-    assert found.losses.get("frame_stale", 0) == stale
-    assert found.epochs == STEPS - 1  # the first drain of a lane has no beginning
+    assert found.drops.get("frame_stale", 0) == stale
+    assert found.sync_intervals == STEPS - 1  # the first sync of a stream has no beginning
     assert found.memory == (1 << 20, 0)
 
 
 def test_after_a_thread_has_ended_in_a_free_what_is_live_is_not_told_as_exact(program: Path, tmp_path: Path) -> None:
     found = recorded(program, "free", tmp_path)
     assert found.memory == (1 << 20, 1)
-    assert found.losses["allocations_unpaired"] == 1
-    assert found.epochs == STEPS - 1
+    assert found.drops["allocations_unpaired"] == 1
+    assert found.sync_intervals == STEPS - 1

@@ -245,6 +245,6 @@ def test_a_library_that_cannot_be_read_is_named_with_its_reason(tmp_path: Path, 
         process.communicate("\n")
     (reason,) = [why for path, why in tracer.messages[-1]["unreadable"].items() if path == str(damaged)]
     assert reason
-    assert tracer.messages[-1]["losses"]["library_unreadable"] == 1
+    assert tracer.messages[-1]["drops"]["library_unreadable"] == 1
     stored = rows(tracer.database, "SELECT reason FROM raw_probes WHERE library = ? AND NOT is_attached", str(damaged))
     assert stored == [(reason,)]

@@ -73,7 +73,7 @@ def read(tracer: Tracer) -> None:
 def test_hogs_open_an_incident_while_they_run(hogged: Hogged) -> None:
     opened = hogged.told("incident_opened")
     assert "cpu-contention" in [one["cause"] for one in opened]
-    assert hogged.pid in [victim["pid"] for one in opened for victim in one["victims"]]
+    assert hogged.pid in [affected["pid"] for one in opened for affected in one["affected"]]
 
 
 def test_every_message_is_as_the_schema_says(hogged: Hogged) -> None:

@@ -116,7 +116,7 @@ def throttled(tmp_path_factory: pytest.TempPathFactory) -> Throttled:
 def test_each_second_has_a_sample_of_each_gpu_with_its_processes(throttled: Throttled) -> None:
     with opened(throttled.tracer) as (reader, window):
         samples = reader.gpu_samples(Window(begin_ns=window.begin_ns, end_ns=throttled.throttled_ns))
-        assert "gpu_samples_missed" not in {loss.counter for loss in reader.losses()}
+        assert "gpu_samples_missed" not in {drop.counter for drop in reader.drops()}
         assert all("GPU" not in session.not_traced for session in reader.sessions())
     assert len(samples) >= 4
     assert {one.gpu_index for one in samples} == {0}
@@ -165,9 +165,9 @@ def test_a_driver_that_hangs_costs_samples_and_is_counted_while_the_recording_go
         run.seconds(6)
     with opened(run.tracer) as (reader, window):
         assert [one.gpu_percent for one in reader.gpu_samples(window)] == [5]
-        losses = {loss.counter: loss.count for loss in reader.losses()}
+        drops = {drop.counter: drop.count for drop in reader.drops()}
         assert len(reader.snapshots(window)) >= 6
-    assert losses["gpu_samples_missed"] >= 2
+    assert drops["gpu_samples_missed"] >= 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +202,7 @@ def test_without_nvml_the_recording_says_that_gpus_were_not_sampled(changed: Cha
     with opened(changed.tracer) as (reader, window):
         assert '"GPU": "NVML' in reader.sessions()[-1].not_traced
         assert reader.gpu_samples(window) == []
-        assert "gpu_samples_missed" not in {loss.counter for loss in reader.losses()}
+        assert "gpu_samples_missed" not in {drop.counter for drop in reader.drops()}
 
 
 # The scheduler
@@ -272,7 +272,7 @@ def test_a_stop_names_its_sender_and_lasts_until_the_process_is_continued(simula
     with opened(run.tracer) as (reader, window):
         stop, go = events(reader, window, Source.HOST, HostOp.STOP_SIGNAL)
         number = next(one.process for one in reader.processes() if one.pid == pid)
-        stopped_ns = next(one.clocks.stopped_ns for one in reader.clock_totals(window) if one.process == number)
+        stopped_ns = next(one.clocks.stopped_ns for one in reader.thread_state_totals(window) if one.process == number)
     assert (stop.code, go.code) == (signal.SIGSTOP, signal.SIGCONT)
     assert (stop.pid, stop.other_pid, stop.process) == (pid, os.getpid(), number)
     assert stop.comm == Path("/proc/self/comm").read_text().strip()
@@ -283,12 +283,12 @@ def test_a_stop_names_its_sender_and_lasts_until_the_process_is_continued(simula
 def test_an_oom_kill_says_who_how_large_and_whose_limit(simulated: Simulation) -> None:
     with traced(simulated, "oom") as run:
         assert run.injection is not None
-        (victim,), (group,) = run.injection.culprits, run.injection.cgroups
+        (affected,), (group,) = run.injection.culprits, run.injection.cgroups
         inode = group.stat().st_ino
         run.seconds(3)
     with opened(run.tracer) as (reader, window):
         kills = events(reader, window, Source.HOST, HostOp.OOM_KILL)
-    (kill,) = (one for one in kills if one.other_pid == victim)
+    (kill,) = (one for one in kills if one.other_pid == affected)
     assert (kill.comm, kill.limit) == ("eater", "cgroup")
     assert kill.cgroup_id == inode
     assert 20 << 20 < (kill.size_bytes or 0) < 60 << 20  # of a limit of 48 MiB
@@ -311,7 +311,7 @@ def test_reclaim_below_a_limit_and_the_faults_it_brings_belong_to_the_process(si
         run.seconds(1)
     with opened(run.tracer) as (reader, window):
         found = events(reader, window, Source.HOST, HostOp.DIRECT_RECLAIM)
-        faults = {one.pid: one.major_faults for one in reader.clock_totals(window)}
+        faults = {one.pid: one.major_faults for one in reader.thread_state_totals(window)}
         reads = events(reader, window, Source.IO, IoOp.READ)
     mine = [one for one in found if one.pid in faults]
     assert mine

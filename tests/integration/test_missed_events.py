@@ -16,7 +16,7 @@ from ingero.capture.session import session_facts
 from ingero.demo.faults.processes import disturbers
 from ingero.demo.gpusim.build import build, environment
 from ingero.demo.workloads.program import Program
-from ingero.events import CLOCK_COLUMNS, CallFlag
+from ingero.events import STATE_COLUMNS, CallFlag
 from ingero.store.writer import Writer
 from tests.integration.targets import rows
 
@@ -62,10 +62,10 @@ def _calls_and_incomplete_ones(database: Path) -> tuple[int, int]:
 
 
 def test_no_clock_of_a_call_is_negative_and_they_add_up(database: Path) -> None:
-    clocks = " + ".join(CLOCK_COLUMNS)
+    clocks = " + ".join(STATE_COLUMNS)
     ((least_ns, most_off_ns),) = rows(
         database,
-        f"SELECT min(min({', '.join(CLOCK_COLUMNS)})), max(abs({clocks} + residual_ns - duration_ns)) FROM raw_events "
+        f"SELECT min(min({', '.join(STATE_COLUMNS)})), max(abs({clocks} + residual_ns - duration_ns)) FROM raw_events "
         f"WHERE {OF_CALLS}",
     )
     assert _calls_and_incomplete_ones(database)[1] > 0
@@ -75,7 +75,7 @@ def test_no_clock_of_a_call_is_negative_and_they_add_up(database: Path) -> None:
 
 def test_a_missed_event_marks_no_call_but_the_one_that_was_open(database: Path) -> None:
     counters = ", ".join(f"'{name}'" for name in MISSED)
-    ((missed,),) = rows(database, f"SELECT sum(count) FROM raw_losses WHERE counter IN ({counters})")
+    ((missed,),) = rows(database, f"SELECT sum(count) FROM raw_drops WHERE counter IN ({counters})")
     calls, incomplete = _calls_and_incomplete_ones(database)
     print(f"\n{calls} calls, {incomplete} of them incomplete, {missed} events missed")
     assert 0 < incomplete <= missed

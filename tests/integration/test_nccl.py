@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.capture.losses import MEANINGS
+from ingero.capture.drops import MEANINGS
 from tests.integration.nccl_jobs import Job, job_of, ranks, rendezvous, traced_ranks
 from tests.integration.targets import rows, simulation, until, wait_for_end
 from tests.integration.tracing import tracing
@@ -39,7 +39,7 @@ def assert_is_true(job: Job) -> Counter[str]:
         counts[op] += 1
     assert len({ours for _, ours in identities} - {None}) == len(identities), "one hash is one communicator"
     assert len({truths for truths, _ in identities}) == len(identities), "it is equal on all ranks"
-    assert not {name for name in MEANINGS if name.startswith("communicator")} & job.losses.keys()
+    assert not {name for name in MEANINGS if name.startswith("communicator")} & job.drops.keys()
     return counts
 
 
@@ -86,7 +86,7 @@ def test_the_sequence_counts_collectives_that_have_no_record(tmp_path: Path) -> 
 
 def test_with_every_call_recorded_the_sequence_has_no_gap(tmp_path: Path) -> None:
     job = job_of(tmp_path, "many", 2, "--record-all")
-    if job.losses.get("call_records_ring_full"):
+    if job.drops.get("call_records_ring_full"):
         pytest.fail("records were lost, so that gaps prove nothing")
     sequences = defaultdict(list)
     for rank, comm_hash, sequence in job.rows("SELECT rank, comm_id_hash, sequence FROM nccl_events WHERE datatype"):
@@ -151,7 +151,7 @@ def test_a_handle_used_again_is_another_communicator(tmp_path: Path) -> None:
     ]
     refused = job.rows("SELECT sequence, bytes, datatype FROM nccl_events WHERE op = 'ncclAllReduce' AND ret_code <> 0")
     assert refused == [(None, None, None)] * 6, "a refused call is no step of the sequence"
-    assert job.losses["datatype_unknown"] == 6
+    assert job.drops["datatype_unknown"] == 6
 
 
 def test_what_was_made_before_the_agent_is_null_and_never_0(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_frames_left_by_exceptions_and_longjmp_behave_as_untraced(tmp_path: Path
     recorded = record(simulation(tmp_path), command)
     print(f"\n{assert_counts_are_true(recorded)} calls")
     assert recorded.output == untraced
-    assert not recorded.losses.get("return_unmatched")
+    assert not recorded.drops.get("return_unmatched")
 
 
 def test_children_and_programs_started_in_mid_call_run_as_untraced(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_what_a_thread_sleeps_while_the_agent_cannot_run_is_kept_or_counted(tmp_
     ((kept,),) = rows(
         tracer.database, "SELECT count(*) FROM raw_offcpu WHERE tid = ? AND duration_ns < 500000000", sleeper.pid
     )
-    lost = tracer.messages[-1]["losses"].get("offcpu_buffer_full", 0)
+    lost = tracer.messages[-1]["drops"].get("offcpu_buffer_full", 0)
     assert lost > 0  # no program on the scheduler's path writes to a ring, so a buffer that nobody reads overflows
     assert kept + lost >= _SLEEPS
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from ingero.demo.workloads.program import Program
-from ingero.events import EpochFlag, HostMemory
+from ingero.events import HostMemory, SyncIntervalFlag
 from tests.integration.targets import WAITER, rows, wait_for_end
 from tests.integration.tracing import tracing
 
 pytestmark = pytest.mark.integration
 STEPS = 5
-CUT = STEPS - 1  # epochs of a stream that each step ends: the first has no beginning
+CUT = STEPS - 1  # sync intervals of a stream that each step ends: the first has no beginning
 TO_DEVICE, TO_HOST, INSIDE = 1, 2, 3  # cudaMemcpyKind
 BATCH = 4 << 20  # bytes, too many to be taken along at once
 
@@ -115,63 +115,66 @@ class Copy:
 
     memory: str
     kind: int
-    epochs: int
+    sync_intervals: int
     told: HostMemory
     bytes: int = 4
     waits_us: int = 0
     flags: int = 0
 
 
-_WAITS, _BEFORE = int(EpochFlag.PAGEABLE_COPY), int(EpochFlag.PAGEABLE_COPY | EpochFlag.BEFORE_COPY)
+_WAITS, _BEFORE = (
+    int(SyncIntervalFlag.PAGEABLE_COPY),
+    int(SyncIntervalFlag.PAGEABLE_COPY | SyncIntervalFlag.BEFORE_COPY),
+)
 SEEN_WHOLE = {
     "a result into pageable memory": Copy(
-        memory="pageable", kind=TO_HOST, epochs=CUT, flags=_WAITS, told=HostMemory.PAGEABLE
+        memory="pageable", kind=TO_HOST, sync_intervals=CUT, flags=_WAITS, told=HostMemory.PAGEABLE
     ),
-    "a result into pinned memory": Copy(memory="pinned", kind=TO_HOST, epochs=0, told=HostMemory.PINNED),
-    "a few bytes to the device": Copy(memory="pageable", kind=TO_DEVICE, epochs=0, told=HostMemory.PAGEABLE),
-    "a few bytes to the device that waited, nobody saw for what": Copy(
-        memory="pageable", kind=TO_DEVICE, waits_us=500, epochs=0, told=HostMemory.PAGEABLE
+    "a result into pinned memory": Copy(memory="pinned", kind=TO_HOST, sync_intervals=0, told=HostMemory.PINNED),
+    "a few bytes to the GPU": Copy(memory="pageable", kind=TO_DEVICE, sync_intervals=0, told=HostMemory.PAGEABLE),
+    "a few bytes to the GPU that waited, nobody saw for what": Copy(
+        memory="pageable", kind=TO_DEVICE, waits_us=500, sync_intervals=0, told=HostMemory.PAGEABLE
     ),
-    "as many bytes to the device as are taken along": Copy(
-        memory="pageable", kind=TO_DEVICE, bytes=2 << 20, waits_us=400, epochs=0, told=HostMemory.PAGEABLE
+    "as many bytes to the GPU as are taken along": Copy(
+        memory="pageable", kind=TO_DEVICE, bytes=2 << 20, waits_us=400, sync_intervals=0, told=HostMemory.PAGEABLE
     ),
-    "a batch to the device": Copy(
+    "a batch to the GPU": Copy(
         memory="pageable",
         kind=TO_DEVICE,
         bytes=BATCH,
         waits_us=200,
-        epochs=CUT,
+        sync_intervals=CUT,
         flags=_BEFORE,
         told=HostMemory.PAGEABLE,
     ),
-    "more bytes to the device than the host can copy so soon": Copy(
-        memory="pageable", kind=TO_DEVICE, bytes=BATCH, epochs=0, told=HostMemory.PAGEABLE
+    "more bytes to the GPU than the host can copy so soon": Copy(
+        memory="pageable", kind=TO_DEVICE, bytes=BATCH, sync_intervals=0, told=HostMemory.PAGEABLE
     ),
-    "bytes of the device": Copy(memory="pageable", kind=INSIDE, waits_us=500, epochs=0, told=HostMemory.UNKNOWN),
-    "a result in a captured graph": Copy(memory="captured", kind=TO_HOST, epochs=0, told=HostMemory.PAGEABLE),
+    "bytes of the GPU": Copy(memory="pageable", kind=INSIDE, waits_us=500, sync_intervals=0, told=HostMemory.UNKNOWN),
+    "a result in a captured graph": Copy(memory="captured", kind=TO_HOST, sync_intervals=0, told=HostMemory.PAGEABLE),
 }
 SEEN_LATE = {
     "a result that waited": Copy(
-        memory="pageable", kind=TO_HOST, waits_us=500, epochs=CUT, flags=_WAITS, told=HostMemory.SEEMS_PAGEABLE
+        memory="pageable", kind=TO_HOST, waits_us=500, sync_intervals=CUT, flags=_WAITS, told=HostMemory.SEEMS_PAGEABLE
     ),
-    "a result at once": Copy(memory="pageable", kind=TO_HOST, epochs=0, told=HostMemory.UNKNOWN),
+    "a result at once": Copy(memory="pageable", kind=TO_HOST, sync_intervals=0, told=HostMemory.UNKNOWN),
     "a batch that waited": Copy(
         memory="pageable",
         kind=TO_DEVICE,
         bytes=BATCH,
         waits_us=500,
-        epochs=CUT,
+        sync_intervals=CUT,
         flags=_BEFORE,
         told=HostMemory.SEEMS_PAGEABLE,
     ),
-    "a few bytes to the device that waited, nobody saw for what": Copy(
-        memory="pageable", kind=TO_DEVICE, waits_us=500, epochs=0, told=HostMemory.SEEMS_PAGEABLE
+    "a few bytes to the GPU that waited, nobody saw for what": Copy(
+        memory="pageable", kind=TO_DEVICE, waits_us=500, sync_intervals=0, told=HostMemory.SEEMS_PAGEABLE
     ),
-    "bytes to the device that are taken along, or pinned": Copy(
-        memory="pageable", kind=TO_DEVICE, bytes=2 << 20, waits_us=400, epochs=0, told=HostMemory.UNKNOWN
+    "bytes to the GPU that are taken along, or pinned": Copy(
+        memory="pageable", kind=TO_DEVICE, bytes=2 << 20, waits_us=400, sync_intervals=0, told=HostMemory.UNKNOWN
     ),
     "a pinned result that was held up": Copy(
-        memory="pinned", kind=TO_HOST, waits_us=500, epochs=0, told=HostMemory.PINNED
+        memory="pinned", kind=TO_HOST, waits_us=500, sync_intervals=0, told=HostMemory.PINNED
     ),
 }
 
@@ -233,19 +236,21 @@ def seen_late(program: Path, folder: Path) -> Path:
 
 
 def found_of(database: Path, number: int) -> tuple[list[tuple[int, ...]], list[int]]:
-    """The epochs of the stream of the copies with this number, as launches, flags and bytes; what their records say."""
+    """The sync intervals of the stream of the copies with this number, as launches, flags and bytes; what their records say."""
     flags, stream = _BEFORE, stream_of(number)
-    epochs = rows(database, f"SELECT launches, flags & {flags}, bytes FROM raw_epochs WHERE stream = ?", stream)
+    sync_intervals = rows(
+        database, f"SELECT launches, flags & {flags}, bytes FROM raw_sync_intervals WHERE stream = ?", stream
+    )
     told = rows(database, "SELECT DISTINCT handle FROM cuda_events WHERE stream = ? AND op = 'cudaMemcpyAsync'", stream)
-    return [tuple(map(int, row)) for row in epochs], [int(value or 0) for (value,) in told]
+    return [tuple(map(int, row)) for row in sync_intervals], [int(value or 0) for (value,) in told]
 
 
 def check(database: Path, copies: dict[str, Copy]) -> None:
-    """Each stream has the epochs that its copies end, and each record says what is known of the memory."""
+    """Each stream has the sync intervals that its copies end, and each record says what is known of the memory."""
     for number, (name, copy) in enumerate(copies.items()):
         assert (name, *found_of(database, number)) == (
             name,
-            [(1, copy.flags, copy.bytes)] * copy.epochs,
+            [(1, copy.flags, copy.bytes)] * copy.sync_intervals,
             [int(copy.told)],
         )
 

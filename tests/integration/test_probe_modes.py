@@ -142,7 +142,7 @@ def test_a_probe_mode_counts_every_call_and_leaves_no_breakpoint(
         assert not remaining, f"{len(remaining)} of {len(sites)}"
     outer, nested, spent = recorded_counts(tracer.database)
     true_outer, _, true_spent = true_counts(simulated.truth())
-    ((run_ns,),) = rows(tracer.database, "SELECT sum(run_ns) FROM raw_clock_seconds")
+    ((run_ns,),) = rows(tracer.database, "SELECT sum(run_ns) FROM raw_thread_state_seconds")
     ((waited_ns,),) = rows(tracer.database, "SELECT sum(runq_ns + throttled_ns) FROM raw_op_stats")
     calls = traced_calls(simulated)
     seen = outer + nested

@@ -30,7 +30,7 @@ def counts(tracer: Tracer) -> dict[int, int]:
     return dict(found)
 
 
-def is_target(tracer: Tracer, pid: int) -> bool:
+def is_traced(tracer: Tracer, pid: int) -> bool:
     return bool(rows(tracer.database, "SELECT 1 FROM raw_processes WHERE pid = ?", pid))
 
 
@@ -44,7 +44,7 @@ def test_without_pids_every_user_of_a_library_is_traced(tmp_path: Path, library:
         with tracing(tmp_path) as tracer:
             before.do("call", 11, 1)
             after.do("load", library)
-            until(lambda: is_target(tracer, after.pid), "a process that loads the library later is traced")
+            until(lambda: is_traced(tracer, after.pid), "a process that loads the library later is traced")
             after.do("call", 12, 1)
         assert {pid: counts(tracer).get(pid) for pid in (before.pid, after.pid)} == {before.pid: 11, after.pid: 12}
 
@@ -70,7 +70,7 @@ def test_a_child_that_nobody_has_waited_for_takes_no_slot_from_others(tmp_path: 
             tracer.wait_for("second")
         process.communicate("\n")
     assert tracer.messages[-1]["refused"] == []
-    assert "process_slots_full" not in tracer.messages[-1]["losses"]
+    assert "process_slots_full" not in tracer.messages[-1]["drops"]
     assert rows(tracer.database, "SELECT pid FROM raw_processes WHERE pid IN (?, ?)", process.pid, child) == [
         (process.pid,)
     ]
@@ -112,8 +112,8 @@ def test_slots_of_short_lived_children_are_used_again(tmp_path: Path, library: P
             process.end()
             wait_for_end(tracer)
     by_pid = counts(tracer)
-    print(f"\n{len(by_pid)} processes, losses {tracer.messages[-1]['losses']}")
-    assert "process_slots_full" not in tracer.messages[-1]["losses"]
+    print(f"\n{len(by_pid)} processes, losses {tracer.messages[-1]['drops']}")
+    assert "process_slots_full" not in tracer.messages[-1]["drops"]
     assert len(by_pid) == children
     assert set(by_pid.values()) == {2}
     sites = rows(tracer.database, "SELECT count(DISTINCT process), sum(count) FROM raw_call_sites")

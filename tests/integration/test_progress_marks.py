@@ -27,7 +27,7 @@ def test_launches_on_a_full_queue_mark_how_far_the_stream_is(tmp_path: Path) -> 
     assert positions == sorted(set(positions))
     assert {queued - position for _, position, queued, _ in marks} == {QUEUE_DEPTH}
     assert all(blocked_ns > 0 for _, _, _, blocked_ns in marks)
-    assert "marks_ring_full" not in recorded.losses
+    assert "marks_ring_full" not in recorded.drops
 
 
 def test_launches_that_are_slow_by_themselves_mark_nothing(tmp_path: Path) -> None:

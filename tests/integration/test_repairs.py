@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from ingero.attach.kernel_side import KernelSide, KernelSizes
-from ingero.capture.losses import LossReader
+from ingero.capture.drops import DropReader
 from ingero.capture.recorder import Recorder, RecorderOptions
 from ingero.capture.session import session_facts
-from ingero.events import CLOCK_COLUMNS, CallFlag
+from ingero.events import STATE_COLUMNS, CallFlag
 from ingero.store.writer import Writer
 from tests.integration.callers import build_library
 from tests.integration.targets import rows
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 CALLS = 50
 SLEEP_S = 1
 SPIN_NS = 20_000_000  # five ticks: the kernel's own books are late by up to one
-SLEEP = CLOCK_COLUMNS.index("sleep_ns")
+SLEEP = STATE_COLUMNS.index("sleep_ns")
 
 # Runs before all ordinary threads. When it came on the CPU it knows from the CPU time it has used since.
 PROGRAM = f"""
@@ -54,7 +54,7 @@ class Seen:
     asleep: Any  # struct thread_dump
     called: Any
     came_on_ns: int  # by the thread's own clocks
-    losses: dict[str, int]
+    drops: dict[str, int]
     database: Path
 
 
@@ -93,10 +93,10 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
             process.stdin.write("\n")
             process.stdin.flush()
             asleep = _wait_until_asleep(kernel, process.pid)
-            losses = LossReader(kernel.maps["losses"], kernel.layouts)
+            drops = DropReader(kernel.maps["drops"], kernel.layouts)
             kernel.pause()
             came_on_ns = int(process.stdout.readline())
-            called, missed = _account(kernel, process.pid), losses.read()
+            called, missed = _account(kernel, process.pid), drops.read()
             kernel.start()
             process.kill()
             recorder.run(should_stop=lambda: not len(recorder.targets), on_second=lambda _: None)
@@ -105,19 +105,19 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
 
 
 def test_the_missed_events_are_counted_once(seen: Seen) -> None:
-    counted = {name: seen.losses.get(name, 0) for name in ("switch_in_missed", "wakeup_missed", "snapshot_not_running")}
+    counted = {name: seen.drops.get(name, 0) for name in ("switch_in_missed", "wakeup_missed", "snapshot_not_running")}
     assert counted == {"switch_in_missed": 1, "wakeup_missed": 1, "snapshot_not_running": 0}
 
 
 def test_the_sleep_ends_when_the_thread_came_on_and_not_when_it_called(seen: Seen) -> None:
-    slept_ns = int(seen.called["clock_ns"][SLEEP] - seen.asleep["clock_ns"][SLEEP])
+    slept_ns = int(seen.called["state_ns"][SLEEP] - seen.asleep["state_ns"][SLEEP])
     off_ns = int(seen.asleep["now_ns"]) + slept_ns - seen.came_on_ns
     print(f"\nby the account the thread came on {off_ns / 1e3:+.0f} us later than by its own clocks")
     assert abs(off_ns) < SPIN_NS // 10
 
 
 def test_the_repaired_clocks_still_add_up(seen: Seen) -> None:
-    assert seen.called["clock_ns"].sum() == seen.called["now_ns"] - seen.called["created_ns"]
+    assert seen.called["state_ns"].sum() == seen.called["now_ns"] - seen.called["created_ns"]
 
 
 def test_calls_that_begin_after_the_repair_are_complete(seen: Seen) -> None:

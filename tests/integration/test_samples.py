@@ -44,7 +44,7 @@ class Found:
         self.window: Window = window
         self.samples = reader.samples(window)
         self.rows = reader.sample_rows(window)
-        self.clocks = reader.clock_totals(window)
+        self.clocks = reader.thread_state_totals(window)
         self.parent = next(one.process for one in reader.processes() if one.parent_pid == os.getpid())
         self._book = StackBook(reader)
         self._book.read(one.stack_hash for one in self.samples)
@@ -123,7 +123,7 @@ def test_without_stacks_no_clock_is_attached() -> None:
         assert kernel.samples is None
 
 
-def test_when_the_governor_has_switched_stacks_off_nothing_is_sampled() -> None:
+def test_when_the_overhead_limiter_has_switched_stacks_off_nothing_is_sampled() -> None:
     busy_loop = "print('up', flush=True)\nwhile True: pass"
     with (
         KernelSide(KernelSizes(), with_stacks=True) as kernel,

@@ -22,12 +22,12 @@ from ingero.store.writer import Writer
 from tests.integration.targets import rows
 from tests.integration.tracing import tracing
 
-FEW_EPOCHS_BYTES = 32 << 10
+FEW_SYNC_INTERVALS_BYTES = 32 << 10
 NOBODY = 1  # pid 1 uses no CUDA
 
 
 def test_without_targets_no_program_stays_on_the_schedulers_path() -> None:
-    options = RecorderOptions(is_target=lambda _pid: False)
+    options = RecorderOptions(is_traced=lambda _pid: False)
     with KernelSide(KernelSizes()) as kernel, Recorder(kernel, NullSink("node"), options) as recorder:
         recorder.start()
         assert not kernel.is_running
@@ -78,7 +78,7 @@ def test_sleeps_are_summed_by_who_ended_them(tmp_path: Path, trained: tuple[dict
     assert wakers["timer"].sleep_ns > 100_000_000
 
 
-def test_epochs_of_a_second_that_their_ring_has_no_room_for_are_all_kept(
+def test_sync_intervals_of_a_second_that_their_ring_has_no_room_for_are_all_kept(
     tmp_path: Path, trained: tuple[dict[str, str], Path, Path]
 ) -> None:
     variables, _, _ = trained
@@ -87,20 +87,22 @@ def test_epochs_of_a_second_that_their_ring_has_no_room_for_are_all_kept(
     with Program.module("train", *arguments, environment=variables) as trainer:
         pid = int(trainer.wait_for("loaded")[0])
         with (
-            KernelSide(KernelSizes(epochs_bytes=FEW_EPOCHS_BYTES)) as kernel,
+            KernelSide(KernelSizes(sync_intervals_bytes=FEW_SYNC_INTERVALS_BYTES)) as kernel,
             Writer(database, session=session_facts([pid]), node="node") as sink,
             Recorder(kernel, sink, RecorderOptions(pids=[pid])) as recorder,
         ):
-            record_bytes = kernel.layouts.dtype("epoch_record").itemsize
+            record_bytes = kernel.layouts.dtype("sync_interval_record").itemsize
             recorder.start()
             gate.touch()
             recorder.run(should_stop=lambda: not len(recorder.targets), on_second=lambda _: None)
             sink.flush()
-            losses = Counter(recorder.seconds.losses_total)
-    ((most,),) = rows(database, "SELECT max(n) FROM (SELECT count(*) n FROM raw_epochs GROUP BY b_ns / 1000000000)")
-    print(f"\n{most} epochs in the fullest second, room for {FEW_EPOCHS_BYTES // record_bytes}")
-    assert not losses["epochs_ring_full"]
-    assert most > FEW_EPOCHS_BYTES // record_bytes
+            drops = Counter(recorder.seconds.drops_total)
+    ((most,),) = rows(
+        database, "SELECT max(n) FROM (SELECT count(*) n FROM raw_sync_intervals GROUP BY sync_end_ns / 1000000000)"
+    )
+    print(f"\n{most} sync intervals in the fullest second, room for {FEW_SYNC_INTERVALS_BYTES // record_bytes}")
+    assert not drops["sync_intervals_ring_full"]
+    assert most > FEW_SYNC_INTERVALS_BYTES // record_bytes
 
 
 def test_a_hurried_second_is_half_of_one_and_its_rows_stand_for_that(
@@ -133,9 +135,9 @@ def test_a_hurried_second_is_half_of_one_and_its_rows_stand_for_that(
             )
     lengths = [second.elapsed_s for second in found]
     print("\n", [f"{one:.2f}" for one in lengths])
-    assert max(lengths[4:6]) < min(lengths[1:3]), "with the drain's patience they are 0.5 to 0.75 s"
+    assert max(lengths[4:6]) < min(lengths[1:3]), "with the sync's patience they are 0.5 to 0.75 s"
     assert all(counted <= end for counted, end in ends[1:])
-    stored = rows(database, "SELECT DISTINCT start_ns, period_s FROM raw_clock_seconds ORDER BY start_ns")
+    stored = rows(database, "SELECT DISTINCT start_ns, period_s FROM raw_thread_state_seconds ORDER BY start_ns")
     assert [period_s for _, period_s in stored] == pytest.approx(lengths, abs=0.02)
     for (start_ns, period_s), (after_ns, _) in pairwise(stored):
         assert (after_ns - start_ns) / 1e9 == pytest.approx(period_s, abs=0.02), "a row begins where the last one ended"
@@ -160,7 +162,7 @@ def test_a_group_at_its_quota_is_recorded_as_throttled(
         window = reader.window(None, 0)
         assert window is not None
         throttled = reader.throttling(window)
-        clocks = reader.clock_totals(window)
+        clocks = reader.thread_state_totals(window)
     print(f"\nthrottled by the group's own count: {throttled}")
     assert sum(one.nr_throttled for one in throttled) > 0
     assert sum(one.clocks.throttled_ns for one in clocks) > 0

@@ -92,7 +92,7 @@ def test_no_sleep_has_the_line_of_another(sleeps: dict[int, list[Sleep]]) -> Non
     assert not wrong
 
 
-@pytest.mark.parametrize("function", ["feeding", "working"])
+@pytest.mark.parametrize("function", ["launching", "working"])
 def test_every_sleep_of_a_main_thread_has_its_line(sleeps: dict[int, list[Sleep]], function: str) -> None:
     mine = _of(sleeps, function)
     lines = {one.line for one in mine}

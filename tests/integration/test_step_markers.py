@@ -10,18 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingero.capture.rungs import Rung, Rungs
+from ingero.capture.levels import Level, Levels
 from ingero.demo.gpusim.build import build, environment
 from ingero.demo.workloads import steps
 from ingero.demo.workloads.program import Program
 from tests.integration.targets import rows
-from tests.integration.test_governor import governed, run_script
+from tests.integration.test_overhead_limiter import governed, run_script
 
 pytestmark = pytest.mark.integration
 
-WITHOUT_COPIES = frozenset({Rung.COPIES_OFF})  # so that a launch is all that comes once a step
-AT_DRIVER = WITHOUT_COPIES | {Rung.LAUNCHES_AT_DRIVER}
-COUNTED = AT_DRIVER | {Rung.LAUNCHES_COUNTED}
+WITHOUT_COPIES = frozenset({Level.COPIES_OFF})  # so that a launch is all that comes once a step
+AT_DRIVER = WITHOUT_COPIES | {Level.LAUNCHES_AT_DRIVER}
+COUNTED = AT_DRIVER | {Level.LAUNCHES_COUNTED}
 LEARNED_SECONDS, PHASE_SECONDS = 5, 3
 CLOCK_ERROR_NS = 1_000
 
@@ -34,7 +34,7 @@ CLOCK_ERROR_NS = 1_000
     ],
 )
 def test_steps_marked_by_a_launch_go_on_at_the_other_layers_call(
-    tmp_path: Path, first: Rungs, others: Sequence[Rungs], marker: str
+    tmp_path: Path, first: Levels, others: Sequence[Levels], marker: str
 ) -> None:
     gate, log = tmp_path / "go", tmp_path / "steps.jsonl"
     variables = environment(build(), ctl=tmp_path / "knobs", trace=tmp_path / "truth.%p", sched="block")
@@ -46,12 +46,12 @@ def test_steps_marked_by_a_launch_go_on_at_the_other_layers_call(
     ):
 
         def script() -> Iterator[None]:
-            recording.recorder.governor.apply(first, "the test")
+            recording.recorder.overhead_limiter.apply(first, "the test")
             gate.touch()
             yield from [None] * LEARNED_SECONDS
             for wanted in others:
                 changes.append(time.monotonic_ns())
-                recording.recorder.governor.apply(wanted, "the test")
+                recording.recorder.overhead_limiter.apply(wanted, "the test")
                 yield from [None] * PHASE_SECONDS
             program.stop()
 

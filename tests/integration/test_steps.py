@@ -14,7 +14,7 @@ import pytest
 
 from ingero.demo.workloads import steps as marks
 from ingero.diagnose.engine import diagnose
-from ingero.events import CLOCK_COLUMNS
+from ingero.events import STATE_COLUMNS
 from ingero.store.reader import open_reader
 from tests.integration.targets import rows, simulation, wait_for_end, waiting
 from tests.integration.tracing import tracing
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 SECONDS = 8
 STOPPED_S = 0.6  # longer than the work of a full queue, and than the shortest single stall that is told
 CLOCK_ERROR_NS = 1_000  # between the wall clock's rate before and after a pair of readings
-PARTS = [f"{part}_{clock}" for part in ("host", "blocked") for clock in CLOCK_COLUMNS]
+PARTS = [f"{part}_{clock}" for part in ("host", "blocked") for clock in STATE_COLUMNS]
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def test_the_tracer_counts_the_steps_and_the_syncs_that_are_none(
     recording: tuple[Path, Path, list[dict[str, Any]]],
 ) -> None:
     seconds = [one for one in recording[2] if one["type"] == "second"]
-    for name, view in (("steps", "steps"), ("sync_intervals", "epochs")):
+    for name, view in (("steps", "steps"), ("sync_intervals", "sync_intervals")):
         assert [(sum(one[name] for one in seconds),)] == rows(recording[0], f"SELECT count(*) FROM {view}")
 
 
@@ -74,7 +74,7 @@ def test_its_clocks_add_up_to_the_nanosecond(recording: tuple[Path, Path, list[d
     assert set(rows(recording[0], f"SELECT {sums} FROM steps WHERE flags & 16 = 0")) == {(0, 0)}
 
 
-def test_equal_steps_have_one_type_and_a_look_at_the_loss_another(
+def test_equal_steps_have_one_type_and_a_look_at_the_drop_another(
     recording: tuple[Path, Path, list[dict[str, Any]]],
 ) -> None:
     types = rows(recording[0], "SELECT step_type, count(*), min(syncs), max(syncs) FROM steps GROUP BY 1 ORDER BY 2")

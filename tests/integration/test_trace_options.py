@@ -178,7 +178,7 @@ def test_a_database_is_kept_below_its_limit_while_it_is_written(tmp_path: Path) 
     print(f"\n{stored} of {counted} calls kept in {recorded.database.stat().st_size} bytes")
     assert 0 < stored < counted
     assert recorded.database.stat().st_size < 2 * limit
-    assert not [name for name in recorded.losses if name.startswith("rows_lost")]
+    assert not [name for name in recorded.drops if name.startswith("rows_lost")]
 
 
 def assert_as_the_schema_says(messages: list[dict[str, Any]], *kinds: str) -> None:
@@ -200,7 +200,7 @@ def test_json_lines_with_calls_and_their_stacks_are_as_the_schema_says(verbose: 
 def test_the_schema_refuses_what_it_does_not_know() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     validator = jsonschema.Draft202012Validator(SCHEMA)
-    line = {"type": "finished", "version": 1, "database": None, "losses": {}, "refused": [], "unreadable": {}}
+    line = {"type": "finished", "version": 1, "database": None, "drops": {}, "refused": [], "unreadable": {}}
     assert not validator.is_valid({**line, "extra": 1})
     assert validator.is_valid(line)
 
@@ -212,7 +212,7 @@ def test_verbose_lines_show_calls_with_their_clocks_and_at_most_so_many(verbose:
             seconds.append(0)
         elif message["type"] == "call":
             seconds[-1] += 1
-            assert sum(message["clocks_ns"].values()) <= message["duration_ns"]
+            assert sum(message["states_ns"].values()) <= message["duration_ns"]
     assert 0 < max(seconds) <= 20
     assert any(message.get("records_not_shown") for message in verbose.messages)
 
@@ -387,7 +387,7 @@ def test_three_capabilities_are_enough() -> None:
         assert messages[0]["unavailable"] == {}
         assert one(folder / "a.db", "SELECT sum(count) FROM raw_op_stats") > 0
         assert (folder / "a.db").stat().st_uid == 65534
-        clocks = one(folder / "a.db", "SELECT sum(run_ns + sleep_ns + runq_ns) FROM raw_clock_seconds")
+        clocks = one(folder / "a.db", "SELECT sum(run_ns + sleep_ns + runq_ns) FROM raw_thread_state_seconds")
         assert clocks > 0
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ingero.ops import Source
-from ingero.serve.account import account_text
+from ingero.serve.breakdown import breakdown_text
 from ingero.store.call_stacks import StackBook
 from ingero.store.reader import open_reader
 from ingero.store.waiters import Waiters
@@ -72,7 +72,7 @@ def test_the_line_that_waits_for_a_native_thread_is_shown_with_its_calls(tmp_pat
     with open_reader(recorded.database) as reader:
         window = reader.window(None, 0)
         assert window
-        lines = list(account_text(reader, window))
+        lines = list(breakdown_text(reader, window))
     mark = f"[Python, of the thread that waits: {recorded.pid}/{recorded.pid}]"
     (shown,) = [line for line in lines if "cudaMemsetAsync" in line and "that waits" in line and "recorded)" in line]
     print(shown)
@@ -85,7 +85,7 @@ def test_waits_that_are_far_shorter_than_the_time_between_two_looks_have_their_l
     with open_reader(recorded.database) as reader:
         window = reader.window(None, 0)
         assert window
-        (process,) = [one.process for one in reader.processes() if one.is_target]
+        (process,) = [one.process for one in reader.processes() if one.is_traced]
         book = StackBook(reader)
         times = reader.stack_times(window, process=process, sources=(Source.CUDA,))
         placed, _ = Waiters(reader, window, process=process).placed(times, book)

@@ -14,9 +14,9 @@ class Tracer(Agent):
 
     def stop(self) -> dict[str, int]:
         """Ends the recording in good order, and checks that it was; answers its losses by counter."""
-        losses = super().stop()
+        drops = super().stop()
         assert self.process.returncode == 0, self.told()
-        return losses
+        return drops
 
 
 @contextmanager

@@ -32,7 +32,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 LIBRARY, TARGET, REPORT = Path("libcuda.so.1").resolve(), Path("target").resolve(), Path("/share/arm64.xml")
 PACIASP = bytes.fromhex("3f2303d5")
 ROUNDS = 5
-SIZES = KernelSizes(cells=1 << 10, kernels=1 << 10, calls_bytes=1 << 20, epochs_bytes=1 << 18, offcpu_bytes=1 << 18)
+SIZES = KernelSizes(
+    cells=1 << 10, kernels=1 << 10, calls_bytes=1 << 20, sync_intervals_bytes=1 << 18, offcpu_bytes=1 << 18
+)
 OPERATIONS = {op.name: op for op in OPS if op.name in ("cuLaunchKernel", "cuMemcpyAsync", "cuMemAlloc")}
 SYMBOLS = {"cuLaunchKernel": "cuLaunchKernel", "cuMemcpyAsync": "cuMemcpyAsync", "cuMemAlloc_v2": "cuMemAlloc"}
 
@@ -120,7 +122,7 @@ class Checks:
 
     def clocks_add_up(self) -> None:
         assert not self.records["residual_ns"].any()
-        assert (self.records["clock_ns"].sum(axis=1) == self.records["duration_ns"]).all()
+        assert (self.records["state_ns"].sum(axis=1) == self.records["duration_ns"]).all()
         assert not (self.records["flags"] & 1).any()
         assert self.threads
 

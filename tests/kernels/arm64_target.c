@@ -1,6 +1,6 @@
 /*
- * What the arm64 checks probe: a library with a few calls of the CUDA driver, and a program that makes each call once for
- * every line it reads. The arguments are numbers that a test can recognise; nine and ten lie on the stack.
+ * What the arm64 checks probe: a library with a few calls of the CUDA driver, and a program that makes each call once
+ * for every line it reads. The arguments are numbers that a test can recognize; nine and ten lie on the stack.
  */
 #include <stdio.h>
 #include <unistd.h>

@@ -20,7 +20,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "modes": ("tests/integration/test_loading.py", "tests/integration/test_probe_modes.py"),
     "counts": ("tests/integration/test_counts.py", "-k", "12"),
     "seconds": ("tests/integration/test_second_rows.py",),
-    "epochs": ("tests/integration/test_epochs.py",),
+    "sync_intervals": ("tests/integration/test_sync_intervals.py",),
     "host events": ("tests/integration/host_events",),
     "guest": ("tests/kernels/test_in_guest.py",),
     "refusals": ("tests/kernels/test_refusals.py",),  # the last: Yama and lockdown cannot be undone

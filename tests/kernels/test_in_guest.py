@@ -69,7 +69,7 @@ def test_hardly_a_record_is_incomplete(recorded: Recorded) -> None:
     ((records, incomplete),) = rows(
         recorded.database, "SELECT count(*), total(flags & 1) FROM raw_events WHERE source IN (1, 4)"
     )
-    print(f"\nincomplete: {incomplete:.0f} of {records} records ({incomplete / records:.5%}); {recorded.losses}")
+    print(f"\nincomplete: {incomplete:.0f} of {records} records ({incomplete / records:.5%}); {recorded.drops}")
     for each in rows(recorded.database, INCOMPLETE):
         print("  {}: {} ns, residual {} ns, {} switches, {} preemptions, on CPU {}, flags {:#x}".format(*each))
     assert records > 1000
@@ -89,7 +89,7 @@ def test_calls_in_a_v2_group_carry_its_id(tmp_path: Path) -> None:
 
 QUOTA_SECONDS = """
 SELECT c.throttled_ns, c.runq_ns + c.yielded_ns, total(q.ns), total(q.ns) FILTER (WHERE q.culprit_pid = -1)
-FROM raw_clock_seconds c LEFT JOIN raw_culprits q USING (process, start_ns)
+FROM raw_thread_state_seconds c LEFT JOIN raw_culprits q USING (process, start_ns)
 WHERE c.throttled_ns > 0 GROUP BY c.process, c.start_ns
 """
 

@@ -83,7 +83,7 @@ def test_calls_of_autograd_end_in_the_line_that_waits_for_them(merged: Recorded,
     """
     text = _PROGRAM.read_text().splitlines()
     backward, load = (
-        next(at for at, line in enumerate(text, 1) if call in line) for call in ("loss.backward()", "next(batches)")
+        next(at for at, line in enumerate(text, 1) if call in line) for call in ("drop.backward()", "next(batches)")
     )
     found = {}
     for name, recorded in (("short", merged), ("long", _recorded(tmp_path, steps=6, pause_s=0.6))):
@@ -100,7 +100,7 @@ def _waited(recorded: Recorded) -> tuple[Counter[tuple[str, int]], int]:
     with open_reader(recorded.database) as reader:
         window = reader.window(None, 0)
         assert window
-        process = next(one.process for one in reader.processes() if one.is_target)
+        process = next(one.process for one in reader.processes() if one.is_traced)
         times = reader.stack_times(window, process=process, sources=(Source.CUDA, Source.DRIVER))
         book = StackBook(reader)
         placed, _ = Waiters(reader, window, process=process).placed(times, book)

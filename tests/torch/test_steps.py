@@ -59,9 +59,9 @@ LOOPS = {
     "pinned batches": Loop(options=("--loop=pinned",)),
     "pinned batches, loss read every tenth step": Loop(
         options=("--loop=pinned", "--log-every=10"),
-        pace="device busy",  # by its syncs, which are many
+        pace="GPU busy",  # by its syncs, which are many
     ),
-    "pageable batches": Loop(options=("--loop=pageable",), pace="device busy"),  # each copy waits for its stream
+    "pageable batches": Loop(options=("--loop=pageable",), pace="GPU busy"),  # each copy waits for its stream
     "slower after a while": Loop(options=("--seconds=20", f"--slow-after={_SLOW_AFTER}")),
 }
 

@@ -35,12 +35,12 @@ def train_step(
     model: nn.Module, optimizer: torch.optim.Optimizer, rows: torch.Tensor, labels: torch.Tensor, pause_s: float = 0.0
 ) -> float:
     optimizer.zero_grad()
-    loss = nn.functional.cross_entropy(model(rows), labels)
+    drop = nn.functional.cross_entropy(model(rows), labels)
     if pause_s:
-        loss.register_hook(lambda _: time.sleep(pause_s))
-    loss.backward()
+        drop.register_hook(lambda _: time.sleep(pause_s))
+    drop.backward()
     optimizer.step()
-    return float(loss.item())
+    return float(drop.item())
 
 
 def main() -> None:

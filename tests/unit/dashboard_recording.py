@@ -26,14 +26,20 @@ def make_recording(path: Path) -> Path:
         throttled = scene.process(101, "python", rank=1, cmdline="python train.py")
         for trainer in (crowded, throttled):
             scene.train(trainer, 0, QUIET_S, Step())
-        scene.train(crowded, QUIET_S, END_S, Step(late_ms=6, drain={"sleep": 5, "runq": 6}))
+        scene.train(crowded, QUIET_S, END_S, Step(late_ms=6, sync={"sleep": 5, "runq": 6}))
         scene.train(throttled, QUIET_S, END_S, Step(empty_ms=7, empty={"throttled": 6.5}))
         for second in range(END_S):
             _second(scene, second, crowded.number)
         for second in range(QUIET_S, END_S):
             scene.took(crowded, 900, "hog", second, 380, switches=400)
         scene.call(crowded, "cudaStreamSynchronize", 9, 11.5)
-        scene.append(tables.LOSSES, start_ns=scene.at(9), counter="epochs_ring_full", reason="epochs dropped", count=12)
+        scene.append(
+            tables.DROPS,
+            start_ns=scene.at(9),
+            counter="sync_intervals_ring_full",
+            reason="sync intervals dropped",
+            count=12,
+        )
     return path
 
 
@@ -88,10 +94,10 @@ def _second(scene: Scene, second: int, process: int) -> None:
         agent_cpu_ns=9_000_000,
         agent_rss_bytes=60 << 20,
     )
-    clocks = dict.fromkeys(("throttled_ns", "yielded_ns", "io_ns", "kernel_lock_ns", "stopped_ns"), 0)
+    clocks = dict.fromkeys(("throttled_ns", "yielded_ns", "io_ns", "uninterruptible_ns", "stopped_ns"), 0)
     clocks |= {"run_ns": 300_000_000, "runq_ns": waiting_ns, "sleep_ns": 700_000_000 - waiting_ns}
     scene.append(
-        tables.CLOCK_SECONDS,
+        tables.THREAD_STATE_SECONDS,
         start_ns=scene.at(second),
         process=process,
         threads=4,

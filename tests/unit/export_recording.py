@@ -11,7 +11,7 @@ import apsw
 from ingero.ops import HostOp, IoOp, Source
 from ingero.store import tables
 from ingero.store.records import SessionFacts
-from ingero.store.vocabulary import CLOCK_COLUMNS
+from ingero.store.vocabulary import STATE_COLUMNS
 from ingero.store.writer import Writer
 
 MS = 1_000_000
@@ -59,7 +59,7 @@ def process(writer: Writer, pid: int, rank: int) -> int:
 def call(writer: Writer, number: int, pid: int, at_ms: float, ms: float, op: int, **columns: Any) -> None:
     """A recorded call, all of it on a CPU unless told otherwise."""
     duration_ns = int(ms * MS)
-    clocks = dict.fromkeys(CLOCK_COLUMNS, 0) | {"run_ns": duration_ns}
+    clocks = dict.fromkeys(STATE_COLUMNS, 0) | {"run_ns": duration_ns}
     row = {"source": Source.CUDA, "tid": pid, "comm": writer.intern("python3"), "residual_ns": 0} | clocks
     add(
         writer,
@@ -86,34 +86,34 @@ def first_node(writer: Writer) -> None:
     call(writer, trainer, pid, 13, 1, 1, source=Source.DRIVER, ret_code=2)
     call(writer, trainer, pid, 30, 5, LAUNCH, tid=pid + 1, function=0xF00, stream=0x5000)
     call(writer, trainer, pid, 32, 5, LAUNCH, tid=pid + 1)  # as a missed return leaves it: overlaps, inside of nothing
-    # a launch and the drain that waits for it; the epoch knows their times with the cost of the probe
+    # a launch and the sync that waits for it; the sync interval knows their times with the cost of the probe
     launch_ms, sync_ms, cost_ms = 50, 60, PROBE_COST_NS / MS
     call(writer, trainer, pid, launch_ms + cost_ms, 1, LAUNCH, function=0xF00)
     waited = {"run_ns": 0, "runq_ns": 9 * MS, "sleep_ns": 11 * MS, "culprit_pid": 99, "culprit_ns": 8 * MS}
     call(writer, trainer, pid, sync_ms + cost_ms, 20, SYNC, stack_hash=77, culprit_name=name("hog"), **waited)
     end_ns = BEGIN_NS + sync_ms * MS + PROBE_COST_NS + 20 * MS
-    epoch(
+    sync_interval(
         writer,
         trainer,
         pid,
-        a_ns=BEGIN_NS + 40 * MS,
-        f_ns=BEGIN_NS + launch_ms * MS,
-        s_ns=BEGIN_NS + sync_ms * MS,
-        r_ns=end_ns - 9 * MS,
-        b_ns=end_ns,
+        prev_sync_end_ns=BEGIN_NS + 40 * MS,
+        first_launch_ns=BEGIN_NS + launch_ms * MS,
+        sync_start_ns=BEGIN_NS + sync_ms * MS,
+        gpu_done_ns=end_ns - 9 * MS,
+        sync_end_ns=end_ns,
     )
-    # the next epoch's launch has no row
+    # the next sync interval's launch has no row
     call(writer, trainer, pid, 95 + cost_ms, 4, SYNC)
     after_ns = BEGIN_NS + 99 * MS + PROBE_COST_NS
-    epoch(
+    sync_interval(
         writer,
         trainer,
         pid,
-        a_ns=end_ns,
-        f_ns=BEGIN_NS + 90 * MS,
-        s_ns=BEGIN_NS + 95 * MS,
-        r_ns=after_ns,
-        b_ns=after_ns,
+        prev_sync_end_ns=end_ns,
+        first_launch_ns=BEGIN_NS + 90 * MS,
+        sync_start_ns=BEGIN_NS + 95 * MS,
+        gpu_done_ns=after_ns,
+        sync_end_ns=after_ns,
     )
     off_cpu(writer, trainer, pid)
     host_events(writer, trainer, pid)
@@ -123,29 +123,29 @@ def first_node(writer: Writer) -> None:
     call(writer, process(writer, *RANK1), RANK1[0], 15, 3, SYNC)
 
 
-def epoch(writer: Writer, number: int, pid: int, **times: int) -> None:
-    """An epoch of the default stream of device 0."""
-    a, f, r, b = (times[name] for name in ("a_ns", "f_ns", "r_ns", "b_ns"))
+def sync_interval(writer: Writer, number: int, pid: int, **times: int) -> None:
+    """A sync interval of the default stream of device 0."""
+    a, f, r, b = (times[name] for name in ("prev_sync_end_ns", "first_launch_ns", "gpu_done_ns", "sync_end_ns"))
     add(
         writer,
-        tables.EPOCHS,
+        tables.SYNC_INTERVALS,
         process=number,
         pid=pid,
         device=0,
         stream=0x80_0000_0000_0001,
         **times,
-        r_low_ns=r,
-        r_high_ns=r,
-        e_ns=f - a,
-        x_ns=r - f,
-        p_ns=b - r,
+        gpu_done_low_ns=r,
+        gpu_done_high_ns=r,
+        idle_ns=f - a,
+        busy_ns=r - f,
+        return_delay_ns=b - r,
         launches=1,
         source=Source.CUDA,
         op=SYNC,
-        f_tid=pid,
-        b_tid=pid,
+        first_launch_tid=pid,
+        sync_tid=pid,
         op_set=writer.intern("cudaLaunchKernel"),
-        drain_runq_ns=9 * MS,
+        sync_runq_ns=9 * MS,
     )
 
 
@@ -260,10 +260,10 @@ def seconds(writer: Writer, number: int, pid: int) -> None:
         )
     add(
         writer,
-        tables.CLOCK_SECONDS,
+        tables.THREAD_STATE_SECONDS,
         start_ns=BEGIN_NS,
         process=number,
-        **(dict.fromkeys(CLOCK_COLUMNS, 0) | {"run_ns": SECOND_NS // 2, "runq_ns": SECOND_NS // 4}),
+        **(dict.fromkeys(STATE_COLUMNS, 0) | {"run_ns": SECOND_NS // 2, "runq_ns": SECOND_NS // 4}),
     )
     for second in (1, 2):
         add(
@@ -298,12 +298,12 @@ def findings(writer: Writer) -> None:
             lost_ratio=0.25,
             explained_ratio=0.9,
             summary="hog took the CPU",
-            victims=json.dumps([{"pid": 10}]),
+            affected=json.dumps([{"pid": 10}]),
             culprits=json.dumps([{"pid": 99, "name": "hog"}]),
             evidence=json.dumps({"runq_ns": 9 * MS}),
             fixes=json.dumps(["taskset -pc 2 99"]),
         )
-    add(writer, tables.LOSSES, start_ns=BEGIN_NS + 5 * MS, counter="offcpu_buffer_full", count=3)
+    add(writer, tables.DROPS, start_ns=BEGIN_NS + 5 * MS, counter="offcpu_buffer_full", count=3)
 
 
 def second_node(writer: Writer) -> None:

@@ -48,7 +48,7 @@ class Api:
 
     pods: list[Object] = field(default_factory=list)
     slices: list[Object] = field(default_factory=list)
-    token: str = "token-of-the-account"
+    token: str = "token-of-the-breakdown"
     asked: list[tuple[str, Object]] = field(default_factory=list)
     answer: Callable[[BaseHTTPRequestHandler], None] | None = None
     url: str = ""

@@ -68,7 +68,7 @@ def record_node(
         trainer = scene.process(100, "python", rank=0, cmdline="python train.py")
         middle = SECONDS // 2
         scene.train(trainer, 0, middle, Step())
-        late = Step(late_ms=6, drain={"sleep": 5, "runq": 6}) if is_late else Step()
+        late = Step(late_ms=6, sync={"sleep": 5, "runq": 6}) if is_late else Step()
         scene.train(trainer, middle, SECONDS, late)
         for second in range(middle, SECONDS) if is_late else ():
             scene.took(trainer, 900, "hog", second, 380, switches=400)

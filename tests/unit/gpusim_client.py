@@ -41,7 +41,7 @@ def check(error: int) -> None:
 
 
 def kernel(ns: int, name: str = "kernel") -> int:
-    """Register a kernel that takes `ns` on the device, as compiled programs do when they start."""
+    """Register a kernel that takes `ns` on the GPU, as compiled programs do when they start."""
     host = c.create_string_buffer(8)
     full = f"{name}#ns={ns}".encode()
     _keep.extend((host, full))

@@ -9,17 +9,17 @@ from pathlib import Path
 from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
 from ingero.diagnose.changes import Change
 from ingero.diagnose.live import LiveDiagnosis
-from ingero.events import CLOCKS
+from ingero.events import STATES
 from ingero.ops import OPS
 from ingero.store import tables
 from ingero.store.reader import open_reader
 
 SECOND_NS = 1_000_000_000
 HEALTHY = Step()
-HOGGED = Step(late_ms=2.5, drain={"runq": 2.5, "sleep": 5.0})
+HOGGED = Step(late_ms=2.5, sync={"runq": 2.5, "sleep": 5.0})
 WAITING = Step(empty_ms=4.0, empty={"sleep": 4.0})  # for its next item, even at best
 QUICK = Step(busy_ms=2.0)
-QUICK_HOGGED = Step(busy_ms=2.0, late_ms=20.0, drain={"runq": 20.0, "sleep": 1.0})
+QUICK_HOGGED = Step(busy_ms=2.0, late_ms=20.0, sync={"runq": 20.0, "sleep": 1.0})
 
 
 Hog = Callable[[Scene, Actor, int], None]
@@ -47,9 +47,9 @@ class Live:
         for _ in range(count):
             second, self._second = self._second, self._second + 1
             self._scene.train(self._trainer, second, second + busy_s, step)
-            clocks = {f"{name}_ns": 0 for name in CLOCKS}
+            clocks = {f"{name}_ns": 0 for name in STATES}
             self._scene.append(
-                tables.CLOCK_SECONDS, start_ns=self._scene.at(second), process=self._trainer.number, **clocks
+                tables.THREAD_STATE_SECONDS, start_ns=self._scene.at(second), process=self._trainer.number, **clocks
             )
             if hog:
                 hog(self._scene, self._trainer, second)
@@ -69,14 +69,14 @@ class Live:
         """Seconds without a step, as in a long evaluation."""
         for _ in range(count):
             self._second += 1
-            clocks = {f"{name}_ns": 0 for name in CLOCKS}
+            clocks = {f"{name}_ns": 0 for name in STATES}
             start_ns = self._scene.at(self._second - 1)
-            self._scene.append(tables.CLOCK_SECONDS, start_ns=start_ns, process=self._trainer.number, **clocks)
+            self._scene.append(tables.THREAD_STATE_SECONDS, start_ns=start_ns, process=self._trainer.number, **clocks)
             self._scene.flush()
             self.changes += [(self._second, change) for change in self._look()]
 
-    def open_drain(self, *, since_s: float, at_s: float) -> None:
-        """A wait for the device that is seen open."""
+    def open_sync(self, *, since_s: float, at_s: float) -> None:
+        """A wait for the GPU that is seen open."""
         op = next(op for op in OPS if op.name == "cudaStreamSynchronize")
         place = {"source": int(op.source), "op": op.code, "process": self._trainer.number}
         who = {"pid": self._trainer.pid, "tid": self._trainer.pid}

@@ -43,10 +43,10 @@ def _values(
     known: dict[str, Value] = {
         "session": 1, "process": row + 1 if table == "raw_processes" else 1, "pid": PID, "tid": PID, "node": node,
         "cgroup_id": GROUP, "kernel_cgroup_id": GROUP, "culprit_cgroup_id": GROUP, "stack_hash": STACK, "seq_base": 0,
-        "source": (1, 9, 3)[row], "op": 3, "start_ns": BEGIN_NS + row, "b_ns": BEGIN_NS + row,
+        "source": (1, 9, 3)[row], "op": 3, "start_ns": BEGIN_NS + row, "sync_end_ns": BEGIN_NS + row,
         "time_ns": BEGIN_NS + row,
-        "victims": f'[{{"process":1,"pid":{PID},"name":"{node}"}}]', "cpus": "[[0,1,1,1,1,1]]", "period_s": 1.0,
-        "incident": row + 1, "is_target": 1,
+        "affected": f'[{{"process":1,"pid":{PID},"name":"{node}"}}]', "cpus": "[[0,1,1,1,1,1]]", "period_s": 1.0,
+        "incident": row + 1, "is_traced": 1,
     }  # fmt: skip
     for name, kind, key in db.execute("SELECT name, type, pk FROM pragma_table_info(?)", (table,)):
         if name == "id":
@@ -81,7 +81,7 @@ def write_node(path: Path, node: str, *, is_slow: bool = False, machine_id: str 
         trainer = scene.process(PID, name)
         scene.train(trainer, 0, 4, Step())
         if is_slow:
-            late = Step(late_ms=37.05, drain={"runq": 37.0})
+            late = Step(late_ms=37.05, sync={"runq": 37.0})
             calls = {"cudaLaunchKernel": (80.0, 0.005), "cudaStreamSynchronize": (1.0, 42.0)}
             take_cpu(scene, trainer, scene.train(trainer, 4, 9, late, calls=calls), 37.0, [(4711, "backup")])
         else:

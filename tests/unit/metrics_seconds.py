@@ -13,7 +13,7 @@ from ingero.capture.period import period_until
 from ingero.capture.second import Second
 from ingero.ops import BY_NAME
 from ingero.store import histograms
-from ingero.store.vocabulary import CLOCKS
+from ingero.store.vocabulary import STATES
 from ingero.units import SECOND_NS
 
 _GROWTH = np.dtype([("count", "u8"), ("errors", "u8"), ("nested", "u8"), ("size_bytes", "u8"), ("sum_ns", "u8")])
@@ -35,9 +35,9 @@ def second(*cells: CellGrowth, **more: Any) -> Second:
         targets=1,
         threads=4,
         cells=list(cells),
-        clocks_ns=np.zeros(len(CLOCKS), np.int64),
+        states_ns=np.zeros(len(STATES), np.int64),
         charges=[],
-        losses={},
+        drops={},
         in_flight=0,
     )
     return replace(quiet, **more)

@@ -136,7 +136,7 @@ class Profiled:
 def imported(path: Path) -> Iterator[Profiled]:
     """A recording to fill; afterwards it lies at the path."""
     reason = "a profiler's file shows calls and GPU work, not why a thread did not run"
-    not_traced = dict.fromkeys(("offcpu", "culprits", "clock_seconds", "samples"), reason)
+    not_traced = dict.fromkeys(("offcpu", "culprits", "thread_state_seconds", "stack_samples"), reason)
     with Scene(path, seconds=_SECONDS, not_traced=not_traced) as scene:
         yield Profiled(scene)
 

@@ -1,4 +1,4 @@
-"""A recording with a bit of everything that a reader answers: ten seconds of a trainer, with a noisy neighbour."""
+"""A recording with a bit of everything that a reader answers: ten seconds of a trainer, with a noisy neighbor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from ingero.store import histograms, tables
 from ingero.store.records import SessionFacts
-from ingero.store.vocabulary import CLOCK_COLUMNS, IDLE_PID, UNKNOWN_PID, CulpritKind
+from ingero.store.vocabulary import IDLE_PID, STATE_COLUMNS, UNKNOWN_PID, CulpritKind
 from ingero.store.writer import Writer
 
 SECOND_NS = 1_000_000_000
@@ -28,7 +28,7 @@ ORDER BY max_ms DESC LIMIT 20;
 
 
 def fill(writer: Writer) -> None:
-    """Ten seconds of one trainer (process 1, pid 10) with a noisy neighbour, and a second process."""
+    """Ten seconds of one trainer (process 1, pid 10) with a noisy neighbor, and a second process."""
     session = writer.session
     trainer, other = writer.process_id(10, 1), writer.process_id(20, 1)
     name = writer.intern
@@ -39,7 +39,7 @@ def fill(writer: Writer) -> None:
         )
         add(tables.PROCESSES, row)
     seconds = BEGIN_NS + np.arange(10) * SECOND_NS
-    clocks: dict[str, tables.Column] = dict.fromkeys(CLOCK_COLUMNS, 0)
+    clocks: dict[str, tables.Column] = dict.fromkeys(STATE_COLUMNS, 0)
     add(
         tables.OP_STATS,
         tables.OP_STATS.rows(
@@ -74,8 +74,8 @@ def fill(writer: Writer) -> None:
             ),
         )
     add(
-        tables.CLOCK_SECONDS,
-        tables.CLOCK_SECONDS.rows(
+        tables.THREAD_STATE_SECONDS,
+        tables.THREAD_STATE_SECONDS.rows(
             10,
             session=session,
             start_ns=seconds,
@@ -164,31 +164,31 @@ def fill(writer: Writer) -> None:
             2, cgroup_id=[500, 501], kernel_cgroup_id=[500, 501], node="n1", container_id=["abc", ""], pod=["train", ""]
         ),
     )
-    epochs = {f"{part}_{clock}": 1 for part in ("empty", "enqueue", "drain") for clock in CLOCK_COLUMNS}
-    a_ns = seconds
+    sync_intervals = {f"{part}_{clock}": 1 for part in ("idle", "launch", "sync") for clock in STATE_COLUMNS}
+    prev_sync_end_ns = seconds
     add(
-        tables.EPOCHS,
-        tables.EPOCHS.rows(
+        tables.SYNC_INTERVALS,
+        tables.SYNC_INTERVALS.rows(
             10,
-            **(epochs | {"empty_run_ns": None}),
+            **(sync_intervals | {"idle_run_ns": None}),
             session=session,
             process=trainer,
             pid=10,
             device=0,
             stream=7,
-            a_ns=a_ns,
-            f_ns=a_ns + 10,
-            s_ns=a_ns + 30,
-            r_ns=a_ns + 60,
-            r_low_ns=a_ns + 60,
-            r_high_ns=a_ns + 60,
-            b_ns=a_ns + 100,
-            e_ns=10,
-            x_ns=50,
-            p_ns=40,
+            prev_sync_end_ns=prev_sync_end_ns,
+            first_launch_ns=prev_sync_end_ns + 10,
+            sync_start_ns=prev_sync_end_ns + 30,
+            gpu_done_ns=prev_sync_end_ns + 60,
+            gpu_done_low_ns=prev_sync_end_ns + 60,
+            gpu_done_high_ns=prev_sync_end_ns + 60,
+            sync_end_ns=prev_sync_end_ns + 100,
+            idle_ns=10,
+            busy_ns=50,
+            return_delay_ns=40,
             launches=3,
             op_set=name("cudaLaunchKernel,cudaMemcpyAsync"),
-            class_key=name("launches 2^7"),
+            step_type=name("launches 2^7"),
             checkpoints=np.array([5, 6], dtype="<i8").tobytes(),
         ),
     )
@@ -231,7 +231,7 @@ def fill(writer: Writer) -> None:
     )
     add(tables.SNAPSHOTS, tables.SNAPSHOTS.rows(10, session=session, time_ns=seconds, cpu_percent=94.5))
     add(
-        tables.LOSSES,
+        tables.DROPS,
         [
             (session, BEGIN_NS, 1, "calls_ring_full", "", 5),
             (session, BEGIN_NS + SECOND_NS, 1, "calls_ring_full", "", 2),

@@ -86,7 +86,7 @@ def _fill(db: apsw.Connection, rng: random.Random, *, is_bare: bool) -> None:
 
 def _event(rng: random.Random, event: int, *, is_bare: bool) -> dict[str, Value]:
     source, op = rng.choice(_OPS)
-    account = rng.random() < 0.7
+    breakdown = rng.random() < 0.7
     return {
         "session": 1, "start_ns": BEGIN_NS + event * 10**8 + rng.randrange(10**6), "process": rng.randrange(1, 6),
         "duration_ns": rng.choice((0, 5, int(rng.lognormvariate(10, 3)))), "pid": 100 + rng.randrange(3),
@@ -94,7 +94,7 @@ def _event(rng: random.Random, event: int, *, is_bare: bool) -> dict[str, Value]
         "arg1": rng.getrandbits(62) - (1 << 61), "arg2": rng.choice((None, 1, 2)), "ret_code": rng.choice((0, 0, 0, 2)),
         "gpu_id": rng.choice((-1, 0, 1)), "cgroup_id": 0 if is_bare else rng.choice((0, 70, 71)),
         "comm": 0 if is_bare else rng.randrange(len(_NAMES) + 1), "cpu": rng.randrange(-1, 4),
-        "run_ns": rng.randrange(10**6) if account else None, "runq_ns": rng.randrange(10**6) if account else None,
+        "run_ns": rng.randrange(10**6) if breakdown else None, "runq_ns": rng.randrange(10**6) if breakdown else None,
         "stack_hash": rng.choice((0, -5, -6, 7)), "flags": rng.getrandbits(4),
     }  # fmt: skip
 
@@ -118,7 +118,7 @@ _KEYS = {
         "node", "op", "gpu_id", "bytes", "kernel_name", "rank", "host_memory", "process, op", "pid % 2",
     ),
     "processes": (
-        "node", "name", "rank", "uid", "cgroup_id", "pid", "exit_code", "lower(name)", "length(name)", "is_target",
+        "node", "name", "rank", "uid", "cgroup_id", "pid", "exit_code", "lower(name)", "length(name)", "is_traced",
     ),
 }  # fmt: skip
 _VALUES = {

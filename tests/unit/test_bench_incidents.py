@@ -1,4 +1,4 @@
-"""The bench of labelled runs: its plan, its truth, and how it judges."""
+"""The bench of labeled runs: its plan, its truth, and how it judges."""
 
 from __future__ import annotations
 
@@ -116,14 +116,14 @@ def test_doses_are_shares_of_the_new_step() -> None:
 
 def test_a_dose_gets_through_what_a_program_hides() -> None:
     nosync, host_paced = PROGRAMS["nosync"], PROGRAMS["nosync-host"]
-    assert more_ms(setting(nosync, "timer_sleep", 0.2)) == pytest.approx(nosync.slack_ms + more_ms(0.2))
-    assert setting(host_paced, "timer_sleep", 0.2) == pytest.approx(0.2)
+    assert more_ms(setting(nosync, "sleep_in_loop", 0.2)) == pytest.approx(nosync.slack_ms + more_ms(0.2))
+    assert setting(host_paced, "sleep_in_loop", 0.2) == pytest.approx(0.2)
     assert setting(nosync, "gpu_slow", 0.2) == 0.2
     hidden = [one for one in all_scenarios() if one.hidden]
     assert all(more_ms(one.dose) < PROGRAMS[one.program].slack_ms for one in hidden if "timer" in one.name)
 
 
-def test_the_loss_is_what_the_same_steps_took_longer_than_in_the_control() -> None:
+def test_the_drop_is_what_the_same_steps_took_longer_than_in_the_control() -> None:
     control = label(steps_ns=[n * 10 * MS for n in range(200)])
     slow = [n * 10 * MS for n in range(50)] + [490 * MS + n * 20 * MS for n in range(1, 51)]
     run = label(steps_ns=slow, spells=[(490 * MS, 1490 * MS)], end_ns=2 * SECOND)
@@ -169,7 +169,7 @@ def test_a_right_cause_with_the_injected_culprit_is_right() -> None:
     assert judgement.is_right
     assert judgement.parts[0].verdict is Verdict.RIGHT
     assert judgement.parts[0].culprit_right
-    assert judgement.parts[0].loss_error == pytest.approx(0.0)
+    assert judgement.parts[0].drop_error == pytest.approx(0.0)
 
 
 def test_another_process_at_the_head_of_the_culprits_is_wrong() -> None:
@@ -188,7 +188,7 @@ def test_silence_is_right_below_five_percent(share: float, verdict: Verdict) -> 
     assert judge(HOG, label(), lost(share), []).parts[0].verdict is verdict
 
 
-def test_a_true_cause_of_a_loss_below_three_percent_is_neither_right_nor_wrong() -> None:
+def test_a_true_cause_of_a_drop_below_three_percent_is_neither_right_nor_wrong() -> None:
     judgement = judge(HOG, label(), lost(0.02), [found("cpu-contention", culprits=[(40, "hog")])])
     assert judgement.parts[0].verdict is Verdict.EARLY
     assert judgement.wrong == ()
@@ -217,7 +217,7 @@ def test_a_bottleneck_of_the_program_itself_is_true_and_no_incident_of_the_fault
     assert not judge(HOG, label(), lost(0.2), both).is_right
 
 
-def test_an_event_is_expected_without_loss() -> None:
+def test_an_event_is_expected_without_drop() -> None:
     expected = Expected(causes=frozenset({"cgroup-oom"}), is_event=True)
     judgement = judge(replace(HOG, expected=(expected,)), label(), lost(0.0), [])
     assert judgement.parts[0].verdict is Verdict.ABSTAINED
@@ -346,7 +346,7 @@ def test_a_wrong_cause_told_while_a_fault_went_on_counts_though_the_report_is_ri
     assert judge(QUIET, told, None, []).live_wrong is None
 
 
-def test_a_loss_below_five_percent_is_not_too_late_for_being_told_at_all() -> None:
+def test_a_drop_below_five_percent_is_not_too_late_for_being_told_at_all() -> None:
     told = replace(judge(HOG, label(), lost(0.2), [found("cpu-contention", culprits=[(40, "hog")])]), dose=0.06)
     late = replace(told, parts=tuple(replace(part, delay_s=4.0) for part in told.parts))
     runs = [Scored(scenario=HOG, judgement=one, is_disturbed=False) for one in (late, replace(late, dose=0.046))]

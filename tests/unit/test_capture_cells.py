@@ -88,9 +88,9 @@ def test_a_call_ran_for_what_its_other_clocks_and_the_residual_leave(
     reader: CellReader, keys: SharedArray, cells: SharedArray
 ) -> None:
     call(keys, cells, 3, key(1, 5, 0x1234), 1_000, 2_000)
-    cells.values[3]["clock_ns"][1] = 700
+    cells.values[3]["state_ns"][1] = 700
     cells.values[3]["residual_ns"] = -50
-    assert reader.read(1.0)[0].growth["clock_ns"].tolist() == [2_350, 700, 0, 0, 0, 0, 0, 0]
+    assert reader.read(1.0)[0].growth["state_ns"].tolist() == [2_350, 700, 0, 0, 0, 0, 0, 0]
 
 
 def test_a_reading_in_the_middle_of_a_call_takes_nothing_back(
@@ -98,12 +98,12 @@ def test_a_reading_in_the_middle_of_a_call_takes_nothing_back(
 ) -> None:
     call(keys, cells, 3, key(1, 5, 0x1234), 1_000)
     readings = reader.read(1.0)
-    cells.values[3]["clock_ns"][1] += 700  # the kernel adds this first
+    cells.values[3]["state_ns"][1] += 700  # the kernel adds this first
     cells.values[3]["nested"] += 1
     readings += reader.read(1.0)
     call(keys, cells, 3, key(1, 5, 0x1234), 800)
     readings += reader.read(1.0)
-    assert [one.growth["clock_ns"][:2].tolist() for one in readings] == [[1_000, 0], [0, 700], [100, 0]]
+    assert [one.growth["state_ns"][:2].tolist() for one in readings] == [[1_000, 0], [0, 700], [100, 0]]
 
 
 def test_a_call_that_is_just_being_counted_is_read_whole_the_next_time(

@@ -59,7 +59,7 @@ def test_only_what_a_pair_has_grown_by_is_told() -> None:
     assert [(one.slot, one.culprit_name, one.ns, one.switches) for one in reader.read()] == [(3, "hog", 700, 70)]
 
 
-def test_the_pairs_of_an_ended_victim_are_removed_and_no_others() -> None:
+def test_the_pairs_of_an_ended_affected_are_removed_and_no_others() -> None:
     table = Table()
     reader = reader_of(table)
     for slot in (3, 5):
@@ -90,7 +90,7 @@ def test_of_many_pairs_those_are_removed_whose_culprit_has_ended(monkeypatch: An
     assert table.pids(3) == []
 
 
-def test_names_of_culprits_go_though_their_victims_never_were_many(monkeypatch: Any) -> None:
+def test_names_of_culprits_go_though_their_affected_never_were_many(monkeypatch: Any) -> None:
     monkeypatch.setattr(culprits, "_FEW_PAIRS", 2)
     table = Table()
     reader = reader_of(table)

@@ -83,9 +83,9 @@ def test_code_of_no_file_ends_a_stack(foreign: Foreign) -> None:
 
 
 def test_a_name_that_becomes_gigabytes_stays_as_it_is(foreign: Foreign) -> None:
-    foreign.losses()
+    foreign.drops()
     assert foreign.native.demangle(_BOMB) == _BOMB
-    assert foreign.losses() == {"native_files_given_up": 1}
+    assert foreign.drops() == {"native_files_given_up": 1}
     assert foreign.native.demangle("_Z4gemmi") == "gemm(int)", "the next one is read"
 
 

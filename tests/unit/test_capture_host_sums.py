@@ -49,19 +49,19 @@ def reader(maps: dict[str, Map], processes: np.ndarray[Any, Any]) -> HostSumRead
 
 def test_the_growth_of_each_kind_is_read_once(maps: dict[str, Map], reader: HostSumReader) -> None:
     row = cast(Totals, maps["host_totals"]).values[KINDS["HOST_BLOCK_WRITE"]]
-    row["target_count"], row["target_bytes"], row["other_count"] = 3, 4096, 7
+    row["traced_count"], row["traced_bytes"], row["other_count"] = 3, 4096, 7
     expected = HostSum(source=Source.IO, op=IoOp.WRITE, count=3, size_bytes=4096, other_count=7)
     assert reader.read(0) == [expected]
     assert reader.read(0) == []
 
 
 def test_totals_loaded_anew_begin_at_zero(maps: dict[str, Map], reader: HostSumReader) -> None:
-    cast(Totals, maps["host_totals"]).values["target_count"][KINDS["HOST_BLOCK_READ"]] = 9
+    cast(Totals, maps["host_totals"]).values["traced_count"][KINDS["HOST_BLOCK_READ"]] = 9
     reader.read(0)
     del maps["host_totals"]
     assert reader.read(0) == []
     maps["host_totals"] = cast(Map, Totals())
-    cast(Totals, maps["host_totals"]).values["target_count"][KINDS["HOST_BLOCK_READ"]] = 2
+    cast(Totals, maps["host_totals"]).values["traced_count"][KINDS["HOST_BLOCK_READ"]] = 2
     assert [one.count for one in reader.read(0)] == [2]
 
 

@@ -92,7 +92,7 @@ def test_after_a_look_that_fails_looking_begins_anew(
     assert "a look failed" in caplog.text
 
 
-def test_the_second_after_a_look_that_saw_a_loss_begin_is_hurried(
+def test_the_second_after_a_look_that_saw_a_drop_begin_is_hurried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin, has_looked = [True, False], threading.Semaphore(0)

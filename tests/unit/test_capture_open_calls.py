@@ -6,7 +6,7 @@ import numpy as np
 
 from ingero.capture.clocks import WallClock
 from ingero.capture.open_calls import AwakeSince, OpenSince
-from ingero.events import CLOCKS
+from ingero.events import STATES
 
 YEAR_2026_NS = 1_790_000_000_000_000_000
 
@@ -40,10 +40,10 @@ def test_what_has_ended_is_forgotten() -> None:
 
 def test_time_awake_counts_since_the_call_was_first_seen() -> None:
     """A thread that runs, or could, is awake; asleep it is not."""
-    clocks, awake = np.zeros((1, len(CLOCKS)), np.uint64), AwakeSince()
-    clocks[0, CLOCKS.index("run")] = 7
+    clocks, awake = np.zeros((1, len(STATES)), np.uint64), AwakeSince()
+    clocks[0, STATES.index("run")] = 7
     assert awake.of([(7, 5_000)], clocks) == [0]
     for name in ("run", "runq", "throttled", "sleep"):
-        clocks[0, CLOCKS.index(name)] += np.uint64(10)
+        clocks[0, STATES.index(name)] += np.uint64(10)
     assert awake.of([(7, 5_000)], clocks) == [30]
     assert awake.of([(7, 9_000)], clocks) == [0]

@@ -10,8 +10,8 @@ import pytest
 from ingero.attach.groups import Coverage, Group, group_of
 from ingero.attach.objects import object_path
 from ingero.capture.cells import CellGrowth
+from ingero.capture.levels import Level, Load, coverages
 from ingero.capture.overhead import LoadEstimate, OverheadMeter
-from ingero.capture.rungs import Load, Rung, coverages
 from ingero.capture.trap_cost import TrapCosts
 from ingero.decode.btf import btf_of
 from ingero.ops import BY_NAME
@@ -106,14 +106,14 @@ def seen(**hits: float) -> Load:
 def test_the_runtimes_launches_follow_the_drivers() -> None:
     estimate = LoadEstimate()
     estimate.update(seen(RUNTIME_LAUNCHES=900, DRIVER_LAUNCHES=1000, REST=10), coverages(frozenset()))
-    found = estimate.update(seen(DRIVER_LAUNCHES=100, REST=10), coverages(frozenset({Rung.LAUNCHES_AT_DRIVER})))
+    found = estimate.update(seen(DRIVER_LAUNCHES=100, REST=10), coverages(frozenset({Level.LAUNCHES_AT_DRIVER})))
     assert found.hits[Group.RUNTIME_LAUNCHES] == pytest.approx(90)
 
 
 def test_what_is_not_traced_at_all_follows_what_is() -> None:
     estimate = LoadEstimate()
     estimate.update(seen(RUNTIME_LAUNCHES=900, DRIVER_LAUNCHES=900, REST=10), coverages(frozenset()))
-    left = coverages(frozenset({Rung.LAUNCHES_OFF}))
+    left = coverages(frozenset({Level.LAUNCHES_OFF}))
     assert estimate.update(seen(REST=5), left).hits[Group.DRIVER_LAUNCHES] == pytest.approx(450)
     assert estimate.update(seen(REST=0), left).hits[Group.DRIVER_LAUNCHES] == 0
 
@@ -121,10 +121,10 @@ def test_what_is_not_traced_at_all_follows_what_is() -> None:
 def test_with_nothing_to_follow_the_last_rate_is_kept() -> None:
     estimate = LoadEstimate()
     estimate.update(seen(MEMORY=900), coverages(frozenset()))
-    assert estimate.update(seen(), coverages(frozenset({Rung.MEMORY_OFF}))).hits[Group.MEMORY] == 900
+    assert estimate.update(seen(), coverages(frozenset({Level.MEMORY_OFF}))).hits[Group.MEMORY] == 900
 
 
 def test_blocking_calls_graphs_and_collectives_belong_to_the_group_that_stays() -> None:
     names = ("cudaMemcpy", "cudaStreamSynchronize", "cudaGraphLaunch", "ncclAllReduce", "cuModuleLoad")
     assert {group_of(BY_NAME[name]) for name in names} == {Group.REST}
-    assert coverages(frozenset(Rung))[Group.REST] is Coverage.FULL
+    assert coverages(frozenset(Level))[Group.REST] is Coverage.FULL

@@ -12,7 +12,7 @@ from ingero.capture.period import Period, period_until
 from ingero.demo.scene import BEGIN_NS, Scene
 from ingero.diagnose.cpu_use import _threads
 from ingero.diagnose.evidence import Evidence
-from ingero.events import CLOCKS
+from ingero.events import STATES
 from ingero.store import tables
 from ingero.store.reader import open_reader
 from ingero.store.records import Window
@@ -44,8 +44,8 @@ def test_sums_of_seconds_that_were_ended_early_lie_where_they_were_counted(tmp_p
     with Scene(path, seconds=2) as scene:
         trainer = scene.process(100, "python")
         for number, period in enumerate(PERIODS):
-            clocks = {f"{name}_ns": 0 for name in CLOCKS} | {"run_ns": int(0.4 * period.elapsed_ns)}
-            scene.append(tables.CLOCK_SECONDS, **period.columns(), process=trainer.number, **clocks)
+            clocks = {f"{name}_ns": 0 for name in STATES} | {"run_ns": int(0.4 * period.elapsed_ns)}
+            scene.append(tables.THREAD_STATE_SECONDS, **period.columns(), process=trainer.number, **clocks)
             sums = {"count": 10**number, "sum_ns": 10**number}
             scene.append(tables.OP_STATS, **period.columns(), process=trainer.number, source=1, op=3, **sums)
         scene.flush()
@@ -58,4 +58,4 @@ def test_sums_of_seconds_that_were_ended_early_lie_where_they_were_counted(tmp_p
             assert reader.time_range() == ALL
             case = SimpleNamespace(evidence=Evidence(reader, ALL), job={100})
             for windows in ((ALL,), (Window(begin_ns=PERIODS[1].start_ns, end_ns=ALL.end_ns),)):
-                assert _threads(cast(Any, case), windows, (CLOCKS.index("run"),)) == pytest.approx(0.4)
+                assert _threads(cast(Any, case), windows, (STATES.index("run"),)) == pytest.approx(0.4)

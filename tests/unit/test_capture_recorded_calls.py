@@ -11,11 +11,11 @@ import pytest
 from ingero.capture.clocks import WallClock
 from ingero.capture.recorded_calls import STACK_PATIENCE_NS, RecordedCalls
 from ingero.capture.stack_frames import MergedStack
-from ingero.events import CLOCKS
+from ingero.events import STATES
 
 _RECORD = np.dtype(
     [(name, "<i8") for name in ("start_ns", "duration_ns", "pid", "tid", "op", "culprit_pid", "culprit_ns", "ret")]
-    + [("waker_kind", "u1"), ("waker_tid", "<u4"), ("comm", "S16"), ("clock_ns", "<i8", (len(CLOCKS),))]
+    + [("waker_kind", "u1"), ("waker_tid", "<u4"), ("comm", "S16"), ("state_ns", "<i8", (len(STATES),))]
 )
 _STACK = MergedStack(ips="[]", frames='[{"py_file": "train.py", "py_func": "step", "py_line": 7}]', note="cut")
 

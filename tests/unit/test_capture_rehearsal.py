@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 import pytest
 
+from ingero.capture.levels import Level
 from ingero.capture.rehearsal import NO_REHEARSAL, RehearsalError, rehearsal_of
-from ingero.capture.rungs import Rung
 from ingero.capture.trap_cost import TrapCosts
 
 MEASURED = TrapCosts(full_ns=1000.0, nested_ns=600.0, counted_ns=500.0, suspended_ns=400.0)
@@ -28,7 +28,7 @@ def test_all_costs_grow_as_that_of_a_probed_call() -> None:
 
 def test_what_is_given_up_has_names() -> None:
     given_up = rehearsal_of({"INGERO_TEST_GIVE_UP": "launches,events"}).given_up
-    assert given_up == {Rung.LAUNCHES_OFF, Rung.EVENTS_OFF}
+    assert given_up == {Level.LAUNCHES_OFF, Level.EVENTS_OFF}
 
 
 @pytest.mark.parametrize(

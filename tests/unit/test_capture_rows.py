@@ -46,40 +46,42 @@ def maker_for(sink: Kept) -> RowMaker:
     )
 
 
-def test_a_process_that_has_ended_leaves_no_lane() -> None:
+def test_a_process_that_has_ended_leaves_no_gpu_stream() -> None:
     maker = maker_for(Kept())
-    batch = np.zeros(4, LAYOUTS.dtype("epoch_record"))
-    for place, name in enumerate(("begin_ns", "first_ns", "drain_ns", "return_ns"), 1):
+    batch = np.zeros(4, LAYOUTS.dtype("sync_interval_record"))
+    for place, name in enumerate(("begin_ns", "first_ns", "sync_ns", "return_ns"), 1):
         batch[name] = place * 1_000_000
     batch["process_slot"], batch["stream_slot"] = [3, 3, 0x103, 0x103], [0, 7, 0, 7]
-    maker.epochs(batch)
-    assert len(maker._lanes) == 4
+    maker.sync_intervals(batch)
+    assert len(maker._gpu_streams) == 4
     maker.forget(3)
-    assert sorted(place >> 16 for place in maker._lanes) == [0x103, 0x103]
+    assert sorted(place >> 16 for place in maker._gpu_streams) == [0x103, 0x103]
 
 
 @pytest.mark.parametrize(
-    ("slots", "lane"),
+    ("slots", "gpu_stream"),
     [
         ([0, 7, 7, 0, 7, 0, 0, 7, 0, 7, 7, 0], [0, 7, 7, 0, 7, 0, 0, 7, 0, 7, 7, 0]),
         ([5] * 12, [0] * 6 + [7] * 6),  # a stream that ended, and the one that was given its place
     ],
     ids=["mixed", "one place"],
 )
-def test_lanes_that_come_together_are_judged_as_if_each_came_alone(slots: list[int], lane: list[int]) -> None:
-    batch = np.zeros(12, LAYOUTS.dtype("epoch_record"))
+def test_gpu_streams_that_come_together_are_judged_as_if_each_came_alone(
+    slots: list[int], gpu_stream: list[int]
+) -> None:
+    batch = np.zeros(12, LAYOUTS.dtype("sync_interval_record"))
     begin = np.arange(12) * 10_000_000 + 1
-    of_first = np.asarray(lane) == 0
-    for name, after in (("begin_ns", 0), ("first_ns", 1_000), ("drain_ns", 1_000_000), ("return_ns", 8_000_000)):
+    of_first = np.asarray(gpu_stream) == 0
+    for name, after in (("begin_ns", 0), ("first_ns", 1_000), ("sync_ns", 1_000_000), ("return_ns", 8_000_000)):
         batch[name] = begin + after
-    batch["process_slot"], batch["stream_slot"], batch["stream"] = 3, slots, lane
+    batch["process_slot"], batch["stream_slot"], batch["stream"] = 3, slots, gpu_stream
     batch["launches"] = 10
-    batch["last_off_ns"] = begin + np.where(of_first, 2_000_000, 4_000_000)  # ready is half-way, lane by lane
+    batch["last_off_ns"] = begin + np.where(of_first, 2_000_000, 4_000_000)  # ready is half-way, stream by stream
     batch["last_on_ns"] = batch["return_ns"] - 100_000
-    together = list(maker_for(Kept()).epochs(batch))
-    alone = [list(maker_for(Kept()).epochs(batch[one])) for one in (of_first, ~of_first)]
+    together = list(maker_for(Kept()).sync_intervals(batch))
+    alone = [list(maker_for(Kept()).sync_intervals(batch[one])) for one in (of_first, ~of_first)]
     assert together == alone[0] + alone[1]
-    busy = tables.EPOCHS.columns.index("x_ns")
+    busy = tables.SYNC_INTERVALS.columns.index("busy_ns")
     assert len({row[busy] for row in together}) == 2
 
 

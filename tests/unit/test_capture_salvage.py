@@ -31,7 +31,7 @@ def test_all_but_the_bad_records_are_taken_once_and_in_their_order(bad: set[int]
     consumer, salvage = Consumer(bad), Salvage()
     salvage.records("calls", consumer, BATCH)
     assert consumer.taken == sorted(set(BATCH.tolist()) - bad)
-    assert salvage.losses() == ({RECORDS: len(bad)} if bad else {})
+    assert salvage.drops() == ({RECORDS: len(bad)} if bad else {})
 
 
 def test_a_batch_of_bad_records_is_given_up_in_bounded_time_and_counted_whole() -> None:
@@ -44,7 +44,7 @@ def test_a_batch_of_bad_records_is_given_up_in_bounded_time_and_counted_whole() 
 
     salvage = Salvage()
     salvage.records("calls", consume, BATCH)
-    assert salvage.losses() == {RECORDS: len(BATCH)}
+    assert salvage.drops() == {RECORDS: len(BATCH)}
     assert calls < 300
 
 
@@ -65,5 +65,5 @@ def test_a_part_that_raises_is_counted_and_the_rest_goes_on() -> None:
     salvage.part("wakers", lambda: 1 // 0)
     salvage.part("steps", lambda: done.append("steps"))
     assert done == ["steps"]
-    assert salvage.losses() == {PARTS: 1}
-    assert salvage.losses() == {}
+    assert salvage.drops() == {PARTS: 1}
+    assert salvage.drops() == {}

@@ -114,7 +114,7 @@ def test_who_took_much_is_looked_at_and_who_took_little_or_has_ended_is_not(
     look: Callable[..., None], sink: Kept
 ) -> None:
     own, parent = os.getpid(), os.getppid()
-    much = [charge(own, TAKES_NS // 2 + 1)] * 2  # of two victims
+    much = [charge(own, TAKES_NS // 2 + 1)] * 2  # of two affected processes
     look(1, charges=[*much, charge(parent, TAKES_NS), charge(0, SECOND_NS), charge(ENDED_PID, SECOND_NS)])
     assert [(row["pid"], row["process"]) for row in sink.of(tables.SCHEDULING) if row["process"] != NUMBER] == [
         (own, 0)

@@ -1,4 +1,4 @@
-"""Which stretches of time share a moment with a change of what is traced."""
+"""Which time ranges of time share a moment with a change of what is traced."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ingero.capture import spans as changed_spans
 from ingero.capture.spans import ChangedSpans
 
 
-def touched(spans: ChangedSpans, *stretches: tuple[int, int]) -> list[bool]:
-    begin, end = np.array(stretches, np.int64).T
+def touched(spans: ChangedSpans, *time_ranges: tuple[int, int]) -> list[bool]:
+    begin, end = np.array(time_ranges, np.int64).T
     return [bool(one) for one in spans.touch(begin, end)]
 
 
@@ -17,7 +17,7 @@ def test_without_a_change_nothing_is_touched() -> None:
     assert touched(ChangedSpans(), (0, 10)) == [False]
 
 
-def test_a_stretch_is_touched_if_it_spans_begins_or_ends_in_a_change() -> None:
+def test_a_time_range_is_touched_if_it_spans_begins_or_ends_in_a_change() -> None:
     spans = ChangedSpans()
     spans.changed(100, 110, is_blind=False)
     assert touched(spans, (0, 99), (0, 100), (0, 200), (105, 106), (110, 200), (111, 200)) == [

@@ -52,7 +52,7 @@ def test_calls_that_come_behind_the_end_of_their_process_leave_nothing(monkeypat
     found = Stacks(cast(KernelSide, Kernel()), lambda _rows: None)
     with found.worker:
         found.begin(target(7))
-        found.end(target(7))  # starts and ends of processes are handed over before the calls of the same drain
+        found.end(target(7))  # starts and ends of processes are handed over before the calls of the same sync
         found.hashes([7, 7, 7], np.array([1, 2, 3], np.uint64))
         end = time.monotonic() + 30
         while found._seen or found._processes:

@@ -13,7 +13,7 @@ from ingero.capture.clocks import WallClock
 from ingero.capture.spans import TracedSpans
 from ingero.capture.step_rows import StepRows, with_other_threads
 from ingero.decode.btf import btf_of
-from ingero.events import BLOCKED_KINDS, CLOCKS, EpochFlag
+from ingero.events import BLOCKED_KINDS, STATES, SyncIntervalFlag
 from ingero.ops import BY_NAME
 from ingero.store import tables
 from tests.unit.kept_rows import Kept
@@ -21,7 +21,7 @@ from tests.unit.kept_rows import Kept
 Array = np.ndarray[Any, np.dtype[Any]]
 
 STEP = btf_of(object_path("layouts")).dtype("step_record")
-RUN, SLEEP = CLOCKS.index("run"), CLOCKS.index("sleep")
+RUN, SLEEP = STATES.index("run"), STATES.index("sleep")
 COPY, LAUNCH = (BY_NAME[name].id for name in ("cudaMemcpyAsync", "cudaLaunchKernel"))
 
 
@@ -30,8 +30,8 @@ def steps(count: int) -> Array:
     found = np.zeros(count, STEP)
     found["begin_ns"] = 1_000_000_000 + np.arange(count) * 10_000_000
     found["end_ns"] = found["begin_ns"] + 10_000_000
-    found["host_clock_ns"][:, RUN], found["host_clock_ns"][:, SLEEP] = 6_000_000, 3_000_000
-    found["blocked_clock_ns"][:, RUN] = 1_000_000
+    found["host_state_ns"][:, RUN], found["host_state_ns"][:, SLEEP] = 6_000_000, 3_000_000
+    found["blocked_state_ns"][:, RUN] = 1_000_000
     found["blocked_ns"][:, BLOCKED_KINDS.index("copy")] = 1_000_000
     found["op"], found["launches"], found["copies"], found["tid"] = COPY, 153, 1, 7
     return found
@@ -73,7 +73,7 @@ def type_of(batch: Array, without: Sequence[str] = ()) -> str:
 
 def test_a_row_adds_up_to_its_step() -> None:
     (row,) = rows(steps(1))
-    clocks = sum(row[f"{part}_{clock}_ns"] for part in ("host", "blocked") for clock in CLOCKS)
+    clocks = sum(row[f"{part}_{clock}_ns"] for part in ("host", "blocked") for clock in STATES)
     assert clocks == row["end_ns"] - row["start_ns"] == 10_000_000
     assert sum(row[f"blocked_{kind}_ns"] for kind in BLOCKED_KINDS) == 1_000_000
 
@@ -109,14 +109,14 @@ def test_what_was_not_traced_is_no_zero(without: list[str], told: str) -> None:
     batch = steps(2)
     batch["launches"], batch["copies"] = [0, 12], [1, 1]  # of the second some were seen before they were given up
     assert {type_of(batch[at : at + 1], without) for at in (0, 1)} == {told}
-    assert all(row["flags"] & EpochFlag.LAUNCHES_UNSEEN for row in rows(batch, without=without))
+    assert all(row["flags"] & SyncIntervalFlag.LAUNCHES_UNSEEN for row in rows(batch, without=without))
 
 
 def test_a_step_without_launches_has_none() -> None:
     batch = steps(1)
     batch["launches"] = 0
     assert type_of(batch) == "0 launches, 1 copies, from cudaMemcpyAsync"
-    assert not rows(batch)[0]["flags"] & EpochFlag.LAUNCHES_UNSEEN
+    assert not rows(batch)[0]["flags"] & SyncIntervalFlag.LAUNCHES_UNSEEN
 
 
 def test_a_step_that_a_sync_of_its_stream_ends_says_both() -> None:
@@ -135,9 +135,9 @@ def test_only_a_launch_names_a_kernel() -> None:
 def test_whether_launches_waited_or_were_slow_may_not_be_known() -> None:
     batch = steps(2)
     batch["is_queue_unknown"][1] = 1
-    assert [bool(row["flags"] & EpochFlag.UNTIMED) for row in rows(batch)] == [False, True]
+    assert [bool(row["flags"] & SyncIntervalFlag.UNTIMED) for row in rows(batch)] == [False, True]
 
 
 def test_what_was_not_traced_is_in_the_flags() -> None:
     (row,) = rows(steps(1), changed=True, untimed=True)
-    assert row["flags"] == EpochFlag.STEP | EpochFlag.COVERAGE_CHANGED | EpochFlag.UNTIMED
+    assert row["flags"] == SyncIntervalFlag.STEP | SyncIntervalFlag.COVERAGE_CHANGED | SyncIntervalFlag.UNTIMED

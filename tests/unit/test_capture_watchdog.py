@@ -38,8 +38,8 @@ def test_a_loop_that_stands_still_is_told_with_its_place(caplog: pytest.LogCaptu
     texts = [one.getMessage() for one in caplog.records]
     assert "test_capture_watchdog.stand_still" in texts[0]
     assert "went on after" in texts[-1]
-    assert watchdog.losses()[STOOD_STILL] > LIMIT_S * 1e9
-    assert watchdog.losses() == {STOOD_STILL: 0}
+    assert watchdog.drops()[STOOD_STILL] > LIMIT_S * 1e9
+    assert watchdog.drops() == {STOOD_STILL: 0}
 
 
 def test_a_loop_that_goes_on_is_left_in_peace(caplog: pytest.LogCaptureFixture) -> None:
@@ -48,7 +48,7 @@ def test_a_loop_that_goes_on_is_left_in_peace(caplog: pytest.LogCaptureFixture) 
             watchdog.beat()
             time.sleep(LIMIT_S / 10)
     assert not caplog.records
-    assert watchdog.losses() == {STOOD_STILL: 0}
+    assert watchdog.drops() == {STOOD_STILL: 0}
 
 
 def test_a_loop_that_is_over_is_not_watched(caplog: pytest.LogCaptureFixture) -> None:
@@ -59,7 +59,7 @@ def test_a_loop_that_is_over_is_not_watched(caplog: pytest.LogCaptureFixture) ->
         time.sleep(LIMIT_S)
         watchdog.beat()
     assert not caplog.records
-    assert watchdog.losses() == {STOOD_STILL: 0}
+    assert watchdog.drops() == {STOOD_STILL: 0}
 
 
 def test_before_the_first_beat_nothing_is_watched(caplog: pytest.LogCaptureFixture) -> None:

@@ -79,7 +79,7 @@ def test_a_job_that_fails_is_counted_and_the_next_one_is_done() -> None:
     with Worker("test", lambda _until: None, failed=_FAILED) as works:
         works.do(fail)
         works.do(lambda: done.append(True))
-    assert works.losses() == {_FAILED: 1}
+    assert works.drops() == {_FAILED: 1}
     assert done == [True]
 
 
@@ -92,7 +92,7 @@ def test_settling_that_fails_is_counted_and_tried_again() -> None:
 
     with Worker("test", fail, failed=_FAILED) as works:
         assert tried.enough.wait(60)
-    assert works.losses()[_FAILED] == len(tried.until)
+    assert works.drops()[_FAILED] == len(tried.until)
 
 
 def test_a_job_for_which_there_is_no_room_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_a_job_for_which_there_is_no_room_is_counted(monkeypatch: pytest.MonkeyP
         works.do(lambda: None)
         works.do(lambda: None)
         may_end.set()
-    assert works.losses() == {_FAILED: 1}
+    assert works.drops() == {_FAILED: 1}
 
 
 def test_a_job_that_is_needed_finds_room_where_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,18 +119,18 @@ def test_a_job_that_is_needed_finds_room_where_others_do_not(monkeypatch: pytest
         works.do(lambda: done.append("needed"), is_needed=True)
         may_end.set()
     assert done == ["first", "needed"]
-    assert works.losses() == {_FAILED: 1}
+    assert works.drops() == {_FAILED: 1}
 
 
-def test_losses_counted_by_many_threads_are_told_once_each() -> None:
+def test_drops_counted_by_many_threads_are_told_once_each() -> None:
     works = Worker("test", lambda _until: None, failed=_FAILED)
     told: Counter[str] = Counter()
     threads = [threading.Thread(target=lambda: [works.count("x") for _ in range(5000)]) for _ in range(4)]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        told.update(works.losses())
-    told.update(works.losses())
+        told.update(works.drops())
+    told.update(works.drops())
     assert told["x"] == 20_000
 
 
@@ -138,4 +138,4 @@ def test_without_having_been_started_it_takes_no_jobs() -> None:
     works = Worker("test", lambda _until: None, failed=_FAILED)
     works.do(lambda: None)
     assert works._jobs.empty()
-    assert works.losses() == {}
+    assert works.drops() == {}

@@ -21,17 +21,17 @@ from tests.unit.rules.golden import LENGTH_S, QUIET_S
 
 SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "src/ingero/cli/explain.schema.json").read_text())
 SECOND_NS = 1_000_000_000
-HOGGED = Step(late_ms=3, drain={"runq": 3, "sleep": 5})
+HOGGED = Step(late_ms=3, sync={"runq": 3, "sleep": 5})
 CALLS = {"cudaLaunchKernel": (80.0, 0.005), "cudaStreamSynchronize": (1.0, 5.0)}
 
 
 def trainer(scene: Scene) -> Actor:
     one = scene.process(100, "python")
     worker = scene.process(101, "pt_data_worker", parent=one)
-    clocks = {f"{name}_ns": 0 for name in ("run", "throttled", "yielded", "sleep", "io", "kernel_lock", "stopped")}
+    clocks = {f"{name}_ns": 0 for name in ("run", "throttled", "yielded", "sleep", "io", "uninterruptible", "stopped")}
     for actor, runq_ms in ((one, 1500), (worker, 20)):
         scene.append(
-            tables.CLOCK_SECONDS,
+            tables.THREAD_STATE_SECONDS,
             start_ns=scene.at(1),
             process=actor.number,
             runq_ns=runq_ms * 10**6,
@@ -79,7 +79,7 @@ def test_the_exit_code_says_whether_an_incident_was_found(hogged: Path, healthy:
     assert (run(hogged).exit_code, run(healthy).exit_code) == (1, 0)
 
 
-def test_the_verdict_stands_before_the_machine_and_the_account(hogged: Path) -> None:
+def test_the_verdict_stands_before_the_machine_and_the_breakdown(hogged: Path) -> None:
     shown = lines(hogged)
     headline = shown.index("1 incident found (1 HIGH)")
     assert headline < next(index for index, line in enumerate(shown) if "sync intervals of GPU 0" in line)
@@ -87,12 +87,12 @@ def test_the_verdict_stands_before_the_machine_and_the_account(hogged: Path) -> 
 
 def test_an_incident_shows_its_cost_its_culprit_and_what_mends_it(hogged: Path) -> None:
     shown = "\n".join(lines(hogged))
-    assert re.search(r"lost 1\.\d+ s, \d\d % of its time; .*; 100 % of the loss explained", shown)
+    assert re.search(r"lost 1\.\d+ s, \d\d % of its time; .*; 100% of the loss explained", shown)
     assert re.search(r"culprit: stress-ng \[900\]  1\.\d\d s, 600 switches", shown)
     assert re.search(
         r"sync intervals a second 10\d \(usually 15\d, -3\d %\), p99 9\.5\d ms \(usually 6\.\d+ ms, \+\d+ %\)", shown
     )
-    assert "picked up late: runnable, others ran" in shown
+    assert "returned late: runnable, others ran" in shown
     assert "  try: " in shown
 
 
@@ -138,10 +138,10 @@ def test_a_process_that_was_not_seen_is_no_empty_answer(hogged: Path) -> None:
     assert "100 (python)" in getattr(error, "hint", "")
 
 
-def test_per_process_names_workers_stalls_and_takers(hogged: Path) -> None:
+def test_per_process_names_workers_stalls_and_cpu_users(hogged: Path) -> None:
     shown = "\n".join(lines(hogged, "--per-process"))
     assert "pt_data_worker [101], worker of 100" in shown
-    assert re.search(r"off the CPU against its will 1\.50 s of 13\.0 s \(12 %.*77 context switches", shown)
+    assert re.search(r"off the CPU against its will 1\.50 s of 13\.0 s \(12%.*77 context switches", shown)
     assert "stress-ng [900]: CPU stolen 1.80 s, 600 switches" in shown
     assert re.search(r"cudaLaunchKernel +[\d,]+ +\S+ us +\S+ us +\S+ us", shown)
 
@@ -163,16 +163,16 @@ def test_the_worst_stall_is_the_longest_wait_for_a_cpu_however_long_others_slept
     assert (process["is_worker"], worker["is_worker"], worker["worst_stall"]) == (False, True, None)
 
 
-def test_takers_are_in_the_json_with_what_they_took(hogged: Path) -> None:
-    (taker,) = found(hogged, "--per-process")["takers"]
-    assert taker == {"pid": 900, "name": "stress-ng", "stolen_ns": 1_800_000_000, "switches": 600}
+def test_cpu_users_are_in_the_json_with_what_they_took(hogged: Path) -> None:
+    (cpu_user,) = found(hogged, "--per-process")["cpu_users"]
+    assert cpu_user == {"pid": 900, "name": "stress-ng", "stolen_ns": 1_800_000_000, "switches": 600}
 
 
 def stored(path: Path) -> Path:
     """A recording with an incident of the trainer that tracing found."""
     with Scene(path, seconds=LENGTH_S) as scene:
         scene.train(trainer(scene), 0, LENGTH_S, Step())
-        victims = json.dumps(
+        affected = json.dumps(
             [{"process": 1, "pid": 100, "name": "python", "lost_ns": 5, "rank": None, "container": ""}]
         )
         scene.append(
@@ -187,7 +187,7 @@ def stored(path: Path) -> Path:
             lost_ns=10**9,
             lost_ratio=0.5,
             summary="python [100] lost 1.00 s",
-            victims=victims,
+            affected=affected,
         )
     return path
 
@@ -211,7 +211,7 @@ def test_an_event_of_another_process_is_left_out(tmp_path: Path) -> None:
     assert [run(path, "--pid", pid).exit_code for pid in ("100", "200")] == [1, 0]
 
 
-def test_the_account_is_short_where_there_is_a_verdict_and_whole_when_asked(hogged: Path) -> None:
+def test_the_breakdown_is_short_where_there_is_a_verdict_and_whole_when_asked(hogged: Path) -> None:
     assert "The whole account: --per-process" in lines(hogged)
     assert "The whole account: --per-process" not in lines(hogged, "--per-process")
 

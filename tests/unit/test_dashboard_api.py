@@ -47,8 +47,8 @@ def client(database: Path) -> TestClient:
 def test_the_overview_has_the_verdict_with_the_worst_incident_first(client: TestClient) -> None:
     found = get(client, "overview")
     assert {one["cause"] for one in found["diagnosis"]["incidents"]} == {"cpu-contention", "cpu-throttled"}
-    losses = [one["lost_ns"] for one in found["diagnosis"]["incidents"]]
-    assert losses == sorted(losses, reverse=True)
+    drops = [one["lost_ns"] for one in found["diagnosis"]["incidents"]]
+    assert drops == sorted(drops, reverse=True)
     assert found["incident_counts"] == {"HIGH": 2}
     assert (found["is_live"], found["lost"], found["database"]) == (False, 12, "recording.db")
     machine = {
@@ -57,11 +57,11 @@ def test_the_overview_has_the_verdict_with_the_worst_incident_first(client: Test
     assert machine == {"mem_percent": 41.0, "swap_mb": None, "load_avg": 6.5}
 
 
-def test_an_incident_has_its_account_culprits_chain_and_remedies(client: TestClient) -> None:
+def test_an_incident_has_its_breakdown_culprits_chain_and_remedies(client: TestClient) -> None:
     found = get(client, "incidents")["incidents"]
     number = next(one["number"] for one in found if one["cause"] == "cpu-contention")
     incident = get(client, f"incidents/{number}")["incident"]
-    assert sum(incident["account"].values()) == incident["lost_ns"]
+    assert sum(incident["breakdown"].values()) == incident["lost_ns"]
     assert [one["name"] for one in incident["culprits"]] == ["hog"]
     assert incident["chain"]
     assert any("renice" in fix["command"] for fix in incident["fixes"])
@@ -107,10 +107,12 @@ def test_snapshots_are_thinned_to_means_and_sums(client: TestClient) -> None:
 
 
 def test_a_sync_interval_is_idle_busy_and_return_delay_and_nothing_else(client: TestClient) -> None:
-    lanes = [lane for process in get(client, "processes")["processes"] for lane in process["lanes"]]
-    assert len(lanes) == 2
-    for lane in lanes:
-        assert lane["wall_ns"] == lane["idle_ns"] + lane["busy_ns"] + lane["return_delay_ns"]
+    gpu_streams = [
+        gpu_stream for process in get(client, "processes")["processes"] for gpu_stream in process["gpu_streams"]
+    ]
+    assert len(gpu_streams) == 2
+    for gpu_stream in gpu_streams:
+        assert gpu_stream["wall_ns"] == gpu_stream["idle_ns"] + gpu_stream["busy_ns"] + gpu_stream["return_delay_ns"]
 
 
 def test_a_process_has_its_steps_and_how_they_are_known(tmp_path: Path) -> None:
@@ -167,9 +169,9 @@ def test_a_cause_that_could_not_be_told_at_two_times_has_both_reasons(database: 
     assert [one["name"] for one in causes if not one["is_available"]] == ["gil"]
 
 
-def test_losses_and_own_overhead_are_told(client: TestClient) -> None:
-    found = get(client, "losses")
-    assert [(one["counter"], one["count"]) for one in found["losses"]] == [("epochs_ring_full", 12)]
+def test_drops_and_own_overhead_are_told(client: TestClient) -> None:
+    found = get(client, "drops")
+    assert [(one["counter"], one["count"]) for one in found["drops"]] == [("sync_intervals_ring_full", 12)]
     assert found["overhead"]["agent_rss_bytes"] == 60 << 20
     assert 0 < found["overhead"]["agent_cpu_ratio"] < 0.01
 
@@ -222,7 +224,7 @@ def test_a_recording_that_lacks_a_column_is_unreadable_and_says_which(tmp_path: 
     copy = tmp_path / "between.db"
     copy.write_bytes(database.read_bytes())
     db = apsw.Connection(str(copy))
-    db.execute("DROP VIEW clock_seconds; ALTER TABLE raw_clock_seconds RENAME COLUMN run_ns TO ran_ns")
+    db.execute("DROP VIEW thread_state_seconds; ALTER TABLE raw_thread_state_seconds RENAME COLUMN run_ns TO ran_ns")
     db.close()
     error = get(client_of(copy), "processes", 503)["error"]
     assert (error["code"], "run_ns" in error["message"]) == ("unreadable_database", True)
@@ -237,7 +239,7 @@ def test_a_recording_that_goes_on_is_live_and_its_answers_follow_it(tmp_path: Pa
     assert not get(client_of(path), "ops")["is_live"]
 
 
-@pytest.mark.parametrize("path", ["overview", "incidents", "ops", "processes", "snapshots", "losses", "chains"])
+@pytest.mark.parametrize("path", ["overview", "incidents", "ops", "processes", "snapshots", "drops", "chains"])
 @pytest.mark.parametrize("older", OLDER, ids=lambda path: path.name)
 def test_a_recording_of_an_older_version_is_answered(tmp_path: Path, older: Path, path: str) -> None:
     copy = tmp_path / "older.db"

@@ -86,13 +86,13 @@ def test_the_verdict_comes_first_and_nothing_leaves_the_host(browser: Browser, d
 @pytest.mark.parametrize(
     ("place", "text"),
     [
-        ("#/incidents", "picked up late: runnable, others ran"),
+        ("#/incidents", "returned late: runnable, others ran"),
         ("#/ops", "cudaStreamSynchronize"),
         ("#/ops?process=1", "cudaLaunchKernel"),
         ("#/processes", "sync return delay"),
         ("#/processes/1", "Its threads over time"),
         ("#/machine", "Pressure"),
-        ("#/losses", "epochs dropped"),
+        ("#/drops", "sync intervals dropped"),
         ("#/nowhere", "incidents: 2 HIGH"),
     ],
 )
@@ -167,7 +167,7 @@ def test_an_operation_leads_to_its_recorded_calls(browser: Browser, detailed: Ex
 
 
 @WITH_BROWSER
-def test_an_incident_shows_its_course_and_what_its_victim_noticed(browser: Browser, dashboard: Exposure) -> None:
+def test_an_incident_shows_its_course_and_what_its_affected_noticed(browser: Browser, dashboard: Exposure) -> None:
     show(browser, f"{dashboard.url}#/incidents/1")
     browser.wait_for_text("sync intervals per second")
     assert "By what the thread was doing" in browser.text()
@@ -230,7 +230,7 @@ def test_a_name_is_no_formula_in_a_csv_file(browser: Browser, tmp_path: Path) ->
 def test_no_view_is_wider_than_its_window(browser: Browser, detailed: Exposure, width: int) -> None:
     browser.resize(width, 900)
     wider = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-    for view in ("", "incidents", "ops", "processes", "containers", "stacks", "memory", "nccl", "machine", "losses"):
+    for view in ("", "incidents", "ops", "processes", "containers", "stacks", "memory", "nccl", "machine", "drops"):
         show(browser, f"{detailed.url}#/{view}")
         browser.wait_for_text("ngero itself")
         assert int(browser.evaluate(wider)) == 0, view

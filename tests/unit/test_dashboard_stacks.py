@@ -48,7 +48,7 @@ def stacks(client: TestClient, incident: Incident) -> Any:
 
 def test_an_incident_shows_the_native_and_the_python_frames_of_its_line(stacks: Any, incident: Incident) -> None:
     worst = stacks["calls"][0]
-    assert (worst["what"], worst["is_on_line"], stacks["process"]) == ("cudaMalloc", True, incident.victims[0].process)
+    assert (worst["what"], worst["is_on_line"], stacks["process"]) == ("cudaMalloc", True, incident.affected[0].process)
     assert [(one["kind"], one["function"], one["line"], one["is_own"]) for one in worst["frames"]] == [
         ("native", "at::native::call", 0, False),
         ("python", "to", 900, False),

@@ -20,15 +20,15 @@ from ingero.events import (
     WAKER_KINDS,
     CallFlag,
     CommunicatorKind,
-    EpochFlag,
     HostFlag,
     HostKind,
     LifecycleKind,
     SampleFlag,
+    SyncIntervalFlag,
 )
 
 LAYOUTS = btf_of(object_path("layouts"))
-RECORDS = ("call_record", "epoch_record", "offcpu_record", "lifecycle_record", "host_record")
+RECORDS = ("call_record", "sync_interval_record", "offcpu_record", "lifecycle_record", "host_record")
 
 
 @pytest.mark.parametrize("name", RECORDS)
@@ -39,7 +39,7 @@ def test_records_of_rings_have_no_holes_and_a_multiple_of_eight_bytes(name: str)
 
 
 def test_clocks_are_arrays_of_eight() -> None:
-    assert LAYOUTS.dtype("call_record")["clock_ns"].shape == (8,)
+    assert LAYOUTS.dtype("call_record")["state_ns"].shape == (8,)
 
 
 def test_names_are_bytes_and_return_codes_are_signed() -> None:
@@ -75,7 +75,7 @@ def test_states_wakers_and_limits_are_named_as_in_c(enum_name: str, prefix: str,
     ("enum_name", "prefix", "members"),
     [
         ("call_flag", "CALL_", CallFlag),
-        ("epoch_flag", "EPOCH_", EpochFlag),
+        ("sync_interval_flag", "SYNC_INTERVAL_", SyncIntervalFlag),
         ("host_flag", "HOST_", HostFlag),
         ("host_kind", "HOST_", HostKind),
         ("lifecycle_kind", "LIFECYCLE_", LifecycleKind),

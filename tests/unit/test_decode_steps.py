@@ -91,24 +91,24 @@ def test_accumulated_gradients_are_one_step_with_its_optimizer() -> None:
     assert steps.period == 4 * len(micro) + 3
 
 
-LOSS = COPY + 1  # copied to the host
+DROP = COPY + 1  # copied to the host
 
 
 @pytest.mark.parametrize("every", [5, 10, 50])
-def test_a_look_at_the_loss_now_and_then_makes_no_turn_of_so_many_steps(every: int) -> None:
-    steps = found(calls(([*STEP * every, LOSS, SYNC]) * 6))
+def test_a_look_at_the_drop_now_and_then_makes_no_turn_of_so_many_steps(every: int) -> None:
+    steps = found(calls(([*STEP * every, DROP, SYNC]) * 6))
     assert steps.period == len(STEP)
     assert steps.count in (6 * every - 1, 6 * every)
 
 
 def test_neither_does_it_in_a_loop_of_launches_alone() -> None:
-    steps = found(calls([*(STEP[1:] * 10), LOSS, SYNC] * 6))
+    steps = found(calls([*(STEP[1:] * 10), DROP, SYNC] * 6))
     assert steps.period == len(STEP) - 1
 
 
 def test_several_values_that_are_read_at_once_make_no_turn_either() -> None:
     long = [COPY, *range(1, 60)]
-    steps = found(calls([*(long * 10), LOSS, SYNC, LOSS, SYNC] * 6))
+    steps = found(calls([*(long * 10), DROP, SYNC, DROP, SYNC] * 6))
     assert (steps.period, steps.match) == (len(long), 1.0)
 
 

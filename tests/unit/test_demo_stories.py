@@ -74,14 +74,14 @@ def test_a_demo_that_does_not_end_in_its_cause_says_so(tmp_path: Path) -> None:
     screen = Screen(Console(file=text))
     story = dataclasses.replace(STORIES[0], script=healthy)
     chosen = chosen_machine(wants_gpu=False, without_gpu=True)
-    assert not play(story, chosen, screen, keep=tmp_path, with_account=False)
+    assert not play(story, chosen, screen, keep=tmp_path, with_breakdown=False)
     assert "verdict: none, and the story is priority or cpu-contention" in text.getvalue()
 
 
 def test_a_recording_that_is_kept_can_be_explained(tmp_path: Path) -> None:
     screen = Screen(Console(file=StringIO()))
     chosen = chosen_machine(wants_gpu=False, without_gpu=True)
-    assert play(STORIES[0], chosen, screen, keep=tmp_path / "kept", with_account=True)
+    assert play(STORIES[0], chosen, screen, keep=tmp_path / "kept", with_breakdown=True)
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["incident.db"]
     with open_reader(tmp_path / "kept" / "incident.db") as reader:
         assert reader.processes()[0].name == "python"

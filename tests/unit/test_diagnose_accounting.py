@@ -1,4 +1,4 @@
-"""A lane's account adds up, and names what it does not know."""
+"""A stream's account adds up, and names what it does not know."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from ingero.diagnose.accounting import lane_accounts, main_lane
-from ingero.events import CLOCKS, EpochFlag
-from ingero.store.arrays import EPOCH_DTYPE
+from ingero.diagnose.accounting import main_stream, stream_breakdowns
+from ingero.events import STATES, SyncIntervalFlag
+from ingero.store.arrays import SYNC_INTERVAL_DTYPE
 
 MS = 1_000_000
 
 
-def epoch(begin_ms: int, *, empty: int, busy: int, late: int, **fields: Any) -> np.ndarray[Any, Any]:
-    """One epoch; the drain begins when the device is ready."""
-    made = np.zeros(1, EPOCH_DTYPE)
+def sync_interval(begin_ms: int, *, empty: int, busy: int, late: int, **fields: Any) -> np.ndarray[Any, Any]:
+    """One sync interval; the sync begins when the GPU is ready."""
+    made = np.zeros(1, SYNC_INTERVAL_DTYPE)
     a = begin_ms * MS
     f, r, b = a + empty * MS, a + (empty + busy) * MS, a + (empty + busy + late) * MS
     values = {
-        "process": 1, "pid": 10, "a_ns": a, "f_ns": f, "s_ns": r, "r_ns": r, "r_low_ns": r, "r_high_ns": r, "b_ns": b,
-        "e_ns": f - a, "x_ns": r - f, "p_ns": b - r, "launches": 5, **fields,
+        "process": 1, "pid": 10, "prev_sync_end_ns": a, "first_launch_ns": f, "sync_start_ns": r, "gpu_done_ns": r, "gpu_done_low_ns": r, "gpu_done_high_ns": r, "sync_end_ns": b,
+        "idle_ns": f - a, "busy_ns": r - f, "return_delay_ns": b - r, "launches": 5, **fields,
     }  # fmt: skip
     for name, value in values.items():
         made[name] = value
@@ -28,51 +28,64 @@ def epoch(begin_ms: int, *, empty: int, busy: int, late: int, **fields: Any) -> 
 
 
 def test_wall_time_is_empty_plus_busy_plus_late() -> None:
-    account = lane_accounts(np.concatenate([epoch(0, empty=1, busy=5, late=2), epoch(8, empty=3, busy=4, late=0)]))[0]
-    assert account.wall_ns == 15 * MS
-    assert account.wall_ns == account.empty.total_ns + account.busy_ns + account.late_ns
-    assert account.epochs == 2
-    assert account.launches == 10
+    breakdown = stream_breakdowns(
+        np.concatenate([sync_interval(0, empty=1, busy=5, late=2), sync_interval(8, empty=3, busy=4, late=0)])
+    )[0]
+    assert breakdown.wall_ns == 15 * MS
+    assert breakdown.wall_ns == breakdown.idle.total_ns + breakdown.busy_ns + breakdown.return_delay_ns
+    assert breakdown.sync_intervals == 2
+    assert breakdown.launches == 10
 
 
-def test_lanes_are_kept_apart() -> None:
-    epochs = np.concatenate([epoch(0, empty=1, busy=5, late=0), epoch(0, empty=0, busy=9, late=0, stream=7)])
-    accounts = lane_accounts(epochs)
-    assert [(one.stream, one.busy_ns) for one in accounts] == [(7, 9 * MS), (0, 5 * MS)]
+def test_gpu_streams_are_kept_apart() -> None:
+    sync_intervals = np.concatenate(
+        [sync_interval(0, empty=1, busy=5, late=0), sync_interval(0, empty=0, busy=9, late=0, stream=7)]
+    )
+    breakdowns = stream_breakdowns(sync_intervals)
+    assert [(one.stream, one.busy_ns) for one in breakdowns] == [(7, 9 * MS), (0, 5 * MS)]
 
 
-def test_the_main_lane_is_the_one_with_the_most_device_work() -> None:
-    epochs = np.concatenate([epoch(0, empty=1, busy=5, late=0), epoch(0, empty=0, busy=9, late=0, stream=7)])
-    main = main_lane(lane_accounts(epochs), 1)
+def test_the_main_gpu_stream_is_the_one_with_the_most_device_work() -> None:
+    sync_intervals = np.concatenate(
+        [sync_interval(0, empty=1, busy=5, late=0), sync_interval(0, empty=0, busy=9, late=0, stream=7)]
+    )
+    main = main_stream(stream_breakdowns(sync_intervals), 1)
     assert main is not None
     assert main.stream == 7
-    assert main_lane(lane_accounts(epochs), 2) is None
+    assert main_stream(stream_breakdowns(sync_intervals), 2) is None
 
 
 def test_parts_without_a_thread_of_their_own_are_unknown_time() -> None:
-    handed_over = epoch(0, empty=4, busy=1, late=0)
-    handed_over["empty_clock_ns"] = -1
-    own = epoch(5, empty=3, busy=1, late=0)
-    own["empty_clock_ns"][0, CLOCKS.index("sleep")] = 3 * MS
-    part = lane_accounts(np.concatenate([handed_over, own]))[0].empty
+    handed_over = sync_interval(0, empty=4, busy=1, late=0)
+    handed_over["idle_state_ns"] = -1
+    own = sync_interval(5, empty=3, busy=1, late=0)
+    own["idle_state_ns"][0, STATES.index("sleep")] = 3 * MS
+    part = stream_breakdowns(np.concatenate([handed_over, own]))[0].idle
     assert part.unknown_ns == 4 * MS
     assert part.clock("sleep") == 3 * MS
 
 
-def test_incomplete_epochs_are_counted() -> None:
-    epochs = np.concatenate(
-        [epoch(0, empty=0, busy=1, late=0, flags=int(EpochFlag.INCOMPLETE)), epoch(1, empty=0, busy=1, late=0)]
+def test_incomplete_sync_intervals_are_counted() -> None:
+    sync_intervals = np.concatenate(
+        [
+            sync_interval(0, empty=0, busy=1, late=0, flags=int(SyncIntervalFlag.INCOMPLETE)),
+            sync_interval(1, empty=0, busy=1, late=0),
+        ]
     )
-    assert lane_accounts(epochs)[0].incomplete == 1
+    assert stream_breakdowns(sync_intervals)[0].incomplete == 1
 
 
 def test_late_pickup_keeps_its_bounds() -> None:
-    polled = epoch(0, empty=0, busy=4, late=2)
-    polled["r_low_ns"] -= MS
-    polled["r_high_ns"] += MS
-    account = lane_accounts(polled)[0]
-    assert (account.late_low_ns, account.late_ns, account.late_high_ns) == (MS, 2 * MS, 3 * MS)
+    polled = sync_interval(0, empty=0, busy=4, late=2)
+    polled["gpu_done_low_ns"] -= MS
+    polled["gpu_done_high_ns"] += MS
+    breakdown = stream_breakdowns(polled)[0]
+    assert (breakdown.return_delay_low_ns, breakdown.return_delay_ns, breakdown.return_delay_high_ns) == (
+        MS,
+        2 * MS,
+        3 * MS,
+    )
 
 
-def test_nothing_recorded_is_no_account() -> None:
-    assert lane_accounts(np.zeros(0, EPOCH_DTYPE)) == []
+def test_nothing_recorded_is_no_breakdown() -> None:
+    assert stream_breakdowns(np.zeros(0, SYNC_INTERVAL_DTYPE)) == []

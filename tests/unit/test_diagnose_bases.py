@@ -9,7 +9,7 @@ import pytest
 
 from ingero.demo.scene import Actor, Scene, Step
 from ingero.diagnose.changes import ChangeKind
-from ingero.diagnose.model import HIGH_RATIO, Diagnosis, FindingKind, Incident, Severity, Victim
+from ingero.diagnose.model import HIGH_RATIO, Affected, Diagnosis, FindingKind, Incident, Severity
 from ingero.diagnose.tracking import IncidentTracker
 from ingero.ops import IoOp
 from ingero.store.records import Window
@@ -23,7 +23,7 @@ DISK = 8 << 20
 def starving(folder: Path, *, late_ms: float = 0.0, storm_ms: float = STORM_MS) -> Diagnosis:
     """A loop that always waits for a worker that computes; from QUIET_S on it reads from a busy disk, too.
 
-    late_ms: instead of the disk, a hog takes the CPU at the end of each drain.
+    late_ms: instead of the disk, a hog takes the CPU at the end of each sync.
     """
     with Scene(folder / "scene.db", seconds=LENGTH_S) as scene:
         trainer = scene.process(100, "python")
@@ -42,8 +42,8 @@ def _wait_for(
     scene: Scene, trainer: Actor, worker: Actor, begin_s: float, end_s: float, *, disk_ms: float = 0, late_ms: float = 0
 ) -> None:
     wait_ms = BASE_MS + disk_ms
-    drain = {"runq": late_ms} if late_ms else {}
-    step = Step(empty_ms=0.3 + wait_ms, empty={"sleep": wait_ms}, late_ms=0.05 + late_ms, drain=drain)
+    sync = {"runq": late_ms} if late_ms else {}
+    step = Step(empty_ms=0.3 + wait_ms, empty={"sleep": wait_ms}, late_ms=0.05 + late_ms, sync=sync)
     for begin, _, _ in scene.train(trainer, begin_s, end_s, step):
         scene.off_cpu(trainer, begin, begin + wait_ms / 1e3, "sleep", waker=worker)
         if disk_ms:
@@ -76,7 +76,7 @@ def test_a_disk_that_makes_a_slow_worker_slower_is_one_incident_that_says_so(tmp
     assert incident.evidence["at best lost to"] == "data-starvation"
     share = incident.evidence["at best lost to data-starvation (ratio)"]
     assert share == pytest.approx(BASE_MS / (6.05 + 0.3 + BASE_MS), rel=0.1)
-    assert "24 % of its time is lost to data-starvation even at its best" in incident.summary
+    assert "24% of its time is lost to data-starvation even at its best" in incident.summary
 
 
 def test_ranks_that_lose_together_tell_what_is_lost_at_best_once(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_ranks_that_lose_together_tell_what_is_lost_at_best_once(tmp_path: Path)
             _wait_for(scene, trainer, worker, 0, QUIET_S)
             _wait_for(scene, trainer, worker, QUIET_S, LENGTH_S, disk_ms=storm_ms)
     (incident,) = diagnosed_file(tmp_path / "scene.db").incidents
-    assert (incident.cause, [one.pid for one in incident.victims]) == ("block-io", [100, 200])
+    assert (incident.cause, [one.pid for one in incident.affected]) == ("block-io", [100, 200])
     assert incident.evidence["at best lost to"] == "data-starvation"
 
 
@@ -109,11 +109,11 @@ def test_an_incident_of_another_kind_leaves_the_bottleneck_its_own(tmp_path: Pat
 
 
 def test_two_losses_without_an_owner_are_not_one_trouble(tmp_path: Path) -> None:
-    """Nobody is known to take the CPU at the end of each drain, and later nothing says what is computed before it."""
+    """Nobody is known to take the CPU at the end of each sync, and later nothing says what is computed before it."""
     with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
         trainer = scene.process(100, "python")
-        scene.train(trainer, 0, QUIET_S, Step(late_ms=1.25, drain={"runq": 1.2}))
-        scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=4.5, late_ms=1.25, drain={"runq": 1.2}))
+        scene.train(trainer, 0, QUIET_S, Step(late_ms=1.25, sync={"runq": 1.2}))
+        scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=4.5, late_ms=1.25, sync={"runq": 1.2}))
     found = diagnosed_file(tmp_path / "scene.db").incidents
     assert {one.cause for one in found} == {"unexplained"}
     assert {one.kind for one in found} == {FindingKind.INCIDENT, FindingKind.BOTTLENECK}
@@ -123,7 +123,7 @@ def incident(cause: str, kind: FindingKind, **evidence: str) -> Incident:
     return Incident(
         number=0, cause=cause, resource="r", root="100", kind=kind, severity=Severity.LOW, start_ns=0, end_ns=SECOND_NS,
         lost_ns=SECOND_NS, lost_ratio=0.2, explained_ratio=1.0, peak_ratio=0.2, summary="", evidence=evidence,
-        victims=(Victim(process=1, pid=100, name="python"),),
+        affected=(Affected(process=1, pid=100, name="python"),),
     )  # fmt: skip
 
 

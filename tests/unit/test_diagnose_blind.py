@@ -27,16 +27,16 @@ COARSER: Mapping[str, set[str]] = {
     "block-io": {"data-starvation"},
     "cpu-steal": {"gpu-slower"},  # without the seconds of CPUs nothing tells that there is a hypervisor
     "gpu-memory-fragmentation": {"gpu-out-of-memory", "allocator-retry"},
-    "gpu-shared": {"gpu-slower"},
+    "gpu-contention": {"gpu-slower"},
     "gpu-throttled": {"gpu-slower"},
     "io-throttled": {"block-io"},  # without the limit only the disk is seen
     "kv-cache-pressure": {"allocator-retry", "allocation-churn"},
     "memcpy-bound": {"gpu-slower"},  # a recorder gives copies up with what else enqueues, and then no GPU is judged
     "memory-pressure": {"block-io", "data-starvation"},
-    "nccl-hang": {"call-in-flight"},
-    "nccl-mismatch": {"call-in-flight"},
+    "nccl-hang": {"hung-call"},
+    "nccl-mismatch": {"hung-call"},
     "nccl-straggler": {"cpu-throttled"},
-    "network-file-wait": {"data-starvation"},
+    "network-filesystem-wait": {"data-starvation"},
     "network-retransmit": {"data-starvation"},
     "noisy-neighbor": {"cpu-contention"},
     "pcie-link": {"gpu-slower"},
@@ -48,7 +48,7 @@ COARSER: Mapping[str, set[str]] = {
 def test_nothing_is_claimed_that_could_not_be_seen(rule: Rule, tmp_path: Path) -> None:
     path = recording_of(rule, tmp_path)
     found = set(causes(diagnosed_file(path)))
-    for name in sorted({*rule.needs, *rule.wants} - {"epochs"}):
+    for name in sorted({*rule.needs, *rule.wants} - {"sync_intervals"}):
         diagnosis = diagnosed_file(without(path, name))
         claimed = set(causes(diagnosis))
         listed = {one.cause for one in diagnosis.not_evaluated}

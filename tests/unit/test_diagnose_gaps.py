@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ingero import given_up
-from ingero.capture.rungs import TEXTS, Rung
+from ingero.capture.levels import TEXTS, Level
 from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
 from ingero.diagnose.blind_spots import unseen
 from ingero.diagnose.evidence import Evidence
@@ -20,13 +20,13 @@ from ingero.serve.findings_json import diagnosis_json
 from ingero.serve.findings_text import headline, not_looked_at_lines
 from ingero.store import tables
 from ingero.store.reader import open_reader
-from ingero.store.records import GovernorStep, Window
+from ingero.store.records import OverheadLevel, Window
 from ingero.store.spans import joined
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
 
 Script = Callable[[Scene, Actor], None]
 SLOW = {"cudaLaunchKernel": (80.0, 0.1), "cudaStreamSynchronize": (1.0, 0.1)}
-OFF = "launches are not traced: epochs are not comparable"  # as earlier versions wrote it
+OFF = "launches are not traced: sync intervals are not comparable"  # as earlier versions wrote it
 UNSEEN = given_up.LAUNCHES_OFF.text
 NO_STACKS = given_up.STACKS_OFF.text
 
@@ -34,7 +34,9 @@ NO_STACKS = given_up.STACKS_OFF.text
 def governed(scene: Scene, *steps: tuple[float, str]) -> None:
     """From these seconds on these sentences say what is given up; everything is traced at the start."""
     for at_s, text in ((0.0, ""), *steps):
-        scene.append(tables.GOVERNOR, time_ns=scene.at(at_s), rung=int(bool(text)), not_traced=text, reason="too many")
+        scene.append(
+            tables.OVERHEAD_LIMITER, time_ns=scene.at(at_s), level=int(bool(text)), not_traced=text, reason="too many"
+        )
 
 
 def without(folder: Path, *steps: tuple[float, str], script: Script | None = None) -> Diagnosis:
@@ -48,12 +50,12 @@ def without(folder: Path, *steps: tuple[float, str], script: Script | None = Non
     return diagnosed(folder, play)
 
 
-def stretches(diagnosis: Diagnosis) -> dict[str, list[tuple[float, float]]]:
+def time_ranges(diagnosis: Diagnosis) -> dict[str, list[tuple[float, float]]]:
     """By cause: seconds from when to when it is not evaluated."""
     return {
-        one.cause: [((part.begin_ns - BEGIN_NS) / 1e9, (part.end_ns - BEGIN_NS) / 1e9) for part in one.stretches]
+        one.cause: [((part.begin_ns - BEGIN_NS) / 1e9, (part.end_ns - BEGIN_NS) / 1e9) for part in one.time_ranges]
         for one in diagnosis.not_evaluated
-        if one.stretches
+        if one.time_ranges
     }
 
 
@@ -62,20 +64,20 @@ def slow_launches(scene: Scene, trainer: Actor) -> None:
 
 
 def hogged(scene: Scene, trainer: Actor) -> None:
-    steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=2.05, drain={"runq": 2.0}))
+    steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=2.05, sync={"runq": 2.0}))
     for second in range(int(QUIET_S), int(LENGTH_S)):
         scene.took(trainer, 900, "hog", second, 2.0 * sum(int(end) == second for _, _, end in steps))
 
 
 def test_where_everything_was_traced_nothing_is_listed(tmp_path: Path) -> None:
     diagnosis = without(tmp_path)
-    assert stretches(diagnosis) == {}
+    assert time_ranges(diagnosis) == {}
     assert headline(diagnosis) == "No incident found."
 
 
 def test_every_cause_that_needs_steps_is_not_evaluated_where_earlier_versions_had_none(tmp_path: Path) -> None:
-    found = stretches(without(tmp_path, (2, OFF), (4, "")))
-    need = {rule.cause for rule in all_rules() if "epochs" in rule.needs}
+    found = time_ranges(without(tmp_path, (2, OFF), (4, "")))
+    need = {rule.cause for rule in all_rules() if "sync_intervals" in rule.needs}
     assert need <= set(found)
     assert {tuple(parts) for parts in found.values()} == {((2.0, 4.0),)}
     assert "cgroup-oom" not in found
@@ -87,20 +89,20 @@ def test_every_cause_that_needs_steps_is_not_evaluated_where_earlier_versions_ha
         (given_up.MEMORY_OFF.text, {"allocation-churn", "allocator-retry", "gpu-memory-leak"}, {"launch-bound", "gil"}),
         (
             UNSEEN,
-            {"launch-bound", "hidden-synchronisation", "gpu-slower"},
+            {"launch-bound", "unexpected-sync", "gpu-slower"},
             {"cpu-contention", "gil", "data-starvation"},
         ),
         (given_up.COPIES_OFF.text, {"memcpy-bound", "gpu-slower"}, {"cpu-contention", "launch-bound"}),
         (given_up.LAUNCHES_COUNTED.text, {"launch-bound", "cold-start"}, {"allocation-churn", "cpu-contention"}),
         (NO_STACKS, {"garbage-collection", "lock-contention", "host-bound"}, {"launch-bound", "cpu-contention"}),
-        (TEXTS[Rung.LAUNCHES_AT_DRIVER], set(), {"launch-bound", "cpu-contention"}),
+        (TEXTS[Level.LAUNCHES_AT_DRIVER], set(), {"launch-bound", "cpu-contention"}),
     ],
     ids=["memory", "launches", "copies", "launches counted", "stacks", "launches at the driver"],
 )
 def test_only_the_causes_that_need_what_was_given_up_are_listed(
     tmp_path: Path, text: str, silenced: set[str], seen: set[str]
 ) -> None:
-    found = set(stretches(without(tmp_path, (3, text), (5, ""))))
+    found = set(time_ranges(without(tmp_path, (3, text), (5, ""))))
     assert silenced <= found
     assert not seen & found
 
@@ -123,12 +125,14 @@ def test_of_a_process_that_began_later_nothing_was_missed(tmp_path: Path) -> Non
 
 def test_text_and_json_say_from_when_to_when(tmp_path: Path) -> None:
     diagnosis = without(tmp_path, (2, OFF), (4, ""), (7, OFF), (8, ""))
-    lines = [line for line in not_looked_at_lines(diagnosis) if "(launches are not traced: epochs are not" in line]
+    lines = [
+        line for line in not_looked_at_lines(diagnosis) if "(launches are not traced: sync intervals are not" in line
+    ]
     assert len(lines) == 1
-    assert lines[0].endswith(", 3.00 s in 2 stretches)")
+    assert lines[0].endswith(", 3.00 s in 2 time ranges)")
     told = json.loads(json.dumps(diagnosis_json(diagnosis)))["not_evaluated"]
     (gil,) = (one for one in told if one["cause"] == "gil")
-    assert [(one["begin_ns"] - BEGIN_NS, one["duration_ns"]) for one in gil["stretches"]] == [
+    assert [(one["begin_ns"] - BEGIN_NS, one["duration_ns"]) for one in gil["time_ranges"]] == [
         (2_000_000_000, 2_000_000_000),
         (7_000_000_000, 1_000_000_000),
     ]
@@ -137,7 +141,7 @@ def test_text_and_json_say_from_when_to_when(tmp_path: Path) -> None:
 def test_a_cause_that_was_found_at_another_time_stays_listed_for_this_one(tmp_path: Path) -> None:
     diagnosis = without(tmp_path, (2, OFF), (3, ""), script=hogged)
     assert causes(diagnosis) == ["cpu-contention"]
-    assert stretches(diagnosis)["cpu-contention"] == [(2.0, 3.0)]
+    assert time_ranges(diagnosis)["cpu-contention"] == [(2.0, 3.0)]
 
 
 def test_a_cause_whose_evidence_was_given_up_while_time_was_lost_is_not_claimed(tmp_path: Path) -> None:
@@ -157,7 +161,7 @@ def test_a_loss_may_be_only_what_was_given_up_at_its_own_time(tmp_path: Path) ->
     window = without(tmp_path, (1, memory), (2, launches), (3, "")).window
     case = Window(begin_ns=BEGIN_NS + 2_200_000_000, end_ns=BEGIN_NS + 2_800_000_000)
     with open_reader(tmp_path / "scene.db") as reader:
-        reasons = unseen(Evidence(reader, window), all_rules(), Part.EMPTY, [case])
+        reasons = unseen(Evidence(reader, window), all_rules(), Part.IDLE, [case])
     assert launches in reasons
     assert memory not in reasons
 
@@ -165,23 +169,23 @@ def test_a_loss_may_be_only_what_was_given_up_at_its_own_time(tmp_path: Path) ->
 def test_a_short_trial_in_between_takes_no_finding_away(tmp_path: Path) -> None:
     diagnosis = without(tmp_path, (8, given_up.LAUNCHES_COUNTED.text), (8.75, ""), script=slow_launches)
     assert causes(diagnosis) == ["launch-bound"]
-    assert stretches(diagnosis)["launch-bound"] == [(8.0, 8.75)]
+    assert time_ranges(diagnosis)["launch-bound"] == [(8.0, 8.75)]
 
 
 def test_what_an_earlier_recording_gave_up_ended_with_it() -> None:
     """It ended before the window, so that it is not among the sessions that touch it."""
-    last = GovernorStep(
-        session=1, time_ns=5, rung=6, level=0, not_traced=OFF, reason="", overhead_ratio=0.0, agent_cpu_ratio=0.0
+    last = OverheadLevel(
+        session=1, time_ns=5, level=6, level=0, not_traced=OFF, reason="", overhead_ratio=0.0, agent_cpu_ratio=0.0
     )
-    assert Gaps([last], [], Window(begin_ns=100, end_ns=200)).of(("epochs",)) == {}
+    assert Gaps([last], [], Window(begin_ns=100, end_ns=200)).of(("sync_intervals",)) == {}
 
 
-def test_stretches_that_touch_are_one() -> None:
+def test_time_ranges_that_touch_are_one() -> None:
     parts = [Window(begin_ns=5, end_ns=9), Window(begin_ns=1, end_ns=3), Window(begin_ns=3, end_ns=6)]
     assert joined(parts) == (Window(begin_ns=1, end_ns=9),)
 
 
-def test_every_sentence_of_the_governor_says_which_evidence_it_costs() -> None:
+def test_every_sentence_of_the_overhead_limiter_says_which_evidence_it_costs() -> None:
     assert set(given_up.EVIDENCE) >= {*TEXTS.values(), NO_STACKS}
     names = {name for rule in all_rules() for name in (*rule.needs, *rule.wants)}
     assert set().union(*given_up.EVIDENCE.values()) <= names

@@ -11,7 +11,7 @@ from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
 from ingero.demo.step_scene import RepeatedStep, add_steps
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.gpu_idle import GpuIdle, gpu_idle
-from ingero.events import EpochFlag
+from ingero.events import SyncIntervalFlag
 from ingero.store import tables
 from ingero.store.reader import open_reader
 from ingero.store.records import Window
@@ -29,7 +29,7 @@ MARK_GAP_S = 0.004
 def known(path: Path) -> GpuIdle:
     with open_reader(path) as reader:
         evidence = Evidence(reader, ALL)
-        return gpu_idle(evidence, evidence.processes[next(iter(evidence.lanes))])
+        return gpu_idle(evidence, evidence.processes[next(iter(evidence.gpu_streams))])
 
 
 def of_syncs(folder: Path, step: Step = SYNCED, *, percent: int | None = None) -> GpuIdle:
@@ -74,8 +74,12 @@ def test_bounds_that_meet_are_one_figure(tmp_path: Path) -> None:
     assert found.words == "GPU idle 40% of the time (by sync intervals)"
 
 
-@pytest.mark.parametrize("flag", [EpochFlag.PARTIAL, EpochFlag.FIRST_UNKNOWN | EpochFlag.ENQUEUES_UNSEEN])
-def test_nothing_is_idle_for_certain_where_other_work_may_have_been_queued(tmp_path: Path, flag: EpochFlag) -> None:
+@pytest.mark.parametrize(
+    "flag", [SyncIntervalFlag.PARTIAL, SyncIntervalFlag.FIRST_UNKNOWN | SyncIntervalFlag.ENQUEUES_UNSEEN]
+)
+def test_nothing_is_idle_for_certain_where_other_work_may_have_been_queued(
+    tmp_path: Path, flag: SyncIntervalFlag
+) -> None:
     path = tmp_path / "scene.db"
     with Scene(path, seconds=SECONDS) as scene:
         trainer = scene.process(100, "python")
@@ -87,7 +91,7 @@ def test_nothing_is_idle_for_certain_where_other_work_may_have_been_queued(tmp_p
 
 
 def test_a_time_that_starts_with_the_end_of_another_interval_counts_only_if_that_one_is_known(tmp_path: Path) -> None:
-    """The first interval of a lane says when the stream was done, but not that it was empty before its launches."""
+    """The first interval of a stream says when the stream was done, but not that it was empty before its launches."""
     path = tmp_path / "scene.db"
     with Scene(path, seconds=SECONDS) as scene:
         trainer = scene.process(100, "python")

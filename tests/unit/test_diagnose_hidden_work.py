@@ -11,12 +11,12 @@ from ingero.diagnose.model import Diagnosis, FindingKind
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed_file
 
 USUAL = Step()  # 6.55 ms
-SLOWER = Step(busy_ms=9)  # 9.55 ms: the device
+SLOWER = Step(busy_ms=9)  # 9.55 ms: the GPU
 STORAGE = (("/srv/job/images.py", 29, "wait_for_storage"), ("/srv/job/images.py", 20, "__getitem__"))
 
 
 def slow_device(folder: Path, worker_ms: float, *, usual_ms: float = 2.5, name: str = "pt_data_worker") -> Diagnosis:
-    """The device becomes slower; a worker is busy so long for each step, usually on a CPU, then asleep on a timer."""
+    """The GPU becomes slower; a worker is busy so long for each step, usually on a CPU, then asleep on a timer."""
     path = folder / "scene.db"
     with Scene(path, seconds=LENGTH_S) as scene:
         trainer = scene.process(100, "python")

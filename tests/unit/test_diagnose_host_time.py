@@ -12,7 +12,7 @@ from ingero.diagnose.host_time import is_more
     ("count", "usual", "scale", "expected"),
     [
         (9, 0, 1.2, True),
-        (8, 1, 1.2, False),  # of a labelled run: nothing had changed
+        (8, 1, 1.2, False),  # of a labeled run: nothing had changed
         (11, 1, 1.7, False),  # of another
         (45, 2, 3.8, True),
         (20, 0, 3.8, True),

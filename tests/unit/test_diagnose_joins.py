@@ -9,8 +9,8 @@ import pytest
 from ingero.diagnose.joins import joined
 from ingero.diagnose.model import Bucket, CodeLine, Culprit, Fact, Finding, Part
 
-RUN, RUNQ = Bucket(Part.EMPTY, "run"), Bucket(Part.EMPTY, "runq")
-IO, SLEEP = Bucket(Part.EMPTY, "io"), Bucket(Part.EMPTY, "sleep")
+RUN, RUNQ = Bucket(Part.IDLE, "run"), Bucket(Part.IDLE, "runq")
+IO, SLEEP = Bucket(Part.IDLE, "io"), Bucket(Part.IDLE, "sleep")
 
 
 def finding(cause: str, claims: dict[Bucket, int], line: CodeLine | None = None, **evidence: Fact) -> Finding:
@@ -47,7 +47,7 @@ def test_computing_elsewhere_is_an_incident_of_its_own() -> None:
 
 
 def test_launches_that_short_memory_slows_belong_to_it() -> None:
-    launches = Bucket(Part.ENQUEUE, "run")
+    launches = Bucket(Part.LAUNCH, "run")
     [one] = joined([finding("memory-pressure", {launches: 700}), finding("launch-bound", {launches: 300})])
     assert (one.cause, one.lost_ns) == ("memory-pressure", 1000)
 
@@ -74,8 +74,8 @@ def test_the_summary_says_all_that_was_lost() -> None:
 
 
 def test_what_is_only_part_of_a_cause_is_none_by_itself() -> None:
-    crowding = replace(finding("self-oversubscription", {RUNQ: 300}), is_whole=False)
-    [one] = joined([crowding, finding("gil", {SLEEP: 900})])
+    contention = replace(finding("self-oversubscription", {RUNQ: 300}), is_whole=False)
+    [one] = joined([contention, finding("gil", {SLEEP: 900})])
     assert (one.cause, one.lost_ns, one.is_whole) == ("gil", 1200, True)
 
 
@@ -93,7 +93,7 @@ def test_data_that_are_late_for_another_reason_are_an_incident_of_their_own() ->
     ],
     ids=lambda one: one.cause,
 )
-def test_crowding_belongs_to_the_work_that_it_is_for(work: Finding) -> None:
+def test_contention_belongs_to_the_work_that_it_is_for(work: Finding) -> None:
     [one] = joined([finding("self-oversubscription", {RUNQ: 300}), work])
     assert (one.cause, one.lost_ns) == (work.cause, 1200)
 
@@ -106,12 +106,14 @@ def test_crowding_belongs_to_the_work_that_it_is_for(work: Finding) -> None:
         (100, "hog", ["self-oversubscription", "gil"]),
     ],
 )
-def test_crowding_by_the_thread_that_holds_the_interpreter_lock_is_of_it(
+def test_contention_by_the_thread_that_holds_the_interpreter_lock_is_of_it(
     held_ns: int, holder: str, causes: list[str]
 ) -> None:
-    crowding = replace(finding("self-oversubscription", {RUNQ: 900}), culprits=(took("hog", 700), took("worker", 200)))
+    contention = replace(
+        finding("self-oversubscription", {RUNQ: 900}), culprits=(took("hog", 700), took("worker", 200))
+    )
     held = replace(finding("gil", {SLEEP: held_ns}), culprits=(took(holder, held_ns),))
-    found = joined([crowding, held])
+    found = joined([contention, held])
     assert [one.cause for one in found] == causes
     assert sum(one.lost_ns for one in found) == 900 + held_ns
 
@@ -120,11 +122,11 @@ def test_crowding_by_the_thread_that_holds_the_interpreter_lock_is_of_it(
     "other",
     [
         finding("data-starvation", {SLEEP: 900}, **{"worker was": "disk"}),
-        finding("gpu-throttled", {Bucket(Part.DEVICE, "device"): 900}),
+        finding("gpu-throttled", {Bucket(Part.GPU, "device"): 900}),
         finding("host-bound", {RUN: 200}),
     ],
     ids=["a worker that waits", "a slow device", "less work than crowding"],
 )
-def test_crowding_without_such_work_is_an_incident_of_its_own(other: Finding) -> None:
+def test_contention_without_such_work_is_an_incident_of_its_own(other: Finding) -> None:
     both = [finding("self-oversubscription", {RUNQ: 300}), other]
     assert joined(both) == both

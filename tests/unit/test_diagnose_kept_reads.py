@@ -1,4 +1,4 @@
-"""Whole epochs are read once per look, and what no look asks for any more is let go."""
+"""Whole sync intervals are read once per look, and what no look asks for any more is let go."""
 
 from __future__ import annotations
 

@@ -16,36 +16,40 @@ from ingero.demo.step_scene import RepeatedStep, add_steps
 from ingero.diagnose.leads import awaited, leads
 from ingero.diagnose.model import Diagnosis, FindingKind
 from ingero.diagnose.pacing import Lead, PacedBy
-from ingero.events import EpochFlag
+from ingero.events import SyncIntervalFlag
 from ingero.store import tables
-from ingero.store.arrays import LANE_DTYPE
-from ingero.store.lanes import Lane
+from ingero.store.arrays import GPU_STREAM_DTYPE
+from ingero.store.gpu_streams import Lane
 from tests.unit.rules.golden import LENGTH_S, causes, diagnosed_file
 
 MS_NS = 1_000_000
 STEPS = 100  # of which the last waits
 OWN_MS, AHEAD_MS = 5.0, 43.0  # of a wait: for the step's own work; for that of six more
 
-AHEAD = RepeatedStep(host_ms=6.4, host={"sleep": 4.0}, flags=EpochFlag.UNTIMED)  # asleep in launches on a full queue
-STARVED = RepeatedStep(host_ms=8.4, host={"sleep": 6.0}, flags=EpochFlag.UNTIMED)  # asleep until a batch is there
+AHEAD = RepeatedStep(
+    host_ms=6.4, host={"sleep": 4.0}, flags=SyncIntervalFlag.UNTIMED
+)  # asleep in launches on a full queue
+STARVED = RepeatedStep(
+    host_ms=8.4, host={"sleep": 6.0}, flags=SyncIntervalFlag.UNTIMED
+)  # asleep until a batch is there
 
 
 def intervals(*ends_and_waits_ms: tuple[float, float]) -> np.ndarray:
-    waits = np.zeros(len(ends_and_waits_ms), LANE_DTYPE)
+    waits = np.zeros(len(ends_and_waits_ms), GPU_STREAM_DTYPE)
     begin_ns = 0
     for wait, (end_ms, waited_ms) in zip(waits, ends_and_waits_ms, strict=True):
-        wait["a_ns"], wait["r_ns"], wait["b_ns"] = begin_ns, end_ms * MS_NS, end_ms * MS_NS
-        wait["s_ns"] = wait["r_ns"] - waited_ms * MS_NS
-        wait["x_ns"] = wait["r_ns"] - wait["a_ns"]  # since its first launch, which is seen here
-        begin_ns = int(wait["b_ns"])
+        wait["prev_sync_end_ns"], wait["gpu_done_ns"], wait["sync_end_ns"] = begin_ns, end_ms * MS_NS, end_ms * MS_NS
+        wait["sync_start_ns"] = wait["gpu_done_ns"] - waited_ms * MS_NS
+        wait["busy_ns"] = wait["gpu_done_ns"] - wait["prev_sync_end_ns"]  # since its first launch, which is seen here
+        begin_ns = int(wait["sync_end_ns"])
     return waits
 
 
 def steps_of(ms: float, count: int) -> np.ndarray:
-    steps = np.zeros(count, LANE_DTYPE)
-    steps["b_ns"] = (np.arange(count) + 1) * int(ms * MS_NS)
-    steps["a_ns"] = steps["b_ns"] - int(ms * MS_NS)
-    steps["flags"] = int(EpochFlag.UNTIMED)
+    steps = np.zeros(count, GPU_STREAM_DTYPE)
+    steps["sync_end_ns"] = (np.arange(count) + 1) * int(ms * MS_NS)
+    steps["prev_sync_end_ns"] = steps["sync_end_ns"] - int(ms * MS_NS)
+    steps["flags"] = int(SyncIntervalFlag.UNTIMED)
     return steps
 
 
@@ -75,9 +79,9 @@ def test_between_a_host_that_was_not_ahead_and_one_that_is_both_may_have_been() 
 
 def test_where_steps_wait_themselves_each_tells_of_itself() -> None:
     steps = steps_of(10, 30)
-    steps["x_ns"] = 6 * MS_NS  # in the copy of the batch
-    steps["x_ns"][10], steps["b_ns"][10:] = 5 * MS_NS, steps["b_ns"][10:] + 200 * MS_NS  # it came late
-    steps["a_ns"][11:] += 200 * MS_NS
+    steps["busy_ns"] = 6 * MS_NS  # in the copy of the batch
+    steps["busy_ns"][10], steps["sync_end_ns"][10:] = 5 * MS_NS, steps["sync_end_ns"][10:] + 200 * MS_NS  # it came late
+    steps["prev_sync_end_ns"][11:] += 200 * MS_NS
     rare = intervals((310, 60))
     assert leads(steps, rare).of(steps).tolist() == [Lead.GPU] * 10 + [Lead.HOST] + [Lead.GPU] * 19
 
@@ -90,17 +94,19 @@ def test_without_a_wait_nothing_is_known() -> None:
 
 
 def test_the_stream_that_is_waited_for_longest_counts() -> None:
-    copies = Lane(process=1, pid=7, device=0, stream=5, epochs=intervals(*((10.0 * at, 0.1) for at in range(1, 100))))
-    computes = Lane(process=1, pid=7, device=0, stream=0, epochs=intervals((990.0, 60.0)))
-    assert awaited([copies, computes], 1).tolist() == computes.epochs.tolist()
-    computes.epochs["flags"] = int(EpochFlag.PARTIAL)
+    copies = Lane(
+        process=1, pid=7, device=0, stream=5, sync_intervals=intervals(*((10.0 * at, 0.1) for at in range(1, 100)))
+    )
+    computes = Lane(process=1, pid=7, device=0, stream=0, sync_intervals=intervals((990.0, 60.0)))
+    assert awaited([copies, computes], 1).tolist() == computes.sync_intervals.tolist()
+    computes.sync_intervals["flags"] = int(SyncIntervalFlag.PARTIAL)
     assert not len(awaited([copies, computes], 1)), "others had work at its end"
 
 
 def add_turn(
     scene: Scene, trainer: Actor, at_s: float, step: RepeatedStep, waits_ms: float, stall: RepeatedStep | None = None
 ) -> float:
-    """STEPS steps, the last of which waits for its loss, and that wait's interval; answers when it is over, s.
+    """STEPS steps, the last of which waits for its lost time, and that wait's interval; answers when it is over, s.
 
     stall: what one in the middle is instead.
     """
@@ -120,14 +126,17 @@ def add_turn(
 def without_launches(path: Path) -> Iterator[tuple[Scene, Actor]]:
     """A recording of a trainer whose launches are not traced."""
     with Scene(path, seconds=LENGTH_S) as scene:
-        scene.append(tables.GOVERNOR, time_ns=scene.at(0), rung=6, not_traced=given_up.LAUNCHES_OFF.text, reason="many")
+        scene.append(
+            tables.OVERHEAD_LIMITER, time_ns=scene.at(0), level=6, not_traced=given_up.LAUNCHES_OFF.text, reason="many"
+        )
         yield scene, scene.process(100, "python")
 
 
 def looking_loop(folder: Path, *parts: tuple[RepeatedStep, float], hog_ms: float = 0) -> Diagnosis:
     """A trainer that looks at its loss each STEPS steps.
 
-    parts: equal stretches of such steps, and what the wait for the loss takes, ms. hog_ms: that a hog takes of a step.
+    parts: equal time ranges of such steps, and what the wait for the lost time takes, ms. hog_ms: that a hog takes of a
+    step.
     """
     path, at_s = folder / "scene.db", 0.0
     with without_launches(path) as (scene, trainer):
@@ -155,14 +164,14 @@ def test_a_host_that_is_never_ahead_sets_the_pace(tmp_path: Path) -> None:
 
 def test_what_a_host_sleeps_that_is_not_ahead_any_more_is_its_own(tmp_path: Path) -> None:
     (incident,) = looking_loop(tmp_path, (AHEAD, AHEAD_MS), (STARVED, OWN_MS)).incidents
-    assert incident.account["host.sleep"] > 0.9 * incident.lost_ns
+    assert incident.breakdown["host.sleep"] > 0.9 * incident.lost_ns
 
 
 def test_a_longer_turn_of_a_host_that_is_ahead_is_not_the_hosts(tmp_path: Path) -> None:
     slow = replace(AHEAD, host_ms=8.4, host={"sleep": 6.0})
     diagnosis = looking_loop(tmp_path, (AHEAD, AHEAD_MS), (slow, 60.0))
     assert causes(diagnosis) == ["unexplained"]
-    assert diagnosis.incidents[0].account["blocked.device"] > 0.99 * diagnosis.incidents[0].lost_ns
+    assert diagnosis.incidents[0].breakdown["blocked.gpu_execution"] > 0.99 * diagnosis.incidents[0].lost_ns
 
 
 def test_a_stop_longer_than_the_host_can_have_been_ahead_is_the_hosts(tmp_path: Path) -> None:
@@ -173,4 +182,4 @@ def test_a_stop_longer_than_the_host_can_have_been_ahead_is_the_hosts(tmp_path: 
             at_s = add_turn(scene, trainer, at_s, AHEAD, AHEAD_MS, stall if at_s > LENGTH_S / 2 else None)
     (incident,) = diagnosed_file(tmp_path / "scene.db").incidents
     assert incident.cause == "stopped"
-    assert incident.account["host.stopped"] == pytest.approx(stalls * (200 - AHEAD_MS) * MS_NS, rel=0.02)
+    assert incident.breakdown["host.stopped"] == pytest.approx(stalls * (200 - AHEAD_MS) * MS_NS, rel=0.02)

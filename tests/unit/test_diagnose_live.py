@@ -77,9 +77,9 @@ def test_a_call_that_is_open_as_a_second_ends_is_told_at_once(tmp_path: Path) ->
     with live(tmp_path) as recording:
         recording.seconds(8)
         recording.pause(1)
-        recording.open_drain(since_s=8.0, at_s=10.0015)
+        recording.open_sync(since_s=8.0, at_s=10.0015)
         recording.pause(1)
-        assert recording.told() == [("opened", "call-in-flight")]
+        assert recording.told() == [("opened", "hung-call")]
 
 
 def test_a_loss_without_an_owner_is_told_only_when_it_lasts(tmp_path: Path) -> None:
@@ -122,22 +122,22 @@ def test_a_slower_device_is_not_told_before_its_driver_has_said_why(tmp_path: Pa
 
 
 def test_a_device_that_a_stranger_shares_is_not_told_as_a_slower_one_first(tmp_path: Path) -> None:
-    def neighbour(scene: Scene, _trainer: Actor, second: int) -> None:
+    def neighbor(scene: Scene, _trainer: Actor, second: int) -> None:
         """The driver does not answer in the first second with the other."""
         if second == 8:
             return
         scene.gpu(second + 0.75, processes=((100, 1 << 30), *(((300, 1 << 30),) if second >= 8 else ())))
 
     with live(tmp_path) as recording:
-        recording.seconds(8, hog=neighbour)
-        recording.seconds(1, Step(busy_ms=18), hog=neighbour, is_looked_at=False)
-        recording.seconds(9, Step(busy_ms=18), hog=neighbour)
+        recording.seconds(8, hog=neighbor)
+        recording.seconds(1, Step(busy_ms=18), hog=neighbor, is_looked_at=False)
+        recording.seconds(9, Step(busy_ms=18), hog=neighbor)
         second, change = recording.changes[0]
-    assert (change.kind, change.incident.cause, second) == (ChangeKind.OPENED, "gpu-shared", 8 + 3)
+    assert (change.kind, change.incident.cause, second) == (ChangeKind.OPENED, "gpu-contention", 8 + 3)
 
 
 def test_a_stranger_that_took_the_cpu_before_it_came_to_the_device_is_not_told_as_a_slower_one(tmp_path: Path) -> None:
-    """As a program does that starts: the loss began before, with another cause."""
+    """As a program does that starts: the lost time began before, with another cause."""
 
     def starting(scene: Scene, trainer: Actor, second: int) -> None:
         """It starts for four seconds."""
@@ -150,7 +150,7 @@ def test_a_stranger_that_took_the_cpu_before_it_came_to_the_device_is_not_told_a
         recording.seconds(4, HOGGED, hog=starting)
         recording.seconds(9, Step(busy_ms=18), hog=starting)
         told = [cause for kind, cause in recording.told() if kind == "opened"]
-    assert told == ["cpu-contention", "gpu-shared"]
+    assert told == ["cpu-contention", "gpu-contention"]
 
 
 def test_a_request_for_memory_that_may_be_tried_again_is_not_told_yet(tmp_path: Path) -> None:

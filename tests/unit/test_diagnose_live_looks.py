@@ -103,16 +103,22 @@ def test_a_process_that_was_gone_at_once_is_no_case_while_recording(tmp_path: Pa
     assert [bool(cases) for cases in found] == [True, False]
 
 
-def test_of_thousands_of_epochs_a_second_as_many_are_looked_at_as_there_is_memory_for(
+def test_of_thousands_of_sync_intervals_a_second_as_many_are_looked_at_as_there_is_memory_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked_at: list[Evidence]
 ) -> None:
-    monkeypatch.setattr(live_module, "_MOST_EPOCHS", 2000)
+    monkeypatch.setattr(live_module, "_MOST_SYNC_INTERVALS", 2000)
     with live(tmp_path) as recording:
         recording.seconds(8)
         recording.seconds(40, HOGGED, hog=stress)
-        (epochs,) = (lane.epochs for lane in looked_at[-1].read_lanes())
+        (sync_intervals,) = (gpu_stream.sync_intervals for gpu_stream in looked_at[-1].read_gpu_streams())
         window = looked_at[-1].window
-        assert 1000 < ((epochs["b_ns"] >= window.begin_ns) & (epochs["b_ns"] < window.end_ns)).sum() <= 2000
+        assert (
+            1000
+            < (
+                (sync_intervals["sync_end_ns"] >= window.begin_ns) & (sync_intervals["sync_end_ns"] < window.end_ns)
+            ).sum()
+            <= 2000
+        )
         told = recording.told()
         assert told.count(("opened", "cpu-contention")) == 1
         assert "closed" not in [kind for kind, _ in told]
@@ -120,10 +126,10 @@ def test_of_thousands_of_epochs_a_second_as_many_are_looked_at_as_there_is_memor
         assert last.lost_ns == pytest.approx(40 * SECOND_NS * 2.45 / 10, rel=0.25)
 
 
-def test_a_look_after_a_pause_with_more_epochs_than_are_looked_at_sees_the_newest(
+def test_a_look_after_a_pause_with_more_sync_intervals_than_are_looked_at_sees_the_newest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked_at: list[Evidence]
 ) -> None:
-    monkeypatch.setattr(live_module, "_MOST_EPOCHS", 2000)
+    monkeypatch.setattr(live_module, "_MOST_SYNC_INTERVALS", 2000)
     with live(tmp_path) as recording:
         recording.seconds(2)
         for _ in range(3):
@@ -131,8 +137,8 @@ def test_a_look_after_a_pause_with_more_epochs_than_are_looked_at_sees_the_newes
             recording.seconds(1)
             window = looked_at[-1].window
             assert 10 * SECOND_NS < window.duration_ns < 30 * SECOND_NS
-            (epochs,) = (lane.epochs for lane in looked_at[-1].read_lanes())
-            assert len(epochs) < 9000, "the newest, and a reference; 27,000 ended in all"
+            (sync_intervals,) = (gpu_stream.sync_intervals for gpu_stream in looked_at[-1].read_gpu_streams())
+            assert len(sync_intervals) < 9000, "the newest, and a reference; 27,000 ended in all"
 
 
 def test_a_bottleneck_that_stays_is_looked_at_for_a_minute_however_long_it_has_been_open(
@@ -165,9 +171,9 @@ def looks_at_best(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_what_others_take_from_the_first_second_on_is_looked_at_each_second_until_it_is_told(
     tmp_path: Path, looks_at_best: list[int]
 ) -> None:
-    """It is told when it reaches a fifth, and 18 % of the first second may be 22 % of two."""
+    """It is told when it reaches a fifth, and 18% of the first second may be 22% of two."""
     with live(tmp_path) as recording:
-        recording.seconds(50, Step(late_ms=1.0, drain={"runq": 1.0, "sleep": 5.0}), hog=stress)
+        recording.seconds(50, Step(late_ms=1.0, sync={"runq": 1.0, "sleep": 5.0}), hog=stress)
     assert len(looks_at_best) == 31 + 1, "told after half a minute, and every ten seconds from then on"
 
 
@@ -185,9 +191,9 @@ def test_what_is_slow_at_best_is_looked_at_now_and_then_and_goes_on_meanwhile(
 def test_a_program_that_others_kept_from_running_before_the_recording_began_need_not_wait(
     tmp_path: Path, late_ms: float, second: int
 ) -> None:
-    """There is no best second to compare with; 27 % of its time are told when a second look sees them, too."""
+    """There is no best second to compare with; 27% of its time are told when a second look sees them, too."""
     with live(tmp_path) as recording:
-        recording.seconds(32, Step(late_ms=late_ms, drain={"runq": late_ms, "sleep": 5.0}), hog=stress)
+        recording.seconds(32, Step(late_ms=late_ms, sync={"runq": late_ms, "sleep": 5.0}), hog=stress)
         (opened,) = [(at, change.incident) for at, change in recording.changes if change.kind is ChangeKind.OPENED]
     assert (opened[0], opened[1].cause, opened[1].kind) == (second, "cpu-contention", FindingKind.BOTTLENECK)
 
@@ -195,7 +201,7 @@ def test_a_program_that_others_kept_from_running_before_the_recording_began_need
 def test_what_is_slow_at_best_goes_on_beside_an_incident_and_after_it(tmp_path: Path) -> None:
     with live(tmp_path) as recording:
         recording.seconds(33, WAITING)
-        recording.seconds(6, replace(WAITING, late_ms=2.5, drain={"runq": 2.5, "sleep": 5.0}), hog=stress)
+        recording.seconds(6, replace(WAITING, late_ms=2.5, sync={"runq": 2.5, "sleep": 5.0}), hog=stress)
         recording.seconds(22, WAITING)
         kinds = [(change.kind, change.incident.kind) for _, change in recording.changes]
     assert kinds[0] == (ChangeKind.OPENED, FindingKind.BOTTLENECK)
@@ -299,15 +305,15 @@ def questions(path: Path, processes: int, *, is_live: bool) -> int:
     return len(asked)
 
 
-def test_a_reference_in_many_short_stretches_is_asked_about_at_once(tmp_path: Path) -> None:
-    """Short steps with other work between them are stretches of their own; sums by the second are the same for all."""
-    few, many = (stretches_and_questions(tmp_path / f"{steps}.db", steps) for steps in (5, 25))
-    assert many[0] > 2 * few[0] > 40, "else it lies in few stretches"
+def test_a_reference_in_many_short_time_ranges_is_asked_about_at_once(tmp_path: Path) -> None:
+    """Short steps with other work between them are time ranges of their own; sums by the second are the same for all."""
+    few, many = (time_ranges_and_questions(tmp_path / f"{steps}.db", steps) for steps in (5, 25))
+    assert many[0] > 2 * few[0] > 40, "else it lies in few time ranges"
     assert many[1] < 2 * few[1]
 
 
-def stretches_and_questions(path: Path, steps: int) -> tuple[int, int]:
-    """In how many stretches a reference lies, and how many questions about sums and samples the diagnosis asks.
+def time_ranges_and_questions(path: Path, steps: int) -> tuple[int, int]:
+    """In how many time ranges a reference lies, and how many questions about sums and samples the diagnosis asks.
 
     steps: per second, ten seconds long; then others take the CPUs.
     """
@@ -322,14 +328,14 @@ def stretches_and_questions(path: Path, steps: int) -> tuple[int, int]:
         scene.flush()
         with open_reader(path) as reader:
             evidence = Evidence(reader, Window(begin_ns=BEGIN_NS, end_ns=BEGIN_NS + 20 * SECOND_NS))
-            stretches = max((len(case.baselines) for case in find_cases(evidence)), default=0)
+            time_ranges = max((len(case.baselines) for case in find_cases(evidence)), default=0)
             reader.connection.set_exec_trace(lambda *question: not asked.append(str(question)))  # type: ignore[func-returns-value]
             diagnose(reader, evidence.window)
-    sums = ("raw_culprits", "raw_clock_seconds", "raw_samples", "DISTINCT start_ns")
-    return stretches, sum(any(name in question for name in sums) for question in asked)
+    sums = ("raw_culprits", "raw_thread_state_seconds", "raw_stack_samples", "DISTINCT start_ns")
+    return time_ranges, sum(any(name in question for name in sums) for question in asked)
 
 
-def test_epochs_that_several_rules_ask_for_are_read_once(tmp_path: Path) -> None:
+def test_sync_intervals_that_several_rules_ask_for_are_read_once(tmp_path: Path) -> None:
     window = Window(begin_ns=BEGIN_NS, end_ns=BEGIN_NS + 2 * SECOND_NS)
     with Scene(tmp_path / "a.db", seconds=2) as scene:
         trainer = scene.process(100, "python")
@@ -337,9 +343,9 @@ def test_epochs_that_several_rules_ask_for_are_read_once(tmp_path: Path) -> None
         scene.flush()
         with open_reader(tmp_path / "a.db") as reader:
             evidence = Evidence(reader, window)
-            first = evidence.epochs(window, trainer.number)
+            first = evidence.sync_intervals(window, trainer.number)
             assert len(first) > 200
-            assert evidence.epochs(Window(begin_ns=BEGIN_NS, end_ns=window.end_ns), trainer.number) is first
+            assert evidence.sync_intervals(Window(begin_ns=BEGIN_NS, end_ns=window.end_ns), trainer.number) is first
 
 
 def serve(scene: Scene, trainer: Actor, second: int) -> None:

@@ -56,8 +56,8 @@ def said(diagnosis: Diagnosis, node: str = "") -> dict[str, Any]:
     incidents = [one for one in found["incidents"] if one["node"] == node]  # type: ignore[union-attr, index]
     for one in incidents:
         one["number"] = one["node"] = 0  # type: ignore[index, call-overload]
-        for victim in one["victims"]:  # type: ignore[union-attr, index]
-            victim["process"] = 0
+        for affected in one["affected"]:  # type: ignore[union-attr, index]
+            affected["process"] = 0
     verdicts = [one for one in found["verdicts"] if one["node"] == node]  # type: ignore[union-attr, index]
     for one in verdicts:
         one["process"] = one["node"] = 0  # type: ignore[index, call-overload]
@@ -92,7 +92,7 @@ def test_two_nodes_with_one_pid_and_name_and_two_faults_have_two_incidents(tmp_p
         write_node(path, f"node-{path.stem}", is_slow=path.stem != "c")
     merge(paths, tmp_path / "m.db")
     together = diagnosed(tmp_path / "m.db")
-    assert [(one.node, one.cause, one.victims[0].pid) for one in together.incidents] == [
+    assert [(one.node, one.cause, one.affected[0].pid) for one in together.incidents] == [
         ("node-a", "cpu-contention", PID),
         ("node-b", "cpu-contention", PID),
     ]
@@ -104,7 +104,7 @@ def test_two_nodes_with_one_pid_and_name_and_two_faults_have_two_incidents(tmp_p
     }
     alone = diagnosed(paths[0]).incidents[0]
     assert together.incidents[0].lost_ns == alone.lost_ns
-    assert together.incidents[0].account == alone.account
+    assert together.incidents[0].breakdown == alone.breakdown
 
 
 def test_what_cannot_be_evaluated_on_some_nodes_names_them(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_explain_json_has_the_node_of_each(samples: dict[str, Path]) -> None:
     assert [one["node"] for one in found["incidents"]] == [SLOW]
     assert [one["node"] for one in found["verdicts"]] == list(NODES)
     assert [one["node"] for one in found["per_process"]] == list(NODES)
-    assert [(one["node"], one["pid"]) for one in found["takers"]] == [(SLOW, 4711)]
+    assert [(one["node"], one["pid"]) for one in found["cpu_users"]] == [(SLOW, 4711)]
 
 
 def test_a_single_recording_says_no_node(samples: dict[str, Path]) -> None:
@@ -165,7 +165,7 @@ def test_stored_chains_are_told_by_node(tmp_path: Path) -> None:
 
 
 def test_query_export_and_the_library_answer_for_all_nodes(samples: dict[str, Path], tmp_path: Path) -> None:
-    sql = "SELECT node, count(DISTINCT process), count(*) FROM epochs GROUP BY node"
+    sql = "SELECT node, count(DISTINCT process), count(*) FROM sync_intervals GROUP BY node"
     rows = [json.loads(line) for line in run("query", "--json", "--db", str(samples[""]), sql).stdout.splitlines()]
     assert [row["node"] for row in rows] == list(NODES)
     assert [row["count(DISTINCT process)"] for row in rows] == [1, 1, 1]

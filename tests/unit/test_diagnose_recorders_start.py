@@ -8,18 +8,18 @@ import pytest
 
 from ingero.demo.scene import AGENT_PID, BEGIN_NS, Scene, Step
 from ingero.diagnose.live import LiveDiagnosis
-from ingero.events import CLOCKS
+from ingero.events import STATES
 from ingero.store import tables
 from ingero.store.reader import open_reader
 from tests.unit.rules.golden import LENGTH_S, causes, diagnosed_file
 
-A_LITTLE = Step(late_ms=1.0, drain={"runq": 1.0, "sleep": 5.0})  # 13 % of the time
-MUCH = Step(late_ms=2.5, drain={"runq": 2.5, "sleep": 5.0})  # 27 %
+A_LITTLE = Step(late_ms=1.0, sync={"runq": 1.0, "sleep": 5.0})  # 13% of the time
+MUCH = Step(late_ms=2.5, sync={"runq": 2.5, "sleep": 5.0})  # 27%
 NOBODYS = Step(empty_ms=1.5, empty={"sleep": 1.2})
 
 
 def slow_from_the_start(
-    folder: Path, *, until_s: float, step: Step = A_LITTLE, taker: tuple[int, str] = (900, "stress-ng")
+    folder: Path, *, until_s: float, step: Step = A_LITTLE, cpu_user: tuple[int, str] = (900, "stress-ng")
 ) -> Path:
     """A program older than the recording, and a hog that is there from its first second on."""
     path = folder / "start.db"
@@ -28,10 +28,10 @@ def slow_from_the_start(
         scene.train(trainer, 0, until_s, step)
         scene.train(trainer, until_s, LENGTH_S, Step())
         for second in range(int(LENGTH_S)):
-            if second < until_s and "runq" in step.drain:
-                scene.took(trainer, *taker, second, 300, switches=100)
-            clocks = {f"{name}_ns": 0 for name in CLOCKS}
-            scene.append(tables.CLOCK_SECONDS, start_ns=scene.at(second), process=trainer.number, **clocks)
+            if second < until_s and "runq" in step.sync:
+                scene.took(trainer, *cpu_user, second, 300, switches=100)
+            clocks = {f"{name}_ns": 0 for name in STATES}
+            scene.append(tables.THREAD_STATE_SECONDS, start_ns=scene.at(second), process=trainer.number, **clocks)
     return path
 
 
@@ -59,9 +59,9 @@ def test_what_begins_soon_after_the_start_has_its_own_begin(tmp_path: Path) -> N
         trainer = scene.process(100, "python")
         for begin_s, end_s, step in ((0, 2, A_LITTLE), (2, 5, Step()), (5, 8, A_LITTLE), (8, LENGTH_S, Step())):
             for _, _, end in scene.train(trainer, begin_s, end_s, step):
-                scene.took(trainer, 900, "stress-ng", int(end), step.drain.get("runq", 0.0))
-        clocks = {f"{name}_ns": 0 for name in CLOCKS}
-        scene.append(tables.CLOCK_SECONDS, start_ns=scene.at(0), process=trainer.number, **clocks)
+                scene.took(trainer, 900, "stress-ng", int(end), step.sync.get("runq", 0.0))
+        clocks = {f"{name}_ns": 0 for name in STATES}
+        scene.append(tables.THREAD_STATE_SECONDS, start_ns=scene.at(0), process=trainer.number, **clocks)
     (incident,) = diagnosed_file(path).incidents
     assert incident.start_ns == pytest.approx(BEGIN_NS + 5e9, abs=0.2e9)
     assert incident.lost_ratio == pytest.approx(1 / 8.5, rel=0.1)
@@ -72,7 +72,7 @@ def test_what_the_recorder_takes_counts_since_it_has_started(
     tmp_path: Path, until_s: float, expected: list[str]
 ) -> None:
     """Of 530 ms of the first four seconds 330 are of its start; of nine, most is not."""
-    path = slow_from_the_start(tmp_path, until_s=until_s, taker=(AGENT_PID, "ingero"))
+    path = slow_from_the_start(tmp_path, until_s=until_s, cpu_user=(AGENT_PID, "ingero"))
     assert causes(diagnosed_file(path)) == expected
 
 

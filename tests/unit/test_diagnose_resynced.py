@@ -14,7 +14,7 @@ from ingero.store.records import Window
 
 HEALTHY_S = 6.0
 WHOLE = Step()
-QUARTER = Step(empty_ms=0.16, enqueue_ms=0.3, busy_ms=1.5, launches=20, size_bytes=1 << 18)  # 4.4 % more each
+QUARTER = Step(empty_ms=0.16, enqueue_ms=0.3, busy_ms=1.5, launches=20, size_bytes=1 << 18)  # 4.4% more each
 
 
 def looked_at(folder: Path, lasts_s: float, healthy_again_s: float = 0.0) -> tuple[int, bool]:

@@ -83,14 +83,14 @@ def test_a_host_that_becomes_slower_than_the_gpu_loses_the_difference(tmp_path: 
     diagnosis = diagnosed(tmp_path / "scene.db", Logging(), Logging(host_ms=8.0))
     (incident,) = diagnosis.incidents
     assert incident.lost_ratio == pytest.approx(100.3 / 400.3, rel=0.05)
-    assert all(place.startswith("host") for place in incident.account)
+    assert all(place.startswith("host") for place in incident.breakdown)
 
 
 def test_a_slower_gpu_is_the_gpus_doing_though_only_the_look_grows(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path / "scene.db", Logging(), Logging(gpu_ms=8.0))
     (incident,) = diagnosis.incidents
     assert incident.lost_ratio == pytest.approx(2 / 8, rel=0.05)
-    assert set(incident.account) == {"blocked.device"}
+    assert set(incident.breakdown) == {"blocked.gpu_execution"}
 
 
 def test_a_hidden_change_beside_a_slower_gpu_is_not_the_hosts(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_hidden_change_beside_a_slower_gpu_is_not_the_hosts(tmp_path: Path) ->
     diagnosis = diagnosed(tmp_path / "scene.db", Logging(), Logging(host_ms=3.0, gpu_ms=8.0))
     (incident,) = diagnosis.incidents
     assert incident.lost_ratio == pytest.approx(2 / 8, rel=0.05)
-    assert set(incident.account) == {"blocked.device"}
+    assert set(incident.breakdown) == {"blocked.gpu_execution"}
 
 
 def test_steps_are_counted_one_by_one(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_host_bound_loop_that_logs_is_judged_step_by_step(tmp_path: Path) -> N
         run(scene, trainer, 0, LENGTH_S - 0.5, Logging(host_ms=6.0, gpu_ms=2.0))
     with open_reader(tmp_path / "scene.db") as reader:
         evidence = Evidence(reader, ALL)
-        lengths = np.diff(evidence.lanes[1]["b_ns"])
+        lengths = np.diff(evidence.gpu_streams[1]["sync_end_ns"])
         assert np.median(lengths) == pytest.approx(6e6, rel=0.05)
         assert set(evidence.paces[1].values()) == {PacedBy.HOST}
 
@@ -126,15 +126,15 @@ def test_whole_steps_are_joined_as_those_in_short(tmp_path: Path) -> None:
     diagnosed(tmp_path / "scene.db", Logging(), Logging())
     with open_reader(tmp_path / "scene.db") as reader:
         evidence = Evidence(reader, ALL)
-        lane = evidence.lanes[1]
-        part = Window(begin_ns=int(lane["b_ns"][3]), end_ns=int(lane["b_ns"][9]) + 1)
-        whole = evidence.epochs(part, 1)
-        apart = reader.steps(Window(begin_ns=int(lane["a_ns"][3]) + 1, end_ns=part.end_ns), process=1)
-    for name in ("a_ns", "b_ns", "x_ns", "e_ns", "launches", "class_key"):
-        assert (whole[name] == lane[name][3:10]).all(), name
+        gpu_stream = evidence.gpu_streams[1]
+        part = Window(begin_ns=int(gpu_stream["sync_end_ns"][3]), end_ns=int(gpu_stream["sync_end_ns"][9]) + 1)
+        whole = evidence.sync_intervals(part, 1)
+        apart = reader.steps(Window(begin_ns=int(gpu_stream["prev_sync_end_ns"][3]) + 1, end_ns=part.end_ns), process=1)
+    for name in ("prev_sync_end_ns", "sync_end_ns", "busy_ns", "idle_ns", "launches", "step_type"):
+        assert (whole[name] == gpu_stream[name][3:10]).all(), name
     assert len(apart) == 7 * 50
-    assert _clocks_ns(whole) == _clocks_ns(apart) == int((apart["b_ns"] - apart["a_ns"]).sum())
+    assert _clocks_ns(whole) == _clocks_ns(apart) == int((apart["sync_end_ns"] - apart["prev_sync_end_ns"]).sum())
 
 
 def _clocks_ns(steps: np.ndarray[Any, np.dtype[Any]]) -> int:
-    return sum(int(steps[f"{part}_clock_ns"].sum()) for part in ("empty", "enqueue", "drain"))
+    return sum(int(steps[f"{part}_state_ns"].sum()) for part in ("idle", "launch", "sync"))

@@ -13,7 +13,7 @@ from ingero.demo.step_scene import RepeatedStep, add_steps
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.model import Diagnosis, FindingKind
 from ingero.diagnose.pacing import PacedBy, paced_by
-from ingero.events import EpochFlag
+from ingero.events import SyncIntervalFlag
 from ingero.step_counts import How
 from ingero.store.reader import open_reader
 from ingero.store.records import Window
@@ -43,17 +43,17 @@ def verdict(diagnosis: Diagnosis) -> str:
         (HOST_BOUND, PacedBy.HOST),
         (GPU_BOUND, PacedBy.GPU),
         (RepeatedStep(host_ms=6.0, blocked={"sync": 1.0}), PacedBy.MIXED),
-        (RepeatedStep(flags=EpochFlag.UNTIMED), PacedBy.UNKNOWN),
-        (RepeatedStep(host_ms=3.0, blocked={"sync": 4.0}, flags=EpochFlag.UNTIMED), PacedBy.GPU),
+        (RepeatedStep(flags=SyncIntervalFlag.UNTIMED), PacedBy.UNKNOWN),
+        (RepeatedStep(host_ms=3.0, blocked={"sync": 4.0}, flags=SyncIntervalFlag.UNTIMED), PacedBy.GPU),
     ],
 )
 def test_the_share_of_blocked_time_tells_who_paces(tmp_path: Path, step: RepeatedStep, pace: PacedBy) -> None:
     with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
         add_steps(scene, scene.process(100, "python"), 0, 2, step)
     with open_reader(tmp_path / "scene.db") as reader:
-        (lane,) = reader.step_lanes(ALL)
-        assert paced_by(lane.epochs) is pace
-        assert paced_by(reader.steps(ALL, process=lane.process)) is pace
+        (gpu_stream,) = reader.step_gpu_streams(ALL)
+        assert paced_by(gpu_stream.sync_intervals) is pace
+        assert paced_by(reader.steps(ALL, process=gpu_stream.process)) is pace
 
 
 def test_clocks_of_a_step_add_up_to_it(tmp_path: Path) -> None:
@@ -61,10 +61,10 @@ def test_clocks_of_a_step_add_up_to_it(tmp_path: Path) -> None:
         add_steps(scene, scene.process(100, "python"), 0, 2, RepeatedStep(host={"runq": 1.0}, blocked={"copy": 2.0}))
     with open_reader(tmp_path / "scene.db") as reader:
         steps = reader.steps(ALL, process=1)
-    length = steps["b_ns"] - steps["a_ns"]
-    assert (steps["empty_clock_ns"].sum(axis=1) == steps["e_ns"]).all()
-    assert (steps["drain_clock_ns"].sum(axis=1) == steps["x_ns"]).all()
-    assert (steps["e_ns"] + steps["x_ns"] == length).all()
+    length = steps["sync_end_ns"] - steps["prev_sync_end_ns"]
+    assert (steps["idle_state_ns"].sum(axis=1) == steps["idle_ns"]).all()
+    assert (steps["sync_state_ns"].sum(axis=1) == steps["busy_ns"]).all()
+    assert (steps["idle_ns"] + steps["busy_ns"] == length).all()
 
 
 def test_steps_without_a_loss_say_who_paces_and_that_idle_is_not_known(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_host_that_waits_for_a_cpu_loses_that_time(tmp_path: Path) -> None:
     assert causes(diagnosis) == ["cpu-contention"]
     incident = diagnosis.incidents[0]
     assert incident.lost_ns == pytest.approx(2.0e9, rel=0.05)
-    assert "host.runq" in incident.account
+    assert "host.runq" in incident.breakdown
     assert incident.culprits[0].name == "hog"
 
 
@@ -119,7 +119,7 @@ def test_a_step_that_grew_while_it_waited_for_the_gpu_is_the_gpus_doing(tmp_path
     slow = RepeatedStep(host_ms=3.5, host={"runq": 0.5}, blocked={"launch": 6.0})
     diagnosis = diagnosed(tmp_path, GPU_BOUND, slow)
     (incident,) = diagnosis.incidents
-    assert set(incident.account) == {"blocked.device"}
+    assert set(incident.breakdown) == {"blocked.gpu_execution"}
     assert incident.lost_ns == pytest.approx(LENGTH_S / 2 * 1e9 * 2.5 / 9.5, rel=0.05)
 
 
@@ -127,7 +127,7 @@ def test_a_stall_beyond_what_the_gpu_still_had_to_do_is_the_hosts(tmp_path: Path
     stalled = RepeatedStep(host_ms=13.0, host={"stopped": 10.0})
     diagnosis = diagnosed(tmp_path, GPU_BOUND, stalled)
     (incident,) = diagnosis.incidents
-    assert max(incident.account, key=lambda place: incident.account[place]) == "host.stopped"
+    assert max(incident.breakdown, key=lambda place: incident.breakdown[place]) == "host.stopped"
     assert incident.lost_ns == pytest.approx(LENGTH_S / 2 * 1e9 * 6.0 / 13.0, rel=0.05)
 
 
@@ -137,22 +137,22 @@ def test_steps_of_another_type_are_no_slower_steps(tmp_path: Path) -> None:
 
 
 def test_time_on_a_full_queue_that_was_not_measured_is_not_the_programs_own(tmp_path: Path) -> None:
-    slow = RepeatedStep(host_ms=10.0, flags=EpochFlag.UNTIMED)
+    slow = RepeatedStep(host_ms=10.0, flags=SyncIntervalFlag.UNTIMED)
     diagnosis = diagnosed(tmp_path, GPU_BOUND, slow)
     assert all(one.cause in ("unexplained", "gpu-slower") for one in diagnosis.incidents)
-    assert not any("run" in place for one in diagnosis.incidents for place in one.account)
+    assert not any("run" in place for one in diagnosis.incidents for place in one.breakdown)
 
 
 def test_a_loop_that_begins_to_look_at_its_loss_in_each_step_is_told_so(tmp_path: Path) -> None:
     looks = RepeatedStep(host_ms=6.0, blocked={"sync": 4.0}, syncs=1, step_type="153 launches, 2 copies")
     diagnosis = diagnosed(tmp_path, HOST_BOUND, looks)
-    assert causes(diagnosis) == ["hidden-synchronisation"]
+    assert causes(diagnosis) == ["unexpected-sync"]
     assert diagnosis.incidents[0].lost_ns == pytest.approx(LENGTH_S / 2 * 1e9 * 3.9 / 10.0, rel=0.05)
 
 
 def test_steps_that_are_cut_in_two_are_no_more_waits(tmp_path: Path) -> None:
     half = RepeatedStep(host_ms=3.6, launches=77, blocked={"copy": 0.05}, step_type="77 launches, 1 copies")
-    assert "hidden-synchronisation" not in causes(diagnosed(tmp_path, HOST_BOUND, half))
+    assert "unexpected-sync" not in causes(diagnosed(tmp_path, HOST_BOUND, half))
 
 
 def test_a_look_at_the_loss_now_and_then_is_no_loss(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def paced(folder: Path, step: Step, *, stream: int = 0) -> bool:
         add_steps(scene, trainer, 0, LENGTH_S, HOST_BOUND)
         scene.train(trainer, 0, LENGTH_S, step, stream=stream)
     with open_reader(folder / "scene.db") as reader:
-        return Evidence(reader, ALL).main_lanes[1].is_steps
+        return Evidence(reader, ALL).main_streams[1].is_steps
 
 
 def test_a_stream_that_is_waited_for_once_a_step_is_exact(tmp_path: Path) -> None:
@@ -201,13 +201,13 @@ def test_a_stream_cut_short_by_others_that_launch_more_is_not_judged(tmp_path: P
         trainer = scene.process(100, "python")
         scene.train(trainer, 0, LENGTH_S, Step(launches=1), calls={"cudaLaunchKernel": (80.0, 0.005)})
     with open_reader(tmp_path / "scene.db") as reader:
-        assert Evidence(reader, ALL).main_lanes  # whole: judged
+        assert Evidence(reader, ALL).main_streams  # whole: judged
         partial = Evidence(reader, ALL)
-        lanes = partial.read_lanes()
-        for lane in lanes:
-            lane.epochs["flags"] |= int(EpochFlag.PARTIAL)
-        partial.read_lanes = lambda: lanes  # type: ignore[method-assign]
-        assert partial.main_lanes == {}
+        gpu_streams = partial.read_gpu_streams()
+        for gpu_stream in gpu_streams:
+            gpu_stream.sync_intervals["flags"] |= int(SyncIntervalFlag.PARTIAL)
+        partial.read_gpu_streams = lambda: gpu_streams  # type: ignore[method-assign]
+        assert partial.main_streams == {}
 
 
 def test_a_sleep_inside_a_call_that_waits_for_the_gpu_is_on_no_path(tmp_path: Path) -> None:
@@ -237,10 +237,12 @@ def test_a_thread_that_launches_for_the_one_that_waits_holds_no_lock(tmp_path: P
 
 
 def logging_loop(scene: Scene, begin_s: float, end_s: float, *, slow: float = 1.0) -> None:
-    """GPU-bound steps of 30 ms; every hundredth waits for its loss, and behind it the host fills the queue again."""
+    """GPU-bound steps of 30 ms; every hundredth waits for its lost time, and behind it the host fills the queue again."""
     trainer, at_s = scene.process(100, "python") if begin_s == 0 else Actor(number=1, pid=100, name="python"), begin_s
     usual = RepeatedStep(host_ms=5.0, blocked={"launch": 25.0 * slow}, launches=60)
-    wait = RepeatedStep(host_ms=5.0, blocked={"sync": 510.0 * slow}, launches=60, syncs=1, step_type="with its loss")
+    wait = RepeatedStep(
+        host_ms=5.0, blocked={"sync": 510.0 * slow}, launches=60, syncs=1, step_type="with its lost time"
+    )
     refill = RepeatedStep(host_ms=5.0, launches=60)
     while at_s < end_s:
         for step, count in ((refill, 17), (usual, 82), (wait, 1)):
@@ -256,9 +258,9 @@ def test_steps_that_fill_an_emptied_queue_are_no_measure_of_the_gpu(tmp_path: Pa
 
 
 def test_a_host_that_becomes_too_slow_to_fill_the_queue_is_judged(tmp_path: Path) -> None:
-    """It reads its loss now and then, and is never blocked in the steps behind."""
+    """It reads its lost time now and then, and is never blocked in the steps behind."""
     starved = RepeatedStep(host_ms=45.0, host={"sleep": 40.0}, launches=60)
-    wait = replace(starved, blocked={"sync": 1.0}, syncs=1, step_type="with its loss")
+    wait = replace(starved, blocked={"sync": 1.0}, syncs=1, step_type="with its lost time")
     with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
         logging_loop(scene, 0, LENGTH_S / 2)
         trainer, at_s = Actor(number=1, pid=100, name="python"), LENGTH_S / 2

@@ -14,7 +14,7 @@ from ingero.diagnose.model import Bucket, Diagnosis, FindingKind, Part
 from ingero.diagnose.rule import all_rules
 from ingero.diagnose.unseen_work import host_growth_ns
 from ingero.diagnose.utilization import Utilization
-from ingero.serve.account import account_text
+from ingero.serve.breakdown import breakdown_text
 from ingero.store import tables
 from ingero.store.reader import open_reader
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed_file
@@ -23,8 +23,8 @@ USUAL = Step(is_unseen=True)
 HOST_MS, WAIT_MS = USUAL.empty_ms + USUAL.enqueue_ms, USUAL.busy_ms - USUAL.enqueue_ms
 
 NEED_THE_GPUS_TIME = {"gpu-slower", "gpu-throttled", "pcie-link"}
-NEED_LAUNCHES = {"launch-bound", "hidden-synchronisation", "cuda-graph-unused"}
-WANT_LAUNCHES = {"call-in-flight", "cold-start", "driver-lock", "gpu-shared"}
+NEED_LAUNCHES = {"launch-bound", "unexpected-sync", "cuda-graph-unused"}
+WANT_LAUNCHES = {"hung-call", "cold-start", "driver-lock", "gpu-contention"}
 
 
 def unseen(folder: Path, step: Step, *, hog_ms: float = 0.0, seen_s: float = 0.0) -> Diagnosis:
@@ -43,7 +43,7 @@ def unseen(folder: Path, step: Step, *, hog_ms: float = 0.0, seen_s: float = 0.0
 
 def given_up_at(scene: Scene, at_s: float) -> None:
     for time_s, text in ((0.0, ""), (at_s, given_up.LAUNCHES_OFF.text)):
-        scene.append(tables.GOVERNOR, time_ns=scene.at(time_s), rung=6, not_traced=text, reason="too many")
+        scene.append(tables.OVERHEAD_LIMITER, time_ns=scene.at(time_s), level=6, not_traced=text, reason="too many")
 
 
 def hog(scene: Scene, trainer: Actor, steps: list[tuple[float, float, float]], ms: float) -> None:
@@ -68,7 +68,7 @@ def hog(scene: Scene, trainer: Actor, steps: list[tuple[float, float, float]], m
 def test_only_what_made_the_interval_longer_is_lost_by_the_host(
     host_ms: int, wait_ms: int, grown_by_host_ms: int
 ) -> None:
-    interval = np.array([(host_ms, wait_ms)], [("e_ns", "<i8"), ("x_ns", "<i8")])
+    interval = np.array([(host_ms, wait_ms)], [("idle_ns", "<i8"), ("busy_ns", "<i8")])
     assert host_growth_ns(interval, 2, 5).tolist() == [grown_by_host_ms]
 
 
@@ -86,8 +86,8 @@ def test_only_waits_that_the_gpu_was_idle_in_for_certain_count_against_zero(
     waits: int, busy: float | None, copied_bytes: int, proven: int
 ) -> None:
     used = None if busy is None else Utilization(share=busy, error=0.0, is_shared=False)
-    lost = {Bucket(Part.EMPTY, "sleep"): waits, Bucket(Part.LATE, "runq"): 5}
-    expected = {Bucket(Part.EMPTY, "sleep"): proven, Bucket(Part.LATE, "runq"): 5}
+    lost = {Bucket(Part.IDLE, "sleep"): waits, Bucket(Part.RETURN_DELAY, "runq"): 5}
+    expected = {Bucket(Part.IDLE, "sleep"): proven, Bucket(Part.RETURN_DELAY, "runq"): 5}
     assert proven_idle(lost, 100, used, copied_bytes) == expected
 
 
@@ -167,7 +167,7 @@ def test_the_breakdown_calls_idle_only_what_is_known_to_be(
     with open_reader(path) as reader:
         window = reader.window(None, scene.at(LENGTH_S))
         assert window is not None
-        text = "\n".join(account_text(reader, window))
+        text = "\n".join(breakdown_text(reader, window))
     assert told in text
     assert untold not in text
     assert "GPU idle is not known: not all launches and copies were traced for" in text

@@ -33,11 +33,11 @@ def verdict_of(diagnosis: Diagnosis) -> str:
 
 def test_a_host_that_waits_for_a_busy_device_is_gpu_bound(tmp_path: Path) -> None:
     text = verdict_of(diagnosed_steps(tmp_path, Step(empty_ms=0.1, busy_ms=9, enqueue_ms=1)))
-    assert text.startswith("GPU-bound: no host-side cause (device busy 98 %")
+    assert text.startswith("GPU-bound: no host-side cause (GPU busy 98%")
 
 
 def with_utilization(folder: Path, percents: Sequence[int], *, pids: Sequence[int] = (100,)) -> str:
-    """The verdict on a trainer with work queued 98 % of the time, beside what NVML said second by second."""
+    """The verdict on a trainer with work queued 98% of the time, beside what NVML said second by second."""
     with Scene(folder / "scene.db", seconds=LENGTH_S) as scene:
         trainer = scene.process(100, "python")
         scene.train(trainer, 0, LENGTH_S, Step(empty_ms=0.1, busy_ms=9, enqueue_ms=1))
@@ -49,14 +49,14 @@ def with_utilization(folder: Path, percents: Sequence[int], *, pids: Sequence[in
 def test_a_gpu_on_which_kernels_ran_less_than_work_was_queued_is_not_called_busy(tmp_path: Path) -> None:
     text = with_utilization(tmp_path, [58, 62] * 20)
     assert "GPU-bound" not in text
-    assert "work was queued or running 98 % of the time, but the GPU is less busy" in text
-    assert "NVML: a kernel ran 60 % of the same seconds, in the rest the GPU was idle or copied" in text
+    assert "work was queued or running 98% of the time, but the GPU is less busy" in text
+    assert "NVML: a kernel ran 60% of the same seconds, in the rest the GPU was idle or copied" in text
 
 
 @pytest.mark.parametrize("percents", [[97] * 40, [92, 100] * 20])
 def test_where_nvml_says_the_same_within_its_error_both_are_shown(percents: list[int], tmp_path: Path) -> None:
     text = with_utilization(tmp_path, percents)
-    assert text.startswith("GPU-bound: no host-side cause (device busy 98 % of the time; NVML: a kernel ran 9")
+    assert text.startswith("GPU-bound: no host-side cause (GPU busy 98% of the time; NVML: a kernel ran 9")
 
 
 def test_a_few_seconds_of_utilization_prove_nothing(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_few_seconds_of_utilization_prove_nothing(tmp_path: Path) -> None:
 
 
 def test_with_several_processes_on_a_gpu_kernels_may_be_of_any(tmp_path: Path) -> None:
-    assert "NVML: a kernel of any process ran 60 % of the same seconds" in with_utilization(
+    assert "NVML: a kernel of any process ran 60% of the same seconds" in with_utilization(
         tmp_path, [60] * 40, pids=(100, 200)
     )
 
@@ -96,12 +96,12 @@ def test_as_many_launches_that_the_device_waits_for_are_not(tmp_path: Path) -> N
     assert "GPU-bound" not in verdict_of(diagnosis)
 
 
-def test_without_epochs_nothing_is_called_gpu_bound_or_full(tmp_path: Path) -> None:
+def test_without_sync_intervals_nothing_is_called_gpu_bound_or_full(tmp_path: Path) -> None:
     busy = 4_000 * 0.004
     step = Step(empty_ms=0.1, busy_ms=busy, enqueue_ms=busy - 1024 * 0.004, launches=4_000)
-    with Scene(tmp_path / "scene.db", seconds=LENGTH_S, not_traced={"epochs": "no return probes"}) as scene:
+    with Scene(tmp_path / "scene.db", seconds=LENGTH_S, not_traced={"sync_intervals": "no return probes"}) as scene:
         scene.train(scene.process(100, "python"), 0, LENGTH_S, step)
-    diagnosis = diagnosed_file(without(tmp_path / "scene.db", "epochs"))
+    diagnosis = diagnosed_file(without(tmp_path / "scene.db", "sync_intervals"))
     assert diagnosis.verdicts == ()
     assert headline(diagnosis).startswith("No verdict")
 

@@ -63,5 +63,5 @@ def rows_of(path: Path) -> dict[str, list[object]]:
 
 def test_reading_a_recording_leaves_nothing_beside_it(tmp_path: Path) -> None:
     shutil.copy(RECORDINGS / "incident.db", tmp_path)
-    CliRunner().invoke(cli, ["query", "--db", str(tmp_path / "incident.db"), "SELECT count(*) FROM epochs"])
+    CliRunner().invoke(cli, ["query", "--db", str(tmp_path / "incident.db"), "SELECT count(*) FROM sync_intervals"])
     assert [path.name for path in tmp_path.iterdir()] == ["incident.db"]

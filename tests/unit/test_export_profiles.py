@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from ingero.serve.export.flamegraph import NoAccountsError, Weight, write_flamegraph
+from ingero.serve.export.flamegraph import NoBreakdownError, Weight, write_flamegraph
 from ingero.serve.export.pprof import PprofWriter
 from ingero.serve.export.samples import samples
 from ingero.store.reader import open_reader
@@ -19,7 +19,7 @@ from tests.unit.test_export_timeline import WHOLE
 
 OWN_LINE = "step: or so (train.py:42);Linear.forward (nn.py:34);at::native::gemm (libtorch_cuda.so)"
 _CALLS = "FROM raw_events WHERE source IN (1, 4, 8, 9)"
-_OFF_CPU = "runq_ns + throttled_ns + yielded_ns + sleep_ns + io_ns + kernel_lock_ns + stopped_ns"
+_OFF_CPU = "runq_ns + throttled_ns + yielded_ns + sleep_ns + io_ns + uninterruptible_ns + stopped_ns"
 
 # profile.proto of google/pprof: message -> (field, number, type, is repeated)
 _PROFILE: dict[str, list[tuple[str, int, str, bool]]] = {
@@ -67,7 +67,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def profile(database: Path) -> Any:
     written = bytearray()
     with open_reader(database) as reader:
-        writer = PprofWriter(written.extend, WHOLE, has_accounts=True)
+        writer = PprofWriter(written.extend, WHOLE, has_breakdown=True)
         writer.write(samples(Streams(reader, WHOLE)))
         writer.finish()
     return profile_class().FromString(gzip.decompress(bytes(written)))
@@ -98,7 +98,7 @@ def test_a_call_without_a_stack_says_so(database: Path) -> None:
     assert "python3 [20], rank 1;[no stack stored];cudaStreamSynchronize" in collapsed(database, Weight.TIME)
 
 
-def test_time_off_the_cpu_of_calls_without_account_is_an_error_and_not_zero(database: Path) -> None:
+def test_time_off_the_cpu_of_calls_without_breakdown_is_an_error_and_not_zero(database: Path) -> None:
     with open_reader(database) as reader:
         without = [
             type(one)(
@@ -112,7 +112,7 @@ def test_time_off_the_cpu_of_calls_without_account_is_an_error_and_not_zero(data
             )
             for one in samples(Streams(reader, WHOLE))
         ]
-    with pytest.raises(NoAccountsError):
+    with pytest.raises(NoBreakdownError):
         write_flamegraph(without, Weight.OFFCPU, lambda _: None)
 
 

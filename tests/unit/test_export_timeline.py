@@ -62,7 +62,7 @@ def stored(database: Path, sql: str) -> list[tuple[Any, ...]]:
     return [(name, ts - BEGIN_NS, dur) for name, ts, dur in rows(database, sql)]
 
 
-def test_the_trace_processor_reports_no_error_and_no_loss(loaded: Loaded) -> None:
+def test_the_trace_processor_reports_no_error_and_no_drop(loaded: Loaded) -> None:
     assert loaded.errors() == {}
 
 
@@ -84,17 +84,19 @@ def test_a_sleep_shows_from_when_on_the_thread_could_have_run(loaded: Loaded) ->
 
 def test_sync_intervals_and_their_parts_have_the_durations_of_the_database(loaded: Loaded, database: Path) -> None:
     names = {
-        "GPU busy (work queued or running)": "x_ns",
-        "GPU idle (nothing queued)": "e_ns",
-        "sync return delay": "p_ns",
+        "GPU busy (work queued or running)": "busy_ns",
+        "GPU idle (nothing queued)": "idle_ns",
+        "sync return delay": "return_delay_ns",
     }
-    sums = " UNION ALL ".join(f"SELECT '{name}', sum({part}), 0 FROM raw_epochs" for name, part in names.items())
+    sums = " UNION ALL ".join(
+        f"SELECT '{name}', sum({part}), 0 FROM raw_sync_intervals" for name, part in names.items()
+    )
     parts = loaded.rows(
         "SELECT name, sum(dur) AS ns, 0 AS z FROM slice WHERE category = 'sync_interval_part' GROUP BY name"
     )
     whole = loaded.rows("SELECT count(*) AS n, sum(dur) AS ns FROM slice WHERE category = 'sync_interval'")
     assert parts == rows(database, f"{sums} ORDER BY 1")
-    assert whole == rows(database, "SELECT count(*), sum(e_ns + x_ns + p_ns) FROM raw_epochs")
+    assert whole == rows(database, "SELECT count(*), sum(idle_ns + busy_ns + return_delay_ns) FROM raw_sync_intervals")
 
 
 def test_the_parts_lie_inside_their_sync_interval(loaded: Loaded) -> None:
@@ -113,7 +115,7 @@ def test_block_io_of_each_device_is_apart_though_requests_overlap(loaded: Loaded
     assert loaded.rows(sql) == [(1,), (2,), (10,), (10,)]
 
 
-def test_arrows_lead_from_the_launch_to_its_drain_and_from_the_waker_to_the_woken(loaded: Loaded) -> None:
+def test_arrows_lead_from_the_launch_to_its_sync_and_from_the_waker_to_the_woken(loaded: Loaded) -> None:
     sql = (
         "SELECT o.name AS a, o.dur AS b, i.name AS c, i.dur AS d FROM flow f JOIN slice o ON o.id = f.slice_out "
         "JOIN slice i ON i.id = f.slice_in"
@@ -179,7 +181,7 @@ def test_samples_of_gpus_are_counters(tmp_path: Path) -> None:
     }
 
 
-def test_an_incident_is_named_by_severity_and_cause_and_carries_its_account(loaded: Loaded) -> None:
+def test_an_incident_is_named_by_severity_and_cause_and_carries_its_breakdown(loaded: Loaded) -> None:
     name = "HIGH cpu-contention: 9.00 ms lost"
     sql = "SELECT key, display_value FROM args WHERE arg_set_id = (SELECT arg_set_id FROM slice WHERE name = "
     args = {key.partition(".")[2]: value for key, value in loaded.rows(f"{sql}'{name}')")}
@@ -208,7 +210,7 @@ def test_collectives_stand_on_the_track_of_their_communicator(loaded: Loaded) ->
     assert args == {"sequence": "5", "bytes": str(1 << 20), "datatype": "float32", "reduce_op": "sum"}
 
 
-def test_an_account_and_its_culprit_are_arguments_of_the_call(loaded: Loaded) -> None:
+def test_an_breakdown_and_its_culprit_are_arguments_of_the_call(loaded: Loaded) -> None:
     sql = f"SELECT key, display_value FROM slice s JOIN args a USING (arg_set_id) WHERE s.dur = {20 * MS} "
     args = {key.partition(".")[2]: value for key, value in loaded.rows(f"{sql} AND s.category = 'cuda'")}
     assert (args["runq_ns"], args["sleep_ns"]) == (str(9 * MS), str(11 * MS))
@@ -217,7 +219,7 @@ def test_an_account_and_its_culprit_are_arguments_of_the_call(loaded: Loaded) ->
 
 
 def test_what_was_lost_is_on_the_timeline(loaded: Loaded) -> None:
-    assert slices(loaded, "category = 'loss'") == [("offcpu_buffer_full", 5 * MS, 0)]
+    assert slices(loaded, "category = 'drop'") == [("offcpu_buffer_full", 5 * MS, 0)]
 
 
 def test_forgetting_interned_strings_changes_nothing(database: Path, tmp_path: Path) -> None:

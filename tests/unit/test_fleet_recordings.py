@@ -80,7 +80,7 @@ def ask(path: Path, sql: str) -> list[tuple[Any, ...]]:
 def explained(path: Path) -> dict[str, Any]:
     """Without what merging numbers anew."""
     found = json.loads(CliRunner().invoke(cli, ["explain", "--json", "--db", str(path)]).stdout)
-    for one in [*found["incidents"], *(victim for each in found["incidents"] for victim in each["victims"])]:
+    for one in [*found["incidents"], *(affected for each in found["incidents"] for affected in each["affected"])]:
         one.pop("process", None)
     return dict(found)
 
@@ -175,7 +175,8 @@ def test_a_bundle_around_a_moment_holds_that_time(fleet: list[Node], client: Acc
     done = run(fleet[:2], client, "fleet", "bundle", "--around", str(at_s), "--margin", "2s", "-o", "bundle.db")
     assert done.exit_code == 0, done.output
     [(first, last, nodes)] = ask(
-        tmp_path / "bundle.db", "SELECT min(b_ns), max(a_ns), count(DISTINCT session) FROM raw_epochs"
+        tmp_path / "bundle.db",
+        "SELECT min(sync_end_ns), max(prev_sync_end_ns), count(DISTINCT session) FROM raw_sync_intervals",
     )
     assert (nodes, abs(first / 1e9 - (at_s - 2)) < 0.1, abs(last / 1e9 - (at_s + 2)) < 0.1) == (2, True, True)
 

@@ -125,7 +125,7 @@ def _ask(read: Callable[[], Btf]) -> None:
         btf = read()
         for name in ("call_record", "python_layout", "a"):
             assert btf.dtype(name).itemsize >= 0
-        btf.enum("loss")
+        btf.enum("drop")
     except LayoutError:
         return
 

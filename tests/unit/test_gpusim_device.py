@@ -1,4 +1,4 @@
-"""The device's time: order, waiting, the bounded queue, copies, graphs, knobs. Times are the device's own, so a busy
+"""The GPU's time: order, waiting, the bounded queue, copies, graphs, knobs. Times are the GPU's own, so a busy
 host does not change them; PLUG_NS is how long a test has to enqueue what it measures behind a first kernel."""
 
 # ruff: noqa: F401, F811 (pytest finds fixtures by the names of imports and of arguments)
@@ -23,7 +23,7 @@ def wait_for_open_call(rig: Rig, child: object, name: str) -> None:
 
 
 @pytest.mark.parametrize("sched", ["spin", "yield", "block"])
-def test_a_synchronisation_returns_after_the_device_has_ended(rig: Rig, sched: str) -> None:
+def test_a_synchronization_returns_after_the_device_has_ended(rig: Rig, sched: str) -> None:
     rig.run(
         """
         work = kernel(20 * MS)
@@ -115,9 +115,9 @@ def test_per_thread_default_streams_overlap(rig: Rig) -> None:
         [thread.join() for thread in threads]
         """
     )
-    drains = rig.truth().drains
-    assert len(set(drains["stream"].tolist())) == 2
-    assert abs(int(drains["device_end_ns"][0]) - int(drains["device_end_ns"][1])) < 400 * MS
+    syncs = rig.truth().interval_ends
+    assert len(set(syncs["stream"].tolist())) == 2
+    assert abs(int(syncs["device_end_ns"][0]) - int(syncs["device_end_ns"][1])) < 400 * MS
 
 
 def test_a_launch_waits_while_the_queue_is_full(rig: Rig) -> None:
@@ -147,7 +147,7 @@ def test_memory_beyond_the_limit_is_refused_until_some_is_freed(rig: Rig) -> Non
     ) == [2, 2, 0, 0]
 
 
-def test_freeing_waits_for_the_device_but_ends_no_epoch(rig: Rig) -> None:
+def test_freeing_waits_for_the_device_but_ends_no_sync_interval(rig: Rig) -> None:
     rig.run(
         """
         error, address = malloc(4096)
@@ -159,7 +159,7 @@ def test_freeing_waits_for_the_device_but_ends_no_epoch(rig: Rig) -> None:
     (sync,) = truth.syncs
     assert truth.function_names[sync["function"]] == "cudaFree"
     assert sync["return_ns"] >= sync["device_end_ns"] > sync["enter_ns"]
-    assert len(truth.drains) == 0
+    assert len(truth.interval_ends) == 0
 
 
 def test_a_copy_takes_its_bytes_over_the_bandwidth(rig: Rig) -> None:
@@ -298,19 +298,21 @@ def test_processes_share_a_device(rig: Rig) -> None:
     children = [rig.start(loop, sched="block") for _ in range(2)]
     for child in children:
         finish(child)
-    drains = rig.truth().drains
-    assert len(set(drains["pid"].tolist())) == 2
+    syncs = rig.truth().interval_ends
+    assert len(set(syncs["pid"].tolist())) == 2
     # What one process takes from the other in its last kernels nobody pays back.
-    assert drains["device_end_ns"].max() - drains["first_enqueue_ns"].min() > (42 - 3) * 10 * MS
+    assert syncs["device_end_ns"].max() - syncs["first_enqueue_ns"].min() > (42 - 3) * 10 * MS
 
 
 def test_a_killed_process_leaves_neither_work_nor_memory_behind(rig: Rig) -> None:
     with Knobs(rig.ctl) as knobs:
         knobs.mem_limit_bytes = 3 << 20
-    victim = rig.start("check(malloc(2 << 20)[0]); launch(kernel(10**12)); check(runtime.cudaStreamSynchronize(None))")
-    wait_for_open_call(rig, victim, "cudaStreamSynchronize")
-    victim.kill()
-    victim.communicate()
+    affected = rig.start(
+        "check(malloc(2 << 20)[0]); launch(kernel(10**12)); check(runtime.cudaStreamSynchronize(None))"
+    )
+    wait_for_open_call(rig, affected, "cudaStreamSynchronize")
+    affected.kill()
+    affected.communicate()
     assert rig.run(
         """
         check(malloc(2 << 20)[0])

@@ -46,16 +46,16 @@ def test_a_collective_ends_after_the_last_rank_has_begun_it(rig: Rig, sched: str
         rig,
         """
         if rank == 1:
-            launch(kernel(100 * MS))  # a straggler on the device
+            launch(kernel(100 * MS))  # a straggler on the GPU
         all_reduce()
         check(runtime.cudaStreamSynchronize(None))
         """,
         sched=sched,
         devices=2,
     )
-    drains = rig.truth().drains
-    late = drains[drains["enqueues"] == 2][0]
-    early = drains[drains["enqueues"] == 1][0]
+    syncs = rig.truth().interval_ends
+    late = syncs[syncs["enqueues"] == 2][0]
+    early = syncs[syncs["enqueues"] == 1][0]
     assert early["device_end_ns"] == late["device_end_ns"]
     assert late["device_end_ns"] >= late["first_enqueue_ns"] + 100 * MS
 
@@ -73,7 +73,7 @@ def test_a_rank_that_runs_ahead_is_not_held_up_by_the_others_host(rig: Rig) -> N
     truth = rig.truth()
     assert truth.calls["nccl", "ncclAllReduce"].outer == 600
     assert truth.calls["driver", "cuLaunchKernelEx"].nested == 600
-    assert truth.drains["enqueues"].sum() == 600
+    assert truth.interval_ends["enqueues"].sum() == 600
 
 
 def test_bytes_over_the_link_decide_how_long_it_takes(rig: Rig) -> None:
@@ -156,7 +156,7 @@ def test_one_process_can_hold_all_ranks(rig: Rig) -> None:
 """,
         devices=2,
     )
-    assert len(rig.truth().drains) == 2
+    assert len(rig.truth().interval_ends) == 2
 
 
 def test_the_shared_file_is_gone_once_everybody_has_joined(rig: Rig, tmp_path: Path) -> None:

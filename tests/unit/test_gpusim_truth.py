@@ -96,7 +96,7 @@ def test_errors_are_counted_and_not_ready_is_none(rig: Rig) -> None:
     assert calls["runtime", "cudaMalloc"].errors == 1
 
 
-def test_an_epoch_has_its_begin_first_enqueue_device_end_and_return(rig: Rig) -> None:
+def test_an_sync_interval_has_its_begin_first_enqueue_device_end_and_return(rig: Rig) -> None:
     rig.run(
         """
         import time
@@ -106,19 +106,19 @@ def test_an_epoch_has_its_begin_first_enqueue_device_end_and_return(rig: Rig) ->
             launch(work)
             launch(work)
             check(runtime.cudaStreamSynchronize(None))
-            check(runtime.cudaStreamSynchronize(None))  # nothing enqueued: no epoch of its own
+            check(runtime.cudaStreamSynchronize(None))  # nothing enqueued: no sync interval of its own
         """,
         sched="block",
     )
-    drains = rig.truth().drains
-    assert drains["enqueues"].tolist() == [2, 2, 2]
-    assert drains["begin_ns"].tolist() == [0, *drains["return_ns"][:2].tolist()]
-    assert (drains["first_enqueue_ns"][1:] - drains["begin_ns"][1:] >= 10 * MS).all()
-    assert (drains["device_end_ns"] - drains["first_enqueue_ns"] >= 40 * MS).all()
-    assert (drains["return_ns"] >= drains["device_end_ns"]).all()
+    syncs = rig.truth().interval_ends
+    assert syncs["enqueues"].tolist() == [2, 2, 2]
+    assert syncs["begin_ns"].tolist() == [0, *syncs["return_ns"][:2].tolist()]
+    assert (syncs["first_enqueue_ns"][1:] - syncs["begin_ns"][1:] >= 10 * MS).all()
+    assert (syncs["device_end_ns"] - syncs["first_enqueue_ns"] >= 40 * MS).all()
+    assert (syncs["return_ns"] >= syncs["device_end_ns"]).all()
 
 
-def test_an_event_that_later_work_has_overtaken_drains_nothing(rig: Rig) -> None:
+def test_an_event_that_later_work_has_overtaken_syncs_nothing(rig: Rig) -> None:
     rig.run(
         """
         work = kernel(5 * MS)
@@ -131,10 +131,10 @@ def test_an_event_that_later_work_has_overtaken_drains_nothing(rig: Rig) -> None
     )
     run = rig.truth()
     assert [run.function_names[sync["function"]] for sync in run.syncs] == ["cudaEventSynchronize"] * 2
-    assert run.drains["enqueues"].tolist() == [2]
+    assert run.interval_ends["enqueues"].tolist() == [2]
 
 
-def test_a_device_synchronisation_drains_every_stream(rig: Rig) -> None:
+def test_a_device_synchronization_syncs_every_stream(rig: Rig) -> None:
     rig.run(
         """
         for where in (stream(), stream(), None):
@@ -143,11 +143,11 @@ def test_a_device_synchronisation_drains_every_stream(rig: Rig) -> None:
         """
     )
     run = rig.truth()
-    assert len(set(run.drains["stream"].tolist())) == 3
+    assert len(set(run.interval_ends["stream"].tolist())) == 3
     assert run.syncs["stream"].tolist() == [0]
 
 
-def test_a_blocking_copy_is_a_drain(rig: Rig) -> None:
+def test_a_blocking_copy_is_a_sync(rig: Rig) -> None:
     rig.run(
         """
         error, address = malloc(4096)
@@ -157,8 +157,8 @@ def test_a_blocking_copy_is_a_drain(rig: Rig) -> None:
         """
     )
     run = rig.truth()
-    assert [run.function_names[drain["function"]] for drain in run.drains] == ["cudaMemcpy"]
-    assert run.drains["enqueues"].tolist() == [2]
+    assert [run.function_names[sync["function"]] for sync in run.interval_ends] == ["cudaMemcpy"]
+    assert run.interval_ends["enqueues"].tolist() == [2]
 
 
 ADDRESSES = """

@@ -48,7 +48,7 @@ def test_an_asynchronous_copy_waits_for_the_stream_if_its_memory_is_pageable(
     assert rig.run(COPIES, memory, way) == expected
 
 
-def test_a_copy_from_pageable_memory_begins_after_its_wait_and_ends_the_epoch_before(rig: Rig) -> None:
+def test_a_copy_from_pageable_memory_begins_after_its_wait_and_ends_the_sync_interval_before(rig: Rig) -> None:
     rig.run(
         """
         error, device = malloc(4 << 20)
@@ -59,8 +59,8 @@ def test_a_copy_from_pageable_memory_begins_after_its_wait_and_ends_the_epoch_be
         """
     )
     seen = rig.truth()
-    assert seen.drains["enqueues"].tolist() == [1, 2, 2]  # the copy is the first of what follows
-    assert (seen.drains["first_enqueue_ns"][1:] >= seen.drains["return_ns"][:-1]).all()
+    assert seen.interval_ends["enqueues"].tolist() == [1, 2, 2]  # the copy is the first of what follows
+    assert (seen.interval_ends["first_enqueue_ns"][1:] >= seen.interval_ends["return_ns"][:-1]).all()
     assert (seen.syncs["return_ns"] >= seen.syncs["device_end_ns"]).all()
 
 
@@ -129,9 +129,9 @@ def test_a_copy_to_pageable_memory_returns_a_little_after_its_end(rig: Rig) -> N
             check(runtime.cudaMemcpyAsync(c.addressof(host), device, 64, 2, None))
         """
     )
-    drains = rig.truth().drains
-    assert drains["enqueues"].tolist() == [2] * 5
-    assert (drains["return_ns"] - drains["device_end_ns"] >= 5_000).all()
+    syncs = rig.truth().interval_ends
+    assert syncs["enqueues"].tolist() == [2] * 5
+    assert (syncs["return_ns"] - syncs["device_end_ns"] >= 5_000).all()
 
 
 def test_the_queue_takes_1022_and_the_next_launch_waits_for_the_first_of_them(rig: Rig) -> None:

@@ -46,7 +46,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         actor = scene.process(100, NAME, cgroup_id=50, cmdline=NAME)
         line = scene.stack([(f"/srv/{NAME}.py", 31, NAME), (f"/srv/{NAME}/train.py", 90, "main")])
         scene.train(actor, 0, 8, Step())
-        scene.train(actor, 8, END_S, Step(late_ms=6, drain={"sleep": 5, "runq": 6}))
+        scene.train(actor, 8, END_S, Step(late_ms=6, sync={"sleep": 5, "runq": 6}))
         for second in range(8, END_S):
             scene.took(actor, 900, NAME, second, 380, switches=400, cgroup_id=50)
             scene.call(actor, "cudaStreamSynchronize", second + 0.5, 9.0, stack_hash=line)

@@ -43,19 +43,19 @@ def test_totals_are_columns_of_equal_length(recording: ingero.Recording) -> None
     assert {"name", "pid", "count", "sum_ns", "p99_ns", "run_ns", "stopped_ns"} <= set(totals)
     assert {len(column) for column in totals.values()} == {len(totals.rows)}
     counts = dict(zip(totals["name"], totals["count"], strict=True))
-    assert counts["cudaLaunchKernel"] == 80 * len(recording.epochs())
+    assert counts["cudaLaunchKernel"] == 80 * len(recording.sync_intervals())
 
 
-def test_epochs_are_an_array_and_columns_of_one_dimension(recording: ingero.Recording) -> None:
-    epochs, columns = recording.epochs(), recording.epoch_columns()
-    assert (np.diff(epochs["b_ns"]) > 0).all()
-    assert {column.shape for column in columns.values()} == {epochs.shape}
-    assert int(columns["drain_runq_ns"].sum()) == int(epochs["drain_clock_ns"][:, 1].sum()) > 0
+def test_sync_intervals_are_an_array_and_columns_of_one_dimension(recording: ingero.Recording) -> None:
+    sync_intervals, columns = recording.sync_intervals(), recording.sync_interval_columns()
+    assert (np.diff(sync_intervals["sync_end_ns"]) > 0).all()
+    assert {column.shape for column in columns.values()} == {sync_intervals.shape}
+    assert int(columns["sync_runq_ns"].sum()) == int(sync_intervals["sync_state_ns"][:, 1].sum()) > 0
 
 
 def test_since_takes_the_end_of_the_recording(recording: ingero.Recording) -> None:
     assert recording.window("4s").duration_ns == 4_000_000_000
-    assert 0 < len(recording.epochs("4s")) < len(recording.epochs())
+    assert 0 < len(recording.sync_intervals("4s")) < len(recording.sync_intervals())
     assert recording.window().duration_ns >= LENGTH_S * 1e9
 
 
@@ -80,7 +80,7 @@ def test_what_an_older_version_did_not_record_is_said(tmp_path: Path) -> None:
         assert older.op_totals()["count"]
         assert older.diagnose().not_evaluated
         with pytest.raises(NotRecordedError):
-            older.epochs()
+            older.sync_intervals()
 
 
 def test_a_missing_recording_comes_with_its_way_out(tmp_path: Path) -> None:

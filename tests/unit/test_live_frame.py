@@ -21,14 +21,14 @@ from ingero.cli.live.frame import frame
 from ingero.cli.live.lines import ASCII, STYLES, Line, plain, width_of
 from ingero.cli.live.painting import Painter
 from ingero.cli.live.state import GpuState, LiveState, ProcessLine
-from ingero.events import CLOCKS
+from ingero.events import STATES
 from ingero.ops import Source
 
 GOLDEN = Path(__file__).parents[1] / "data" / "live_view"
 LOADS = {
     0: Load(processes=0, gpus=0),
-    1: Load(processes=1, losses=2),
-    60: Load(processes=60, culprits=40, gpus=8, losses=6),
+    1: Load(processes=1, drops=2),
+    60: Load(processes=60, culprits=40, gpus=8, drops=6),
 }
 
 
@@ -37,7 +37,7 @@ def states() -> dict[int, LiveState]:
     return {processes: state(load, window(load, 12)) for processes, load in LOADS.items()}
 
 
-def test_neighbours_of_one_style_are_sent_as_one(states: dict[int, LiveState]) -> None:
+def test_neighbors_of_one_style_are_sent_as_one(states: dict[int, LiveState]) -> None:
     for line in frame(states[60], 200, 60):
         styles = [style for _, style in line]
         assert all(one != after for one, after in pairwise(styles))
@@ -69,7 +69,7 @@ def painted(lines: Sequence[Line], width: int, height: int, *, encoding: str = "
 
 
 def rows_of(screen: str) -> list[str]:
-    """What a terminal shows, without colours."""
+    """What a terminal shows, without colors."""
     return re.sub(r"\x1b\[[\d;]*[mH]", "", screen).split("\n")
 
 
@@ -104,7 +104,7 @@ def test_a_terminal_is_sent_what_rich_would_send(states: dict[int, LiveState], e
     assert sent == painted(lines, 200, 60, **environ)
 
 
-def test_without_colour_no_colour_is_sent(states: dict[int, LiveState]) -> None:
+def test_without_color_no_color_is_sent(states: dict[int, LiveState]) -> None:
     screen = painted(frame(states[60], 200, 60), 200, 60, NO_COLOR="1")
     codes = {code for found in re.findall(r"\x1b\[([\d;]*)m", screen) for code in found.split(";")}
     assert codes <= {"0", "1", "2"}  # reset, bold, dim
@@ -194,5 +194,5 @@ def test_an_event_that_cannot_be_seen_is_not_said_to_be_absent(states: dict[int,
 
 
 def test_every_clock_has_a_glyph_and_a_style_of_its_own() -> None:
-    assert len(set(ASCII.clocks)) == len(CLOCKS)
-    assert set(CLOCKS) <= set(STYLES)
+    assert len(set(ASCII.clocks)) == len(STATES)
+    assert set(STATES) <= set(STYLES)

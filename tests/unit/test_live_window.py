@@ -92,15 +92,15 @@ def test_failed_calls_and_device_waits_are_flagged() -> None:
     assert flags_of(op(window, "cudaStreamSynchronize")) == ["err", "wait"]
 
 
-def test_clocks_culprits_losses_and_host_events_are_summed() -> None:
-    load = Load(processes=2, culprits=1, losses=2)
+def test_clocks_culprits_drops_and_host_events_are_summed() -> None:
+    load = Load(processes=2, culprits=1, drops=2)
     window = Window()
     for number in range(3):
         window.add(second(load, number))
     one = second(load, 0)
-    assert window.clocks_ns() == tuple((3 * one.clocks_ns).tolist())
+    assert window.states_ns() == tuple((3 * one.states_ns).tolist())
     assert [(line.name, line.ns, line.switches) for line in window.culprits()] == [("hog0", 63 * MS, 120)]
-    assert {line.name: line.total for line in window.loss_lines()} == {"repaired_ns": 6, "switch_in_missed": 6}
+    assert {line.name: line.total for line in window.drop_lines()} == {"repaired_ns": 6, "switch_in_missed": 6}
     assert {(event.source, event.op): event.count for event in window.host()} == {
         (event.source, event.op): 3 * event.count for event in one.host
     }

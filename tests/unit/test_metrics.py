@@ -19,14 +19,14 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from ingero.capture.drops import MEANINGS
 from ingero.capture.interval_sums import IntervalSums
-from ingero.capture.losses import MEANINGS
 from ingero.capture.snapshots import AgentUsage
 from ingero.diagnose.changes import Change, ChangeKind
 from ingero.diagnose.model import FindingKind, Incident, Severity
 from ingero.discover.gpus import Gpu, GpuSample
 from ingero.discover.system import Pressure, SystemSample
-from ingero.events import EpochFlag
+from ingero.events import SyncIntervalFlag
 from ingero.serve.addresses import Address, AddressError
 from ingero.serve.metrics.catalogue import METRICS
 from ingero.serve.metrics.intake import Intake
@@ -37,7 +37,7 @@ from ingero.serve.metrics.scrapes import Scrapes
 from ingero.serve.metrics.text_format import as_text
 from ingero.step_counts import counts_text
 from ingero.store import histograms, tables
-from ingero.store.vocabulary import CLOCKS
+from ingero.store.vocabulary import STATES
 from tests.unit.metrics_seconds import cell, second
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,7 +74,7 @@ ORIGINAL_NAMES = [
     "system_cpu_utilization",
     "system_memory_utilization",
     "system_memory_usage_available",
-    "system_cpu_load_average_1m",
+    "ingero_system_load_average_1m",
     "gpu_cuda_operation_duration_microseconds",
     "gpu_cuda_operation_count",
     "ingero_anomaly_count",
@@ -196,17 +196,17 @@ def test_a_quantile_of_the_buckets_is_within_one_bucket_of_the_recordings_own(su
 
 
 def test_off_cpu_time_has_a_series_per_state(sums: Sums) -> None:
-    clocks = np.zeros(len(CLOCKS), np.int64)
-    clocks[CLOCKS.index("runq")] = 250_000_000
-    sums.intake.second(second(clocks_ns=clocks))
+    clocks = np.zeros(len(STATES), np.int64)
+    clocks[STATES.index("runq")] = 250_000_000
+    sums.intake.second(second(states_ns=clocks))
     assert sums.value("ingero_thread_time_seconds_total", state="runq") == 0.25
     assert sums.value("ingero_thread_time_seconds_total", state="sleep") == 0
 
 
-def test_every_loss_counter_is_there_before_anything_is_lost(sums: Sums) -> None:
-    assert {dict(labels)["counter"] for labels in sums.read()["ingero_losses_total"]} == set(MEANINGS)
-    sums.intake.second(second(losses={"epochs_ring_full": 3}))
-    assert sums.value("ingero_losses_total", counter="epochs_ring_full") == 3
+def test_every_drop_counter_is_there_before_anything_is_lost(sums: Sums) -> None:
+    assert {dict(labels)["counter"] for labels in sums.read()["ingero_dropped_total"]} == set(MEANINGS)
+    sums.intake.second(second(drops={"sync_intervals_ring_full": 3}))
+    assert sums.value("ingero_dropped_total", counter="sync_intervals_ring_full") == 3
 
 
 def test_lost_time_grows_with_an_incident_and_is_counted_once(sums: Sums) -> None:
@@ -222,10 +222,16 @@ def test_causes_that_lost_nothing_yet_are_0(sums: Sums) -> None:
 
 
 def test_sync_intervals_are_counted_and_their_time_is_split(sums: Sums) -> None:
-    blank = dict.fromkeys(tables.EPOCHS.columns, 0)
-    interval = {**blank, "a_ns": 1, "e_ns": 2_000_000, "x_ns": 7_000_000, "p_ns": 1_000_000}
-    rows = tables.EPOCHS.rows(2, **{name: [value, value] for name, value in interval.items()})
-    unknown = tables.EPOCHS.rows(1, **{**interval, "e_ns": None, "p_ns": None, "x_ns": None})
+    blank = dict.fromkeys(tables.SYNC_INTERVALS.columns, 0)
+    interval = {
+        **blank,
+        "prev_sync_end_ns": 1,
+        "idle_ns": 2_000_000,
+        "busy_ns": 7_000_000,
+        "return_delay_ns": 1_000_000,
+    }
+    rows = tables.SYNC_INTERVALS.rows(2, **{name: [value, value] for name, value in interval.items()})
+    unknown = tables.SYNC_INTERVALS.rows(1, **{**interval, "idle_ns": None, "return_delay_ns": None, "busy_ns": None})
     found = IntervalSums().plus_intervals(rows[:1]).plus_intervals(rows[1:]).plus_intervals(unknown)
     sums.intake.second(second(intervals=found))
     assert sums.value("ingero_syncs_total") == 3
@@ -241,7 +247,7 @@ def test_steps_are_counted_by_how_they_are_known_and_their_time_is_split(sums: S
     blocked = {"blocked_launch_ns": [3_000_000, 3_000_000, 0], "blocked_sync_ns": [0, 0, 4_000_000]}
     repetition, both = 5, 6  # numbers of texts
     rows = tables.STEPS.rows(3, **{**blank, **times, **blocked, "process": 1, "how": [repetition, repetition, both]})
-    intervals = tables.EPOCHS.rows(1, **{**dict.fromkeys(tables.EPOCHS.columns, 0), "process": 1})
+    intervals = tables.SYNC_INTERVALS.rows(1, **{**dict.fromkeys(tables.SYNC_INTERVALS.columns, 0), "process": 1})
     found = IntervalSums().plus_steps(rows, both).plus_intervals(intervals)
     sums.intake.second(second(intervals=found))
     assert sums.value("ingero_steps_total", how="repetition") == 2
@@ -252,9 +258,9 @@ def test_steps_are_counted_by_how_they_are_known_and_their_time_is_split(sums: S
 
 
 def test_of_intervals_whose_launches_were_not_traced_only_the_return_delay_is_known(sums: Sums) -> None:
-    blank = dict.fromkeys(tables.EPOCHS.columns, 0)
-    parts = {"e_ns": 2_000_000, "x_ns": 7_000_000, "p_ns": 1_000_000}
-    unseen = tables.EPOCHS.rows(1, **{**blank, **parts, "flags": int(EpochFlag.ENQUEUES_UNSEEN)})
+    blank = dict.fromkeys(tables.SYNC_INTERVALS.columns, 0)
+    parts = {"idle_ns": 2_000_000, "busy_ns": 7_000_000, "return_delay_ns": 1_000_000}
+    unseen = tables.SYNC_INTERVALS.rows(1, **{**blank, **parts, "flags": int(SyncIntervalFlag.ENQUEUES_UNSEEN)})
     sums.intake.second(second(intervals=IntervalSums().plus_intervals(unseen)))
     assert sums.value("ingero_syncs_total") == 1
     spent = sums.of_parts("ingero_sync_interval_time_seconds_total")
@@ -280,18 +286,18 @@ def test_a_slowdown_is_counted_when_it_begins(sums: Sums) -> None:
 def test_only_incidents_that_go_on_are_open(sums: Sums) -> None:
     sums.intake.finding(Change(ChangeKind.OPENED, incident(1, 10**9)))
     sums.intake.finding(Change(ChangeKind.OPENED, incident(2, 10**9)))
-    assert sums.value("ingero_open_incidents", cause="cpu-contention", severity="high") == 2
+    assert sums.value("ingero_active_incidents", cause="cpu-contention", severity="high") == 2
     sums.intake.finding(Change(ChangeKind.CLOSED, incident(1, 10**9)))
-    assert sums.value("ingero_open_incidents", cause="cpu-contention", severity="high") == 1
+    assert sums.value("ingero_active_incidents", cause="cpu-contention", severity="high") == 1
 
 
 def test_own_cost_is_shown(sums: Sums) -> None:
     agent = AgentUsage(cpu_ns=20_000_000, peak_rss_bytes=90 << 20)
-    sums.intake.second(second(agent=agent, overhead_ratio=0.015, rung=2))
+    sums.intake.second(second(agent=agent, overhead_ratio=0.015, level=2))
     assert sums.value("ingero_agent_cpu_time_seconds_total") == 0.02
     assert sums.value("ingero_agent_memory_peak_bytes") == 90 << 20
     assert sums.value("ingero_overhead_ratio") == 0.015
-    assert sums.value("ingero_governor_rung") == 2
+    assert sums.value("ingero_overhead_level") == 2
 
 
 def test_the_machine_is_shown_under_the_conventional_names(sums: Sums) -> None:
@@ -300,7 +306,7 @@ def test_the_machine_is_shown_under_the_conventional_names(sums: Sums) -> None:
     sums.intake.second(second(system=replace(SYSTEM, pressure={"io": later})))
     assert sums.value("system_cpu_utilization_ratio") == 0.25
     assert sums.value("system_memory_linux_available_bytes") == 8 << 30
-    assert sums.value("system_linux_pressure_time_seconds_total", resource="io", share="some") == 2.5
+    assert sums.value("ingero_system_pressure_time_seconds_total", resource="io", share="some") == 2.5
 
 
 def test_a_gpu_is_shown_under_the_conventional_names(sums: Sums) -> None:
@@ -336,7 +342,7 @@ def test_the_old_names_hold_the_same_values(sums: Sums) -> None:
             cell("cudaStreamSynchronize", durations_ns),
             system=SYSTEM,
             gpus=((GPU, GPU_SAMPLE),),
-            losses={"epochs_ring_full": 2},
+            drops={"sync_intervals_ring_full": 2},
         )
     )
     old = sums.read(with_old_names=True)
@@ -451,7 +457,7 @@ def test_seconds_that_find_no_room_are_counted_and_nobody_waits(sums: Sums) -> N
 
 def test_a_second_that_cannot_be_summed_costs_itself_only(sums: Sums) -> None:
     with Pump(sums.intake) as pump:
-        pump.second(second(clocks_ns=np.zeros(1, np.int64)))
+        pump.second(second(states_ns=np.zeros(1, np.int64)))
         pump.second(second(cell("cudaStreamSynchronize", [1_000])))
     assert sums.value("ingero_calls_total", **SYNC) == 1
     assert sums.value("ingero_metrics_dropped_total") == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ingero import __version__
-from ingero.capture.losses import MEANINGS
+from ingero.capture.drops import MEANINGS
 from ingero.cli.main import LazyGroup
 from ingero.ops import Flag, Kind
 from tests.conftest import ALLOWED_SKIPS, is_allowed
@@ -52,7 +52,7 @@ def test_the_generated_header_names_every_kind_and_flag() -> None:
     assert names <= set(re.findall(r"#define (\w+) ", header)) | {"KIND_NONE", "FLAG_NONE"}
 
 
-def test_every_loss_counter_has_a_meaning_and_nothing_else_has() -> None:
+def test_every_drop_counter_has_a_meaning_and_nothing_else_has() -> None:
     listed = re.search(r"enum loss \{(.*?)\};", (BPF / "events.h").read_text(), re.DOTALL)
     assert listed is not None
     names = [name.lower() for name in re.findall(r"\bLOSS_(\w+)", re.sub(r"/\*.*?\*/", "", listed[1], flags=re.DOTALL))]

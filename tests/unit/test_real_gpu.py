@@ -83,7 +83,8 @@ def recorded(name: str) -> Recorded:
             ask = reader.connection.execute
             steps = ask("SELECT start_ns, end_ns FROM steps WHERE pid = ? ORDER BY start_ns", (truth.pid,)).fetchall()
             intervals = ask(
-                "SELECT b_ns, duration_ns, x_ns FROM epochs WHERE pid = ? ORDER BY b_ns", (truth.pid,)
+                "SELECT sync_end_ns, duration_ns, busy_ns FROM sync_intervals WHERE pid = ? ORDER BY sync_end_ns",
+                (truth.pid,),
             ).fetchall()
             return Recorded(
                 truth=truth,
@@ -187,14 +188,14 @@ def test_a_profiler_that_the_program_starts_is_named_by_its_line() -> None:
 
 
 def test_what_a_busy_loop_on_the_same_cpu_cost_is_mostly_explained() -> None:
-    """72 %: the recording lacks stacks for most of the fault, so that the rest stays unexplained."""
+    """72%: the recording lacks stacks for most of the fault, so that the rest stays unexplained."""
     case = recorded("hog")
     begin_ns, end_ns = case.truth.fault_ns
     (incident,) = (one for one in case.diagnosis.incidents if one.start_ns < end_ns and (one.end_ns or 0) > begin_ns)
     assert incident.explained_ratio > 0.7
 
 
-def test_the_loss_to_a_busy_loop_is_what_the_marks_say() -> None:
+def test_the_drop_to_a_busy_loop_is_what_the_marks_say() -> None:
     case = recorded("hog")
     (incident,) = case.diagnosis.incidents
     assert incident.end_ns is not None

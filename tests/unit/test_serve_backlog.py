@@ -81,10 +81,10 @@ def test_a_reader_too_far_behind_is_waited_for(pipe: tuple[int, int]) -> None:
 def test_query_into_a_pipe_that_nobody_reads_does_not_hold_the_log(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     with Writer(path, session=SessionFacts(uuid="u", started_ns=time.time_ns()), node="n") as writer:
-        losses = tables.LOSSES.rows(60_000, session=1, start_ns=time.time_ns(), counter="c", reason="r" * 40, count=1)
-        writer.append(tables.LOSSES, losses)
+        drops = tables.DROPS.rows(60_000, session=1, start_ns=time.time_ns(), counter="c", reason="r" * 40, count=1)
+        writer.append(tables.DROPS, drops)
         writer.flush()
-        asked = [sys.executable, "-m", "ingero.cli.main", "query", "--json", "--db", str(path), "SELECT * FROM losses"]
+        asked = [sys.executable, "-m", "ingero.cli.main", "query", "--json", "--db", str(path), "SELECT * FROM drops"]
         with subprocess.Popen(asked, stdout=subprocess.PIPE) as query:
             assert query.stdout
             first = os.read(query.stdout.fileno(), 100)  # it has begun, and there are megabytes behind it

@@ -5,14 +5,14 @@ from dataclasses import fields
 from pathlib import Path
 
 from ingero.demo.scene import Actor, Scene, Step
-from ingero.diagnose.model import Culprit, Diagnosis, Fix, Incident, Link, Victim
+from ingero.diagnose.model import Affected, Culprit, Diagnosis, Fix, Incident, Link
 from ingero.serve.findings_json import diagnosis_json
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, diagnosed
 
 
 def hogged(scene: Scene, trainer: Actor) -> None:
     """CPU hogs take 3 ms of each step."""
-    scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=3, drain={"runq": 3}))
+    scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=3, sync={"runq": 3}))
     for second in range(int(QUIET_S), int(LENGTH_S)):
         scene.took(trainer, 900, "stress-ng", second, 300, switches=100)
 
@@ -27,7 +27,7 @@ def test_it_holds_every_field_of_what_was_found(tmp_path: Path) -> None:
     incident = found["incidents"][0]
     assert set(found) == {one.name for one in fields(Diagnosis)} | {"version"}
     assert set(incident) == {one.name for one in fields(Incident)}
-    for key, record in (("victims", Victim), ("culprits", Culprit), ("chain", Link), ("fixes", Fix)):
+    for key, record in (("affected", Affected), ("culprits", Culprit), ("chain", Link), ("fixes", Fix)):
         assert set(incident[key][0]) == {one.name for one in fields(record)}
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from ingero.demo.scene import Actor, Scene, Step
-from ingero.diagnose.model import Diagnosis, FindingKind, Incident, ProcessVerdict, Victim
+from ingero.diagnose.model import Affected, Diagnosis, FindingKind, Incident, ProcessVerdict
 from ingero.serve.findings_text import verdict_lines
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, diagnosed
 
 
 def hogged(scene: Scene, trainer: Actor) -> None:
     """CPU hogs take 3 ms of each step."""
-    scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=3, drain={"runq": 3}))
+    scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=3, sync={"runq": 3}))
     for second in range(int(QUIET_S), int(LENGTH_S)):
         scene.took(trainer, 900, "stress-ng", second, 300, switches=100)
 
@@ -28,9 +28,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Diagnosis:
 
 
 def of(one: Incident, name: str, number: int, **changes: object) -> Incident:
-    victim = replace(one.victims[0], name=name, pid=1000 + number) if one.victims else None
-    victims: tuple[Victim, ...] = (victim,) if victim else ()
-    return replace(one, number=number, victims=victims, **changes)
+    affected = replace(one.affected[0], name=name, pid=1000 + number) if one.affected else None
+    affected: tuple[Affected, ...] = (affected,) if affected else ()
+    return replace(one, number=number, affected=affected, **changes)
 
 
 def lines(diagnosis: Diagnosis, incidents: list[Incident]) -> list[str]:

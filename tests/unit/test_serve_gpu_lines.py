@@ -30,14 +30,12 @@ def lines(folder: Path, *samples: dict[str, tables.Column], seconds: int | None 
 def test_a_gpu_is_said_to_be_busy_slow_and_throttled(tmp_path: Path) -> None:
     sample: dict[str, tables.Column] = {"gpu_percent": 97, "sm_clock_mhz": 1410, "max_sm_clock_mhz": 1980}
     throttled = [{**sample, "throttle_reasons": 0x4 if second < 3 else 0x1} for second in range(4)]
-    assert lines(tmp_path, *throttled) == [
-        "GPU 0: 97 % busy, 1410 of 1980 MHz, throttled by power cap 75 % of the time"
-    ]
+    assert lines(tmp_path, *throttled) == ["GPU 0: 97% busy, 1410 of 1980 MHz, throttled by power cap 75% of the time"]
 
 
 def test_memory_is_the_most_that_was_in_use(tmp_path: Path) -> None:
     used = [{"gpu_percent": 0, "memory_used_bytes": size * GIB, "memory_total_bytes": 80 * GIB} for size in (20, 40)]
-    assert lines(tmp_path, *used) == ["GPU 0: 0 % busy, memory up to 40.0 GiB of 80.0 GiB"]
+    assert lines(tmp_path, *used) == ["GPU 0: 0% busy, memory up to 40.0 GiB of 80.0 GiB"]
 
 
 def test_what_the_driver_does_not_tell_is_not_zero(tmp_path: Path) -> None:
@@ -45,7 +43,7 @@ def test_what_the_driver_does_not_tell_is_not_zero(tmp_path: Path) -> None:
 
 
 def test_missing_samples_are_said(tmp_path: Path) -> None:
-    assert lines(tmp_path, {"gpu_percent": 50}, seconds=60) == ["GPU 0: 50 % busy, by samples of 1 of 60 s"]
+    assert lines(tmp_path, {"gpu_percent": 50}, seconds=60) == ["GPU 0: 50% busy, by samples of 1 of 60 s"]
 
 
 def test_each_gpu_has_its_line_and_without_samples_there_is_none(tmp_path: Path) -> None:
@@ -54,5 +52,5 @@ def test_each_gpu_has_its_line_and_without_samples_there_is_none(tmp_path: Path)
         "GPU 0: 10 % busy",
         "GPU 1: 20 % busy",
     ]
-    (tmp_path / "empty").mkdir()
-    assert lines(tmp_path / "empty", seconds=5) == []
+    (tmp_path / "idle").mkdir()
+    assert lines(tmp_path / "idle", seconds=5) == []

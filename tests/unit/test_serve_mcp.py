@@ -23,7 +23,7 @@ from ingero.demo.labelled_scenes import LENGTH_S, QUIET_S, STORIES, Story, recor
 from ingero.demo.scene import Scene, Step
 from ingero.ops import BY_NAME, OPS
 from ingero.serve.mcp.compact import compact
-from ingero.serve.mcp.graphs import MAX_STRETCHES
+from ingero.serve.mcp.graphs import MAX_TIME_RANGES
 from ingero.serve.mcp.rows import sql_answer
 from ingero.serve.mcp.server import IngeroServer
 from ingero.serve.mcp.untrusted import CLOSE, OPEN, RULE, traced
@@ -200,12 +200,12 @@ def test_the_life_of_a_graph_is_told_from_instantiation_to_last_launch(graphs: I
     assert "exact" in told["note"]
 
 
-def test_launch_rates_are_exact_per_stretch(graphs: IngeroServer) -> None:
+def test_launch_rates_are_exact_per_time_range(graphs: IngeroServer) -> None:
     rates = content(call(graphs, "graph_frequency", window_seconds=2))["rates"]
     assert [(one["launches"], one["per_s"]) for one in rates] == [(100, 50), (200, 100), (200, 100)]
 
 
-def test_the_rate_of_a_stretch_that_the_recording_ends_in_is_of_its_own_length(graphs: IngeroServer) -> None:
+def test_the_rate_of_a_time_range_that_the_recording_ends_in_is_of_its_own_length(graphs: IngeroServer) -> None:
     rates = content(call(graphs, "graph_frequency", window_seconds=4))["rates"]
     assert [(one["launches"], one["per_s"]) for one in rates] == [(300, 75), (200, 100)]
 
@@ -369,7 +369,7 @@ def test_a_recording_of_an_older_version_is_answered_as_far_as_it_goes(older: Pa
     assert "a correlation" in text(answer)
 
 
-def test_a_recording_without_an_account_is_not_called_healthy(tmp_path: Path) -> None:
+def test_a_recording_without_an_breakdown_is_not_called_healthy(tmp_path: Path) -> None:
     with Scene(tmp_path / "empty.db", seconds=2) as scene:
         scene.process(100, "python")
     said = text(call(server_of(tmp_path / "empty.db"), "explain_incident"))
@@ -404,7 +404,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with Scene(path, seconds=LENGTH_S) as scene:
         trainer = scene.process(100, EVIL, cmdline=EVIL)
         scene.train(trainer, 0, QUIET_S, Step())
-        steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=2.05, drain={"runq": 2.0}))
+        steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=2.05, sync={"runq": 2.0}))
         for second in range(int(QUIET_S), int(LENGTH_S)):
             scene.took(trainer, 900, EVIL, second, 2.0 * sum(int(end) == second for _, _, end in steps))
         frames = [{"symbol": EVIL, "file": EVIL}, {"py_file": EVIL, "py_line": 1, "py_func": EVIL}]
@@ -513,4 +513,4 @@ def test_launch_rates_of_many_ranks_leave_nobody_out(tmp_path: Path) -> None:
     assert [(one["pid"], one["launches"]) for one in answer["rates"]] == [(100 + rank, 14_000) for rank in range(ranks)]
     assert answer["more"] == 0
     answer = content(call(server, "graph_frequency", window_seconds=1))
-    assert (len(answer["rates"]), answer["more"]) == (MAX_STRETCHES, seconds * ranks - MAX_STRETCHES)
+    assert (len(answer["rates"]), answer["more"]) == (MAX_TIME_RANGES, seconds * ranks - MAX_TIME_RANGES)

@@ -13,7 +13,7 @@ from ingero.serve.mcp.server import IngeroServer
 from ingero.serve.recording_source import parse_since_ns
 from ingero.store import tables
 from ingero.store.records import SessionFacts
-from ingero.store.vocabulary import CLOCK_COLUMNS
+from ingero.store.vocabulary import STATE_COLUMNS
 from ingero.store.writer import Writer
 from ingero.units import QuantityError
 from tests.unit.mcp_client import call, content, server_of, text
@@ -164,7 +164,7 @@ def test_the_next_of_a_list_come_with_skip(server: IngeroServer) -> None:
 def test_operations_are_told_from_a_place_on(tmp_path: Path) -> None:
     with Writer(tmp_path / "a.db", session=SessionFacts(uuid="u", started_ns=BEGIN_NS), node="n") as writer:
         fill(writer)
-        clocks: dict[str, tables.Column] = dict.fromkeys(CLOCK_COLUMNS, 0)
+        clocks: dict[str, tables.Column] = dict.fromkeys(STATE_COLUMNS, 0)
         other = tables.OP_STATS.rows(
             1,
             session=1,

@@ -52,14 +52,14 @@ def test_the_verdict_says_steps_pace_and_measured_busy_time(tmp_path: Path) -> N
     assert "most GPU idle time: input data, 40%" in verdict
 
 
-def test_steps_idle_time_and_kernels_are_shown_and_nothing_is_said_of_drains(tmp_path: Path) -> None:
+def test_steps_idle_time_and_kernels_are_shown_and_nothing_is_said_of_syncs(tmp_path: Path) -> None:
     lines = _explained(_training(tmp_path / "a.db")).output.splitlines()
     assert _has(lines, " 3 ", "20.0 ms", "60%", "40%")
     assert _has(lines, "40.0 ms", "40%", "input data")
     assert _has(lines, "72.0 ms", "gemm")
     assert _has(lines, "data loading 40% of wall time")
     assert sum("does not show why a thread did not run" in line for line in lines) == 1
-    assert not _has(lines, "never drained")
+    assert not _has(lines, "never synced")
     assert not _has(lines, "no step has an end")
 
 

@@ -392,7 +392,7 @@ def test_a_recording_is_read_while_it_is_written(tmp_path: Path) -> None:
 )
 def test_counts_of_stored_calls_say_how_many_there_were(recorded: Path, sql: str) -> None:
     (note,) = run_sql(recorded, sql).notes
-    assert note.startswith("cuda_events holds 20 of 1,000 CUDA calls (2.0 %)")
+    assert note.startswith("cuda_events holds 20 of 1,000 CUDA calls (2.0%)")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""An account names the line of code that a call, a loss or an epoch came from, and what is missing of it."""
+"""An account names the line of code that a call, a loss or a sync interval came from, and what is missing of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from ingero.events import THREAD_STATES
 from ingero.ops import BY_NAME, Source
-from ingero.serve.account import account_text
+from ingero.serve.breakdown import breakdown_text
 from ingero.serve.stack_lines import where_text
 from ingero.store import tables
 from ingero.store.call_stacks import PythonPlace, call_stack
@@ -113,7 +113,7 @@ def event(writer: Writer, at_ms: int, ms: int, op: object, stack_hash: int) -> N
 
 
 def record(writer: Writer) -> None:
-    """Three epochs of 10 ms, of which 4 ms empty and 1 ms late; the launches are only sampled."""
+    """Three sync intervals of 10 ms, of which 4 ms empty and 1 ms late; the launches are only sampled."""
     session, process = writer.session, writer.process_id(100, START_NS)
     writer.append(
         tables.PROCESSES,
@@ -125,12 +125,12 @@ def record(writer: Writer) -> None:
         writer.append(tables.STACKS, row)
     for index in range(1, 4):
         a = START_NS + index * 10 * MS
-        row = tables.EPOCHS.rows(
-            1, session=session, process=process, pid=100, device=0, a_ns=a, f_ns=a + 4 * MS, s_ns=a + 5 * MS,
-            r_ns=a + 9 * MS, r_low_ns=a + 9 * MS, r_high_ns=a + 9 * MS, b_ns=a + 10 * MS, e_ns=4 * MS, x_ns=5 * MS,
-            p_ns=MS, launches=20,
+        row = tables.SYNC_INTERVALS.rows(
+            1, session=session, process=process, pid=100, device=0, prev_sync_end_ns=a, first_launch_ns=a + 4 * MS, sync_start_ns=a + 5 * MS,
+            gpu_done_ns=a + 9 * MS, gpu_done_low_ns=a + 9 * MS, gpu_done_high_ns=a + 9 * MS, sync_end_ns=a + 10 * MS, idle_ns=4 * MS, busy_ns=5 * MS,
+            return_delay_ns=MS, launches=20,
         )  # fmt: skip
-        writer.append(tables.EPOCHS, row)
+        writer.append(tables.SYNC_INTERVALS, row)
     for end_ms in (20, 30, 40):
         event(writer, end_ms - 5, 5, SYNC, 11)
     event(writer, 14, 2, LAUNCH, 12)
@@ -156,7 +156,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 def lines_of(reader: Reader, *, whole_stacks: bool = False) -> list[str]:
     window = reader.window(None, START_NS)
     assert window is not None
-    return list(account_text(reader, window, whole_stacks=whole_stacks))
+    return list(breakdown_text(reader, window, whole_stacks=whole_stacks))
 
 
 def after(lines: list[str], words: str, count: int) -> list[str]:
@@ -195,7 +195,7 @@ def test_whole_stacks_are_shown_when_asked_for(reader: Reader) -> None:
 def test_an_empty_device_and_a_late_pick_up_end_in_the_line_that_drained(reader: Reader) -> None:
     where = "at tensor.py:71 in Tensor.item < train.py:73 in Trainer.drain  issued by aten_launch (libminiaten.so)"
     lines = lines_of(reader)
-    # the drain before the first epoch has no record: its empty time is not charged to a line
+    # the drain before the first sync interval has no record: its empty time is not charged to a line
     assert f"      {'8.00 ms':>10}  after the sync {where}  [2 of 3 sync intervals]" in lines
     assert f"      {'3.00 ms':>10}  in the sync {where}  [3 of 3 sync intervals]" in lines
 
@@ -237,7 +237,7 @@ def test_with_whole_stacks_the_other_threads_of_a_hung_process_are_shown(tmp_pat
     with open_reader(path) as opened:
         window = opened.window(None, 0)
         assert window
-        short, whole = ("\n".join(account_text(opened, window, whole_stacks=is_whole)) for is_whole in (False, True))
+        short, whole = ("\n".join(breakdown_text(opened, window, whole_stacks=is_whole)) for is_whole in (False, True))
     assert "Meanwhile" not in short
     threads = [part.splitlines() for part in whole.split("Meanwhile: ")[1:]]
     assert [lines[0].split(" when ")[0] for lines in threads] == [

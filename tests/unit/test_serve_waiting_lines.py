@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.incident_json import record_json
-from ingero.diagnose.model import CodeLine, FindingKind, Incident, Severity, Victim
+from ingero.diagnose.model import Affected, CodeLine, FindingKind, Incident, Severity
 from ingero.serve.dashboard.incident_stacks import incident_stacks
 from ingero.serve.mcp.untrusted import traced
 from ingero.store import waiters
@@ -25,7 +25,7 @@ from tests.unit.test_store_waiters import LAUNCH, MS, PID, Reader, call, look, r
 INCIDENT = Incident(
     number=1, cause="cold-start", resource="", root="", kind=FindingKind.INCIDENT, severity=Severity.LOW, start_ns=0,
     end_ns=None, lost_ns=1, lost_ratio=0.1, explained_ratio=1.0, peak_ratio=0.1, summary="",
-    victims=(Victim(process=1, pid=PID, name="python", lost_ns=1),),
+    affected=(Affected(process=1, pid=PID, name="python", lost_ns=1),),
 )  # fmt: skip
 PLACE, MARK = "/srv/me/train.py:58 in step", "[Python, of the thread that waits: 100/100]"
 

@@ -231,8 +231,8 @@ def test_the_writer_says_what_of_that_is_in_the_file(tmp_path: Path) -> None:
 
     with Writer(tmp_path / "a.db", session=SessionFacts(uuid="u", started_ns=1), node="n") as writer:
         assert writer.is_stored(writer.position())
-        rows = tables.LOSSES.rows(1, session=writer.session, start_ns=1, counter="x", reason=[""], count=[1])
-        writer.append(tables.LOSSES, rows)
+        rows = tables.DROPS.rows(1, session=writer.session, start_ns=1, counter="x", reason=[""], count=[1])
+        writer.append(tables.DROPS, rows)
         position = writer.position()
         writer.flush()
         assert writer.is_stored(position)

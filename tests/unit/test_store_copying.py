@@ -28,8 +28,8 @@ SECOND_NS = 1_000_000_000
 
 
 def lose(writer: Writer, count: int, at_ns: int) -> None:
-    rows = tables.LOSSES.rows(count, session=writer.session, start_ns=at_ns, counter="ring_full", reason="r", count=1)
-    writer.append(tables.LOSSES, rows)
+    rows = tables.DROPS.rows(count, session=writer.session, start_ns=at_ns, counter="ring_full", reason="r", count=1)
+    writer.append(tables.DROPS, rows)
     writer.flush()
 
 
@@ -42,8 +42,8 @@ def live(tmp_path: Path) -> Iterator[tuple[Path, Writer]]:
         yield path, writer
 
 
-def losses(path: Path) -> int:
-    return int(str(run_sql(path, "SELECT count(*) FROM losses WHERE counter = 'ring_full'").rows[0][0]))
+def drops(path: Path) -> int:
+    return int(str(run_sql(path, "SELECT count(*) FROM drops WHERE counter = 'ring_full'").rows[0][0]))
 
 
 def stop_reasons(path: Path) -> list[tuple[object, ...]]:
@@ -55,8 +55,8 @@ def test_a_copy_holds_what_is_in_the_log_and_is_one_file(live: tuple[Path, Write
     copied = copy_recording(path, tmp_path / "now.db")
     lose(writer, 100, time.time_ns())  # recording goes on
     assert copied.was_live
-    assert losses(tmp_path / "now.db") == 500
-    assert losses(path) == 600
+    assert drops(tmp_path / "now.db") == 500
+    assert drops(path) == 600
     assert sorted(one.name for one in tmp_path.glob("*now*")) == ["now.db"]
     assert (tmp_path / "now.db").read_bytes()[18:20] == b"\x01\x01"  # no log is needed to read it
     assert stop_reasons(tmp_path / "now.db") == [("copied while it was recorded",)]
@@ -71,7 +71,7 @@ def test_a_copy_of_a_recording_that_was_killed_says_so(live: tuple[Path, Writer]
         shutil.copy(f"{path}{suffix}", tmp_path / f"killed.db{suffix}")
     copied = copy_recording(tmp_path / "killed.db", tmp_path / "b.db", clock=lambda: time.time_ns() + 60 * SECOND_NS)
     assert not copied.was_live
-    assert losses(tmp_path / "b.db") == 500
+    assert drops(tmp_path / "b.db") == 500
     assert stop_reasons(tmp_path / "b.db") == [("killed",)]
 
 
@@ -136,7 +136,7 @@ def test_a_part_that_is_missing_is_said_with_its_begin(
     copy = tmp_path / "cp.db"
     shutil.copy(path, copy)
     db.close()
-    assert losses(copy) == 500
+    assert drops(copy) == 500
     code, out, _ = run_ingero(monkeypatch, capsys, "explain", "--db", str(copy))
     assert code == 0
     assert "The file lacks what was recorded after 20" in out
@@ -144,7 +144,7 @@ def test_a_part_that_is_missing_is_said_with_its_begin(
     assert note.startswith(f"{copy} lacks what was recorded after 20")
     code, out, _ = run_ingero(monkeypatch, capsys, "explain", "--json", "--db", str(copy))
     assert "what was recorded after 20" in out
-    code, out, err = run_ingero(monkeypatch, capsys, "query", "--db", str(copy), "SELECT count(*) FROM losses")
+    code, out, err = run_ingero(monkeypatch, capsys, "query", "--db", str(copy), "SELECT count(*) FROM drops")
     assert "The file lacks what was recorded after 20" in err
 
 
@@ -178,7 +178,7 @@ def test_the_recording_of_a_killed_agent_is_ended_by_the_next(tmp_path: Path) ->
     assert not finish_killed(killed, {os.getuid() + 1}), "somebody else's file"
     assert finish_killed(killed, {os.getuid()})
     assert sorted(one.name for one in tmp_path.glob("killed*")) == ["killed.db"]
-    assert losses(killed) == 500
+    assert drops(killed) == 500
     assert stop_reasons(killed) == [("killed",)]
     assert not finish_killed(killed, {os.getuid()}), "it is whole"
     assert not finish_killed(tmp_path / "none.db", {os.getuid()})

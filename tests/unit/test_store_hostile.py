@@ -74,8 +74,8 @@ def test_name_of_a_view_is_never_run_as_sql(tmp_path: Path) -> None:
         ("CREATE INDEX i ON raw_sessions(length(printf('%.9000000c', node)))", HostileDatabaseError),
         ("CREATE TABLE mine(a CHECK (a > 1))", HostileDatabaseError),
         ("CREATE VIRTUAL TABLE mine USING fts5(a)", HostileDatabaseError),
-        ("ALTER TABLE raw_losses ADD COLUMN a INTEGER CHECK (length(printf('%.9000000c', 'a')) > 1)", OtherBuildError),
-        ("ALTER TABLE raw_losses ADD COLUMN a TEXT AS (printf('%.9000000c', 'a'))", OtherBuildError),
+        ("ALTER TABLE raw_drops ADD COLUMN a INTEGER CHECK (length(printf('%.9000000c', 'a')) > 1)", OtherBuildError),
+        ("ALTER TABLE raw_drops ADD COLUMN a TEXT AS (printf('%.9000000c', 'a'))", OtherBuildError),
         ("PRAGMA user_version = -5", StoreError),
     ],
 )
@@ -98,7 +98,7 @@ def test_comments_and_space_do_not_make_another_schema(tmp_path: Path) -> None:
     path = change(
         recording(tmp_path),
         "PRAGMA writable_schema = 1; UPDATE sqlite_schema SET "
-        "sql = replace(sql, '(', '( -- it''s /* new ' || char(10)) WHERE name = 'raw_losses'",
+        "sql = replace(sql, '(', '( -- it''s /* new ' || char(10)) WHERE name = 'raw_drops'",
     )
     record(path)
 
@@ -203,15 +203,15 @@ def test_pipe_beside_a_database_keeps_nobody_waiting(tmp_path: Path, suffix: str
 
 
 def test_journal_that_names_another_file_deletes_nothing(tmp_path: Path) -> None:
-    path, victim = recording(tmp_path), tmp_path / "victim"
-    victim.write_text("kept")
-    name = os.fsencode(victim)
+    path, affected = recording(tmp_path), tmp_path / "affected"
+    affected.write_text("kept")
+    name = os.fsencode(affected)
     magic = bytes.fromhex("d9d505f920a163d7")
     head = magic + struct.pack(">IIIII", 0, 0, path.stat().st_size // 4096, 512, 4096)
     tail = struct.pack(">I", 0x40000000 // 4096 + 1) + name + struct.pack(">II", len(name), sum(name)) + magic
     Path(f"{path}-journal").write_bytes(head.ljust(512, b"\0") + tail)
     refused_by_recorder(path, HostileDatabaseError)
-    assert victim.read_text() == "kept"
+    assert affected.read_text() == "kept"
 
 
 def test_statement_that_does_not_end_is_ended_and_the_next_one_runs() -> None:

@@ -49,10 +49,10 @@ def fill(writer: Writer) -> None:
             )  # fmt: skip
             writer.append(tables.OP_STATS, row)
         writer.append(
-            tables.CLOCK_SECONDS,
-            tables.CLOCK_SECONDS.rows(
+            tables.THREAD_STATE_SECONDS,
+            tables.THREAD_STATE_SECONDS.rows(
                 2, session=session, start_ns=[1, 2], process=process, run_ns=7, runq_ns=4, throttled_ns=0, yielded_ns=1,
-                sleep_ns=0, io_ns=0, kernel_lock_ns=0, stopped_ns=0,
+                sleep_ns=0, io_ns=0, uninterruptible_ns=0, stopped_ns=0,
             ),
         )  # fmt: skip
         for device in (-1, 1):
@@ -110,6 +110,6 @@ def test_a_device_that_is_not_known_is_null_and_one_that_is_has_its_gpu(db: apsw
     assert found.fetchall() == [(10, None, None, None, None), (10, 1, "GPU-gpu-2", "H100", 3), *unknown]
 
 
-def test_the_device_of_a_drain_is_null_where_it_is_not_known(db: apsw.Connection) -> None:
-    columns = [row[1] for row in db.execute("SELECT * FROM pragma_table_info('epochs')")]
+def test_the_device_of_a_sync_is_null_where_it_is_not_known(db: apsw.Connection) -> None:
+    columns = [row[1] for row in db.execute("SELECT * FROM pragma_table_info('sync_intervals')")]
     assert {"device", "gpu_id", "gpu_uuid"} <= set(columns)

@@ -164,13 +164,19 @@ def test_why_a_thread_was_off_the_cpu_is_not_known(starved: Reader) -> None:
 def test_what_was_not_recorded_is_an_error_and_not_zero(starved: Reader) -> None:
     whole = starved.time_range()
     assert whole is not None
-    for ask in (starved.epochs, starved.culprits, starved.clock_totals, starved.kernel_launches, starved.in_flight):
+    for ask in (
+        starved.sync_intervals,
+        starved.culprits,
+        starved.thread_state_totals,
+        starved.kernel_launches,
+        starved.in_flight,
+    ):
         with pytest.raises(NotRecordedError, match=r"not recorded by Ingero 0\.8"):
             ask(whole)
     for ask in (starved.samples, starved.sample_rows):
         with pytest.raises(NotRecordedError, match=r"not recorded by Ingero 0\.8"):
             ask(whole)
-    assert not starved.is_recorded("epochs")
+    assert not starved.is_recorded("sync_intervals")
     assert starved.is_recorded("events")
     totals = starved.op_totals(whole)
     assert {(t.clocks, t.p99_ns, t.nested) for t in totals} == {(None, None, None)}

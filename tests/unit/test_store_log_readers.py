@@ -78,7 +78,7 @@ def test_file_and_log_stay_below_the_limit_and_the_reader_is_named(
             assert isinstance(writer.error, LogHeldError)
             assert f"[{pid}]" in said
             assert "--max-db" in said
-            assert writer.losses()["raw_events", "write failed"] > 0
+            assert writer.drops()["raw_events", "write failed"] > 0
         deadline = time.monotonic() + 20
         while writer.error and time.monotonic() < deadline:
             time.sleep(0.1)

@@ -65,13 +65,18 @@ def test_what_is_said_of_a_view_or_column_is_about_one_that_exists() -> None:
 
 def test_the_unit_of_a_column_tells_moments_from_durations() -> None:
     units = {(one.name, column.name): column.unit for one in PUBLISHED for column in one.columns}
-    assert units["events", "timestamp"] == units["epochs", "a_ns"] == units["sessions", "started_at"] == "unix ns"
-    assert units["events", "duration_ns"] == units["epochs", "e_ns"] == units["op_stats", "sum_ns"] == "ns"
+    assert (
+        units["events", "timestamp"]
+        == units["sync_intervals", "prev_sync_end_ns"]
+        == units["sessions", "started_at"]
+        == "unix ns"
+    )
+    assert units["events", "duration_ns"] == units["sync_intervals", "idle_ns"] == units["op_stats", "sum_ns"] == "ns"
     assert units["tenants", "copied_bytes"] == "bytes"
     assert not units["events", "pid"]
 
 
 def test_a_column_without_words_of_its_own_takes_those_of_the_stored_one() -> None:
     meaning = {(one.name, column.name): column.meaning for one in PUBLISHED for column in one.columns}
-    assert meaning["governor", "rung"] == "highest one in force; 0: everything is traced"
-    assert meaning["epochs", "drain_runq_ns"].endswith("could run, but others did")
+    assert meaning["overhead_levels", "level"] == "highest one in force; 0: everything is traced"
+    assert meaning["sync_intervals", "sync_runq_ns"].endswith("could run, but others did")

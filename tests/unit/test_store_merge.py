@@ -139,16 +139,16 @@ def test_a_cgroup_a_stack_and_an_incident_lead_to_their_own_node(two: tuple[Path
     assert groups == [(node, node, GROUP, 3) for node in ("node-a", "node-b")]
     stacks = ask(
         tmp_path / "c.db",
-        "SELECT p.node, s.frames, count(*) FROM raw_samples e JOIN raw_stacks s ON s.hash = e.stack_hash "
+        "SELECT p.node, s.frames, count(*) FROM raw_stack_samples e JOIN raw_stacks s ON s.hash = e.stack_hash "
         "JOIN processes p ON p.process = s.process WHERE s.process = e.process GROUP BY 1",
     )
     assert stacks == [(node, "raw_stacks.frames 0", 3) for node in ("node-a", "node-b")]
-    victims = ask(
+    affected = ask(
         tmp_path / "c.db",
-        "SELECT i.node, p.node, v.value ->> '$.name', c.incident IS NOT NULL FROM incidents i, json_each(i.victims) v "
+        "SELECT i.node, p.node, v.value ->> '$.name', c.incident IS NOT NULL FROM incidents i, json_each(i.affected) v "
         "JOIN processes p ON p.process = v.value ->> '$.process' LEFT JOIN causal_chains c ON c.incident = i.id",
     )
-    assert sorted(set(victims)) == [(node, node, node, 1) for node in ("node-a", "node-b")]
+    assert sorted(set(affected)) == [(node, node, node, 1) for node in ("node-a", "node-b")]
 
 
 def test_equal_texts_are_stored_once(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_merging_what_was_merged_gives_the_same(two: tuple[Path, Path], tmp_path
     merge([third, tmp_path / "c.db", two[1]], tmp_path / "d.db")
     merge([*two, third], tmp_path / "e.db")
     assert counts(tmp_path / "d.db") == counts(tmp_path / "e.db")
-    for view in ("events", "processes", "containers", "epochs", "causal_chains", "sessions"):
+    for view in ("events", "processes", "containers", "sync_intervals", "causal_chains", "sessions"):
         for node in ("node-a", "node-b", "node-c"):
             assert shown(tmp_path / "d.db", view, node) == shown(tmp_path / "e.db", view, node)
 
@@ -345,8 +345,8 @@ def test_a_source_that_is_no_recording_leaves_no_output(two: tuple[Path, Path], 
         "UPDATE raw_processes SET process = 9223372036854775807 WHERE process = 1",
         "UPDATE raw_sessions SET started_ns = -9223372036854775808, cgroup_base = -5, seq_base = 7",
         "UPDATE raw_events SET cgroup_id = 9223372036854775807",
-        'UPDATE raw_incidents SET victims = \'[{"process": 9223372036854775807}, 3, null, "x"]\'',
-        "UPDATE raw_incidents SET victims = 'no JSON'",
+        'UPDATE raw_incidents SET affected = \'[{"process": 9223372036854775807}, 3, null, "x"]\'',
+        "UPDATE raw_incidents SET affected = 'no JSON'",
         "UPDATE raw_sessions SET node = 'node-b'",
         "UPDATE raw_sessions SET node = ''';DROP TABLE raw_events;--', uuid = ''",
         "DELETE FROM raw_sessions",
@@ -366,18 +366,18 @@ def test_strange_values_cost_no_row_of_others(two: tuple[Path, Path], tmp_path: 
     whose = next(
         node for node in merged.nodes if ask(tmp_path / "c.db", "SELECT uuid FROM sessions", node) == [("u-node-b",)]
     )
-    for view in ("op_stats", "epochs", "samples", "offcpu"):
+    for view in ("op_stats", "sync_intervals", "stack_samples", "offcpu"):
         alone = [row | {"node": whose} for row in shown(two[1], view)]
         assert shown(tmp_path / "c.db", view, whose) == sorted(alone, key=repr)
 
 
 def test_rows_of_no_session_stay_rows_of_no_node(two: tuple[Path, Path], tmp_path: Path) -> None:
     db = apsw.Connection(str(two[0]))
-    db.execute("UPDATE raw_losses SET session = 5")
+    db.execute("UPDATE raw_drops SET session = 5")
     db.close()
     merge(two, tmp_path / "c.db")
     assert counts(tmp_path / "c.db") == counts(two[0]) + counts(two[1])
-    assert ask(tmp_path / "c.db", "SELECT node, count(*) FROM losses GROUP BY 1") == [(None, 3), ("node-b", 3)]
+    assert ask(tmp_path / "c.db", "SELECT node, count(*) FROM drops GROUP BY 1") == [(None, 3), ("node-b", 3)]
 
 
 def test_a_merged_file_is_not_recorded_into(two: tuple[Path, Path], tmp_path: Path) -> None:

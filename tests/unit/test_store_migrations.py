@@ -24,7 +24,7 @@ PUBLISHED = (
     "op_stats",
     "kernel_launches",
     "offcpu",
-    "epochs",
+    "sync_intervals",
     "incidents",
     "causal_chains",
     "sources",
@@ -122,12 +122,12 @@ def test_recorder_never_writes_what_is_not_its_own(tmp_path: Path, schema: str, 
 @pytest.mark.parametrize(
     ("change", "missing"),
     [
-        ("ALTER TABLE raw_losses DROP COLUMN period_s", "raw_losses.period_s"),
+        ("ALTER TABLE raw_drops DROP COLUMN period_s", "raw_drops.period_s"),
         ("DROP TABLE raw_kernels", "raw_kernels"),
         (
-            "ALTER TABLE raw_losses DROP COLUMN period_s; "
-            "ALTER TABLE raw_losses ADD COLUMN period_s INTEGER NOT NULL DEFAULT 1",
-            "raw_losses of this build",
+            "ALTER TABLE raw_drops DROP COLUMN period_s; "
+            "ALTER TABLE raw_drops ADD COLUMN period_s INTEGER NOT NULL DEFAULT 1",
+            "raw_drops of this build",
         ),
     ],
 )

@@ -38,7 +38,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with Scene(path, seconds=120, node="node-a", options={"otlp-token": SECRET}) as scene:
         trainer = scene.process(100, "python", cmdline=f"python train.py --hf-token {SECRET} --lr 0.1")
         scene.train(trainer, 0, 60, Step())
-        late = Step(late_ms=37.05, drain={"runq": 37.0})
+        late = Step(late_ms=37.05, sync={"runq": 37.0})
         take_cpu(scene, trainer, scene.train(trainer, 60, 70, late), 37.0, [(4711, "backup")])
         scene.train(trainer, 70, 120, Step())
         scene.scheduling(100, 1.0, process=trainer.number, policy="other", nice=0, cpus_allowed="0-3")
@@ -100,14 +100,14 @@ def test_what_reaches_into_it_takes_along_what_happened_meanwhile(tmp_path: Path
             scene.off_cpu(trainer, second, second + 0.1, "sleep")
     take_part(tmp_path / "slow.db", tmp_path / "part.db", Part(window=seconds(35, 50), most_bytes=MOST_BYTES))
     [(first_ns,)] = ask(tmp_path / "part.db", "SELECT min(start_ns) FROM raw_offcpu")
-    since = f"WHERE b_ns >= {seconds(35, 50).begin_ns}"
-    [(begin_ns,)] = ask(tmp_path / "part.db", f"SELECT min(a_ns) FROM raw_epochs {since}")
+    since = f"WHERE sync_end_ns >= {seconds(35, 50).begin_ns}"
+    [(begin_ns,)] = ask(tmp_path / "part.db", f"SELECT min(prev_sync_end_ns) FROM raw_sync_intervals {since}")
     assert seconds(29, 50).begin_ns < begin_ns < seconds(32, 50).begin_ns
     assert 0 <= first_ns - begin_ns < SECOND_NS
 
 
 def test_it_holds_that_time_and_what_reaches_into_it(long: Path, taken: Path) -> None:
-    [(first, last)] = ask(taken, "SELECT min(b_ns), max(a_ns) FROM raw_epochs")
+    [(first, last)] = ask(taken, "SELECT min(sync_end_ns), max(prev_sync_end_ns) FROM raw_sync_intervals")
     assert seconds(29.98, 90).begin_ns <= first < last < seconds(30, 90).end_ns
     assert taken.stat().st_size < 0.7 * long.stat().st_size
     assert ask(taken, "SELECT max(duration_ns) FROM raw_events") == [(2 * SECOND_NS,)]

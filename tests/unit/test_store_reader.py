@@ -74,7 +74,7 @@ def test_session_tells_when_where_and_on_what(reader: Reader) -> None:
 
 
 def test_processes_carry_their_rank(reader: Reader) -> None:
-    assert [(p.pid, p.rank, p.world_size, p.is_target) for p in reader.processes()] == [(10, 0, 2, 1), (20, 1, 2, 1)]
+    assert [(p.pid, p.rank, p.world_size, p.is_traced) for p in reader.processes()] == [(10, 0, 2, 1), (20, 1, 2, 1)]
 
 
 def test_op_totals_sum_seconds_and_take_percentiles_from_merged_call_sites(reader: Reader) -> None:
@@ -98,12 +98,12 @@ def test_process_filter_leaves_the_others_out(reader: Reader) -> None:
     assert reader.op_totals(WHOLE, process=2) == []
     assert len(reader.culprits(WHOLE, process=1)) == 3
     assert reader.culprits(WHOLE, process=2) == []
-    assert len(reader.epochs(WHOLE, process=2)) == 0
+    assert len(reader.sync_intervals(WHOLE, process=2)) == 0
     assert reader.worst_calls(WHOLE, process=2, limit=5) == []
 
 
 def test_clock_totals_sum_over_time_and_keep_the_most_threads(reader: Reader) -> None:
-    (totals,) = reader.clock_totals(WHOLE)
+    (totals,) = reader.thread_state_totals(WHOLE)
     assert (totals.pid, totals.threads, totals.switches, totals.preemptions) == (10, 6, 50, 20)
     assert totals.clocks == Clocks(
         run_ns=7 * SECOND_NS,
@@ -112,20 +112,20 @@ def test_clock_totals_sum_over_time_and_keep_the_most_threads(reader: Reader) ->
         yielded_ns=0,
         sleep_ns=0,
         io_ns=0,
-        kernel_lock_ns=0,
+        uninterruptible_ns=0,
         stopped_ns=0,
     )
 
 
 def test_clock_seconds_come_as_an_array_in_order_of_time(reader: Reader) -> None:
-    seconds = reader.clock_seconds(WHOLE, process=1)
-    assert seconds.dtype == arrays.CLOCK_SECOND_DTYPE
+    seconds = reader.thread_state_seconds(WHOLE, process=1)
+    assert seconds.dtype == arrays.THREAD_STATE_SECOND_DTYPE
     assert np.diff(seconds["start_ns"]).tolist() == [SECOND_NS] * 9
-    assert seconds["clock_ns"].sum(axis=0).tolist() == [7 * SECOND_NS, 3 * SECOND_NS, 0, 0, 0, 0, 0, 0]
+    assert seconds["state_ns"].sum(axis=0).tolist() == [7 * SECOND_NS, 3 * SECOND_NS, 0, 0, 0, 0, 0, 0]
 
 
-def test_culprits_of_many_stretches_are_those_of_each_together(reader: Reader) -> None:
-    """A reference may lie in thousands of short stretches; a second that several of them touch is shared by them."""
+def test_culprits_of_many_time_ranges_are_those_of_each_together(reader: Reader) -> None:
+    """A reference may lie in thousands of short time ranges; a second that several of them touch is shared by them."""
     tenth = SECOND_NS // 10
     windows = [Window(begin_ns=BEGIN_NS + at * tenth, end_ns=BEGIN_NS + at * tenth + tenth // 2) for at in range(3, 57)]
     together = reader.culprit_shares(Spans(windows), process=1)
@@ -136,10 +136,10 @@ def test_culprits_of_many_stretches_are_those_of_each_together(reader: Reader) -
             sum(other.ns for other in each if other.culprit_pid == one.culprit_pid), rel=1e-6
         )
     assert together[0].ns == pytest.approx(len(windows) * 0.05 * 250_000_000, rel=1e-6)
-    assert together[0].switches == int(len(windows) * 0.05 * 3), "of one stretch alone it would be none"
+    assert together[0].switches == int(len(windows) * 0.05 * 3), "of one time range alone it would be none"
 
 
-def test_calls_of_many_stretches_are_those_of_each_together(reader: Reader) -> None:
+def test_calls_of_many_time_ranges_are_those_of_each_together(reader: Reader) -> None:
     parts = [
         Window(begin_ns=BEGIN_NS + at * SECOND_NS // 4, end_ns=BEGIN_NS + at * SECOND_NS // 4 + 1000)
         for at in range(20)
@@ -177,7 +177,7 @@ def test_culprits_name_who_ran_and_keep_idle_and_unknown_apart(reader: Reader) -
     ]
 
 
-def test_worst_calls_carry_account_culprit_and_waker(reader: Reader) -> None:
+def test_worst_calls_carry_breakdown_culprit_and_waker(reader: Reader) -> None:
     calls = reader.worst_calls(WHOLE, limit=3)
     assert [call.duration_ns for call in calls] == [19_000_000, 18_000_000, 17_000_000]
     worst = calls[0]
@@ -188,20 +188,25 @@ def test_worst_calls_carry_account_culprit_and_waker(reader: Reader) -> None:
     assert worst.clocks.total_ns + (worst.residual_ns or 0) == worst.duration_ns
 
 
-def test_worst_calls_of_an_operation_without_account_say_so(reader: Reader) -> None:
+def test_worst_calls_of_an_operation_without_breakdown_say_so(reader: Reader) -> None:
     (call,) = reader.worst_calls(WHOLE, source=9, op=3, limit=1)
     assert (call.name, call.bytes, call.clocks, call.culprit_pid) == ("ncclAllReduce", 4096, None, None)
 
 
-def test_epochs_come_as_an_array_with_texts_by_number(reader: Reader) -> None:
-    epochs = reader.epochs(WHOLE)
-    assert epochs.dtype == arrays.EPOCH_DTYPE
-    assert len(epochs) == 10
-    assert (epochs["b_ns"] - epochs["a_ns"] == epochs["e_ns"] + epochs["x_ns"] + epochs["p_ns"]).all()
-    assert epochs["empty_clock_ns"][0].tolist() == [arrays.NOT_RECORDED, 1, 1, 1, 1, 1, 1, 1]
-    assert epochs["drain_clock_ns"][0].tolist() == [1] * 8
-    assert epochs["checkpoint_ns"][0].tolist() == [5, 6, 0, 0, 0, 0, 0, 0]
-    assert reader.texts(epochs["op_set"])[int(epochs["op_set"][0])] == "cudaLaunchKernel,cudaMemcpyAsync"
+def test_sync_intervals_come_as_an_array_with_texts_by_number(reader: Reader) -> None:
+    sync_intervals = reader.sync_intervals(WHOLE)
+    assert sync_intervals.dtype == arrays.SYNC_INTERVAL_DTYPE
+    assert len(sync_intervals) == 10
+    assert (
+        sync_intervals["sync_end_ns"] - sync_intervals["prev_sync_end_ns"]
+        == sync_intervals["idle_ns"] + sync_intervals["busy_ns"] + sync_intervals["return_delay_ns"]
+    ).all()
+    assert sync_intervals["idle_state_ns"][0].tolist() == [arrays.NOT_RECORDED, 1, 1, 1, 1, 1, 1, 1]
+    assert sync_intervals["sync_state_ns"][0].tolist() == [1] * 8
+    assert sync_intervals["checkpoint_ns"][0].tolist() == [5, 6, 0, 0, 0, 0, 0, 0]
+    assert (
+        reader.texts(sync_intervals["op_set"])[int(sync_intervals["op_set"][0])] == "cudaLaunchKernel,cudaMemcpyAsync"
+    )
 
 
 def test_smaller_facts_are_answered(reader: Reader) -> None:
@@ -213,7 +218,7 @@ def test_smaller_facts_are_answered(reader: Reader) -> None:
     assert (kernel.name, kernel.short_name, kernel.library, kernel.count) == ("gemm(int)", "gemm", "a.so", 150)
     assert [(p.symbol, p.reason) for p in reader.missing_probes()] == [("cudaFree", "symbol not found")]
     assert [s.cpu_percent for s in reader.snapshots(WHOLE)] == [94.5] * 10
-    assert [(loss.counter, loss.count) for loss in reader.losses()] == [("calls_ring_full", 7)]
+    assert [(drop.counter, drop.count) for drop in reader.drops()] == [("calls_ring_full", 7)]
     assert [(c.container_id, c.pod) for c in reader.containers()] == [("abc", "train"), ("", "")]
 
 

@@ -63,10 +63,23 @@ def enforce(db: apsw.Connection, max_bytes: int) -> Retention:
     return trimmed
 
 
-def add_epochs(db: apsw.Connection, count: int) -> None:
-    b_ns = BEGIN_NS + np.arange(count) * 10_000_000
-    zero = dict.fromkeys(("a_ns", "f_ns", "s_ns", "r_ns", "r_low_ns", "r_high_ns", "e_ns", "x_ns", "p_ns"), 0)
-    insert(db, tables.EPOCHS, count, session=1, process=1, pid=1, b_ns=b_ns, **zero)
+def add_sync_intervals(db: apsw.Connection, count: int) -> None:
+    sync_end_ns = BEGIN_NS + np.arange(count) * 10_000_000
+    zero = dict.fromkeys(
+        (
+            "prev_sync_end_ns",
+            "first_launch_ns",
+            "sync_start_ns",
+            "gpu_done_ns",
+            "gpu_done_low_ns",
+            "gpu_done_high_ns",
+            "idle_ns",
+            "busy_ns",
+            "return_delay_ns",
+        ),
+        0,
+    )
+    insert(db, tables.SYNC_INTERVALS, count, session=1, process=1, pid=1, sync_end_ns=sync_end_ns, **zero)
 
 
 SUMS = "SELECT process, sum(count), sum(recorded), sum(sum_ns), max(max_ns), sum(run_ns) FROM raw_op_stats GROUP BY 1"
@@ -131,18 +144,18 @@ def test_folding_keeps_not_recorded_apart_from_zero(tmp_path: Path) -> None:
     assert db.execute("SELECT DISTINCT throttled_ns FROM raw_op_stats").fetchall() == [(None,)]
 
 
-def test_epochs_go_with_the_events_of_their_time(tmp_path: Path) -> None:
+def test_sync_intervals_go_with_the_events_of_their_time(tmp_path: Path) -> None:
     db = database(tmp_path / "a.db")
     add_op_stats(db, 60)
     add_events(db, 100_000)
-    add_epochs(db, 10_000)
+    add_sync_intervals(db, 10_000)
     enforce(db, retention.used_bytes(db) * 7 // 10)
-    ((events, epochs, sums),) = db.execute(
-        "SELECT (SELECT count(*) FROM raw_events), (SELECT count(*) FROM raw_epochs), "
+    ((events, sync_intervals, sums),) = db.execute(
+        "SELECT (SELECT count(*) FROM raw_events), (SELECT count(*) FROM raw_sync_intervals), "
         "(SELECT count(*) FROM raw_op_stats)"
     )
     assert 0 < events < 100_000
-    assert 0 < epochs < 10_000
+    assert 0 < sync_intervals < 10_000
     assert sums == 60 * 20
 
 
@@ -156,7 +169,7 @@ def test_samples_go_with_the_events_of_their_time(tmp_path: Path) -> None:
     enforce(db, retention.used_bytes(db) // 2)
     oldest = [
         next(iter(db.execute(f"SELECT min({c}) FROM {t}")))[0]
-        for t, c in (("raw_events", "start_ns"), ("raw_samples", "time_ns"))
+        for t, c in (("raw_events", "start_ns"), ("raw_stack_samples", "time_ns"))
     ]
     assert all(isinstance(at, int) and at > BEGIN_NS for at in oldest), oldest
 
@@ -292,15 +305,15 @@ def test_stacks_go_with_the_last_detail_of_their_process(tmp_path: Path) -> None
     assert oldest > BEGIN_NS + minute_ns, "what leads to them went before"
 
 
-def test_losses_fold_into_minutes_and_none_is_lost(tmp_path: Path) -> None:
+def test_drops_fold_into_minutes_and_none_is_lost(tmp_path: Path) -> None:
     db = database(tmp_path / "a.db")
     seconds = np.arange(7_200)
     newest_ns = BEGIN_NS + 7_200 * SECOND_NS
     insert(db, tables.OP_STATS, 1, session=1, start_ns=newest_ns, process=1, source=1, op=3, count=1, sum_ns=1)
     start = BEGIN_NS + seconds * SECOND_NS
-    insert(db, tables.LOSSES, 7_200, session=1, start_ns=start, counter="frame_stale", count=2)
+    insert(db, tables.DROPS, 7_200, session=1, start_ns=start, counter="frame_stale", count=2)
     enforce(db, retention.used_bytes(db) // 2)
-    ((rows, lost),) = db.execute("SELECT count(*), sum(count) FROM raw_losses")
+    ((rows, lost),) = db.execute("SELECT count(*), sum(count) FROM raw_drops")
     assert lost == 14_400
     assert rows < 1_000
 
@@ -352,7 +365,7 @@ def test_recorder_keeps_its_file_near_the_limit(tmp_path: Path, parts: int) -> N
             rows = tables.EVENTS.rows(5_000, session=1, start_ns=start, duration_ns=5, pid=1, tid=1, source=1, op=3)
             writer.append(tables.EVENTS, rows)
             writer.flush()
-        assert writer.losses() == {}
+        assert writer.drops() == {}
         assert path.stat().st_size + retention.log_bytes(path) <= limit
     db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     ((count, newest),) = db.execute("SELECT count(*), max(timestamp) FROM events")

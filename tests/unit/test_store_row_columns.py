@@ -28,7 +28,7 @@ def test_rows_are_tuples_of_their_columns() -> None:
 
 
 @pytest.mark.parametrize("at", [slice(5), slice(2990, 4000), slice(-3, None), slice(7, 7), slice(1, 2500)])
-def test_a_stretch_of_rows_is_that_of_their_tuples(at: slice) -> None:
+def test_a_time_range_of_rows_is_that_of_their_tuples(at: slice) -> None:
     assert list(rows()[at]) == list(rows())[at]
     assert len(rows()[at]) == len(list(rows())[at])
 
@@ -55,9 +55,9 @@ def test_unsigned_numbers_are_the_signed_ones_with_the_same_bits() -> None:
 
 
 def test_numbers_take_a_fraction_of_their_memory_as_tuples() -> None:
-    columns = {name: np.arange(COUNT) * 1_000_000_007 for name in tables.EPOCHS.columns}
+    columns = {name: np.arange(COUNT) * 1_000_000_007 for name in tables.SYNC_INTERVALS.columns}
     tracemalloc.start()
-    made = tables.EPOCHS.rows(COUNT, **columns)
+    made = tables.SYNC_INTERVALS.rows(COUNT, **columns)
     as_columns = tracemalloc.get_traced_memory()[0]
     tuples = list(made)
     as_tuples = tracemalloc.get_traced_memory()[0] - as_columns

@@ -1,4 +1,4 @@
-"""What lies in many stretches of time is what counting nanosecond by nanosecond finds."""
+"""What lies in many time ranges of time is what counting nanosecond by nanosecond finds."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def test_what_others_leave_of_a_window_is_all_that_they_do_not_cover(
     assert left == set(range(whole.begin_ns, whole.end_ns)) - taken
 
 
-def test_a_moment_is_inside_only_past_the_begin_of_a_stretch() -> None:
+def test_a_moment_is_inside_only_past_the_begin_of_a_time_range() -> None:
     spans = Spans([Window(begin_ns=10, end_ns=20), Window(begin_ns=30, end_ns=40)])
     moments = np.array([5, 10, 11, 19, 20, 25, 30, 31, 45])
     assert spans.have_inside(moments).tolist() == [False, False, True, True, False, False, False, True, False]
 
 
-def test_stretches_a_little_apart_are_read_at_once() -> None:
+def test_time_ranges_a_little_apart_are_read_at_once() -> None:
     parts = (Window(begin_ns=0, end_ns=10), Window(begin_ns=15, end_ns=20), Window(begin_ns=40, end_ns=50))
     assert Spans(parts).near(5) == (Window(begin_ns=0, end_ns=20), Window(begin_ns=40, end_ns=50))

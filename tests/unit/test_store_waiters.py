@@ -11,7 +11,7 @@ import pytest
 
 from ingero.events import THREAD_STATES
 from ingero.ops import BY_NAME, Source
-from ingero.serve.account import account_text
+from ingero.serve.breakdown import breakdown_text
 from ingero.store import tables
 from ingero.store.reader import Reader, open_reader
 from ingero.store.records import SessionFacts
@@ -79,7 +79,7 @@ def recorded(folder: Path, *fill: Fill, note: str = "", called_from: Sequence[st
         number = writer.process_id(PID, START_NS)
         assert number == 1
         row = tables.PROCESSES.rows(
-            1, process=1, session=writer.session, pid=PID, start_ns=START_NS, name="python", is_target=1
+            1, process=1, session=writer.session, pid=PID, start_ns=START_NS, name="python", is_traced=1
         )
         writer.append(tables.PROCESSES, row)
         stacks(writer, note=note, called_from=called_from)
@@ -157,17 +157,17 @@ def test_of_two_threads_that_waited_none_is_chosen(tmp_path: Path) -> None:
         assert waiter(reader, 20) is None
 
 
-def account(reader: Reader, *, whole_stacks: bool = False) -> str:
+def breakdown(reader: Reader, *, whole_stacks: bool = False) -> str:
     window = reader.window(None, START_NS)
     assert window
-    return "\n".join(account_text(reader, window, whole_stacks=whole_stacks))
+    return "\n".join(breakdown_text(reader, window, whole_stacks=whole_stacks))
 
 
-def test_the_account_shows_the_waiting_line_marked_as_such(tmp_path: Path) -> None:
+def test_the_breakdown_shows_the_waiting_line_marked_as_such(tmp_path: Path) -> None:
     with recorded(
         tmp_path, lambda w: sleep(w, 10, 50), lambda w: look(w, 30), lambda w: call(w, 20), lambda w: call(w, 60)
     ) as reader:
-        text, whole = account(reader), account(reader, whole_stacks=True)
+        text, whole = breakdown(reader), breakdown(reader, whole_stacks=True)
     mark = "[Python, of the thread that waits: 100/100]"
     assert f"cudaLaunchKernel 1.00 ms at train.py:58 in step {mark} (1 of 2 calls recorded)" in text
     assert "at a thread without Python frames, in engine_run (libtorch.so) (1 of 2 calls recorded)" in text
@@ -179,7 +179,7 @@ def test_a_call_from_a_librarys_python_alone_is_given_the_waiting_line(tmp_path:
     with recorded(
         tmp_path, lambda w: sleep(w, 10, 50), lambda w: look(w, 30), lambda w: call(w, 20), called_from=files
     ) as reader:
-        text = account(reader)
+        text = breakdown(reader)
     assert "at train.py:58 in step [Python, of the thread that waits: 100/100]" in text
 
 
@@ -192,7 +192,7 @@ def test_a_call_from_the_users_own_python_keeps_its_line(tmp_path: Path) -> None
         lambda w: call(w, 20),
         called_from=files,
     ) as reader:
-        text = account(reader)
+        text = breakdown(reader)
     assert "at hooks.py:5 in launcher" in text
     assert "that waits" not in text
 
@@ -202,6 +202,6 @@ def test_a_call_whose_own_frames_are_unknown_is_given_no_other_threads_line(tmp_
     with recorded(
         tmp_path, lambda w: sleep(w, 10, 50), lambda w: look(w, 30), lambda w: call(w, 20), note=note
     ) as reader:
-        text = account(reader)
+        text = breakdown(reader)
     assert "that waits" not in text
     assert "a line of Python that was not read, in engine_run" in text

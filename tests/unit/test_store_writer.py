@@ -90,9 +90,9 @@ def test_rows_past_the_queue_are_counted_and_the_count_is_stored(tmp_path: Path)
     with make_writer(path, queue_rows=100) as writer:
         taken = writer.append(tables.EVENTS, events(writer, 250))
         assert taken == 100
-        assert writer.losses() == {("raw_events", "queue full"): 150}
+        assert writer.drops() == {("raw_events", "queue full"): 150}
     with open_reader(path) as reader:
-        assert [(loss.counter, loss.reason, loss.count) for loss in reader.losses()] == [
+        assert [(drop.counter, drop.reason, drop.count) for drop in reader.drops()] == [
             ("store_rows_lost", "raw_events: queue full", 150)
         ]
     assert rows_of(path, "SELECT count(*) FROM events") == [(100,)]
@@ -123,7 +123,7 @@ def test_stored_and_lost_rows_add_up_to_those_appended_by_several_threads(tmp_pa
             thread.start()
         for thread in threads:
             thread.join()
-        lost = writer.losses().get(("raw_events", "queue full"), 0)
+        lost = writer.drops().get(("raw_events", "queue full"), 0)
     ((stored,),) = rows_of(path, "SELECT count(*) FROM raw_events")
     assert stored + lost == 60 * 4 * 500  # type: ignore[operator]  # count(*) is a number
 
@@ -135,9 +135,9 @@ def test_rows_the_schema_refuses_are_counted_and_the_others_stored(tmp_path: Pat
         writer.append(tables.THREADS, [(1, 2)])
         writer.append(tables.EVENTS, events(writer, 10))
         writer.flush()
-        losses = writer.losses()
-        assert {table: count for (table, _), count in losses.items()} == {"raw_clock_pairs": 1, "raw_threads": 1}
-        assert all(reason.startswith("refused: ") for _, reason in losses)
+        drops = writer.drops()
+        assert {table: count for (table, _), count in drops.items()} == {"raw_clock_pairs": 1, "raw_threads": 1}
+        assert all(reason.startswith("refused: ") for _, reason in drops)
         assert writer.error is None
     assert rows_of(path, "SELECT count(*) FROM events") == [(10,)]
 
@@ -254,7 +254,7 @@ def test_full_disk_is_an_error_to_see_and_rows_wait_for_room(tmp_path: Path) -> 
         assert caught.value.hint
         assert writer.error is not None
         writer.append(tables.EVENTS, events(writer, 20_000, first=20_000))
-        assert writer.losses() == {("raw_events", "write failed"): 10_000}
+        assert writer.drops() == {("raw_events", "write failed"): 10_000}
         list(db.execute("PRAGMA max_page_count = 1000000"))
         writer.flush()
         assert writer.error is None
@@ -267,7 +267,7 @@ def test_rows_that_never_found_room_are_counted_at_the_end(tmp_path: Path) -> No
         writer.flush()
         stop_growing(db)
         writer.append(tables.EVENTS, events(writer, 20_000))
-    assert writer.losses() == {("raw_events", "write failed"): 20_000, ("raw_strings", "write failed"): 1}
+    assert writer.drops() == {("raw_events", "write failed"): 20_000, ("raw_strings", "write failed"): 1}
     assert isinstance(writer.error, NotWritableError)
 
 
@@ -285,7 +285,7 @@ def test_lock_of_another_program_delays_the_rows_and_loses_none(
         other.execute("ROLLBACK")
         other.close()
         writer.flush()
-        assert writer.losses() == {}
+        assert writer.drops() == {}
     assert rows_of(path, "SELECT count(*) FROM events") == [(100,)]
 
 

@@ -1,4 +1,4 @@
-"""How the trainer's patterns wait for the device, and that their log tells when each step truly began."""
+"""How the trainer's patterns wait for the GPU, and that their log tells when each step truly began."""
 
 import functools
 import os
@@ -27,7 +27,7 @@ class Run:
     marks: list[tuple[int, str]]
 
     def waits(self) -> dict[str, int]:
-        """How often each function waited for the device."""
+        """How often each function waited for the GPU."""
         names = [self.seen.function_names[number] for number in self.seen.syncs["function"]]
         return {name: names.count(name) for name in names}
 
@@ -68,17 +68,17 @@ def test_the_copy_of_the_batch_is_the_only_wait_of_a_step(train: Runner) -> None
     assert train("batch-copy").waits() == {"cudaMemcpyAsync": STEPS}
 
 
-def test_a_look_at_the_loss_in_mid_step_ends_no_step(train: Runner) -> None:
+def test_a_look_at_the_drop_in_mid_step_ends_no_step(train: Runner) -> None:
     made = train("item-mid")
     assert made.waits() == {"cudaStreamSynchronize": STEPS}
-    forward, whole = made.seen.drains["enqueues"][0], made.seen.drains["enqueues"][1:]
+    forward, whole = made.seen.interval_ends["enqueues"][0], made.seen.interval_ends["enqueues"][1:]
     assert (whole > forward).all()  # from the middle of a step to the middle of the next
 
 
 def test_the_copy_stream_is_synchronized_and_the_stream_that_computes_is_not(train: Runner) -> None:
     made = train("copy-stream")
     assert made.waits() == {"cudaStreamSynchronize": STEPS}
-    assert set(made.seen.drains["enqueues"].tolist()) == {1}  # the copy
+    assert set(made.seen.interval_ends["enqueues"].tolist()) == {1}  # the copy
     assert made.seen.count("cudaEventQuery") >= STEPS - 1  # of the allocator, about batches that the GPU may still read
 
 
@@ -118,7 +118,7 @@ def test_the_tests_know_every_pattern() -> None:
 def test_requests_wait_in_copies_of_ordinary_memory_and_have_no_period(run: Runner) -> None:
     made = run("infer", "requests")
     assert made.waits() == {"cudaMemcpyAsync": STEPS}  # of the results; a MiB of input is taken along
-    assert len(set(made.seen.drains["enqueues"].tolist())) > 2
+    assert len(set(made.seen.interval_ends["enqueues"].tolist())) > 2
     assert {kind for _, kind in made.marks} == {infer.REQUEST}
 
 

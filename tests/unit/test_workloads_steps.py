@@ -26,5 +26,5 @@ def test_a_window_has_the_steps_that_ended_in_it() -> None:
     assert [s.step for s in steps.between([step(0, 9), step(1, 10), step(2, 20)], 10, 20)] == [1]
 
 
-def test_catching_up_repays_a_loss() -> None:
+def test_catching_up_repays_a_drop() -> None:
     assert steps.lost_ns([step(0, 1, 15), step(1, 2, 5)], reference_ns=10) == 0

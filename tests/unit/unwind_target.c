@@ -164,7 +164,7 @@ NOINLINE void on_fault(int number, siginfo_t *info, void *context)
 #endif
 }
 
-/* the interrupted instruction is the function's first: a lookup at pc - 1 would find its neighbour */
+/* the interrupted instruction is the function's first: a lookup at pc - 1 would find its neighbor */
 __attribute__((naked, noinline)) void faults_at_once(void)
 {
 #if defined(__x86_64__)

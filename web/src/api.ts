@@ -32,7 +32,7 @@ export interface Culprit {
   container: string;
 }
 
-export interface Victim {
+export interface Affected {
   process: number;
   pid: number;
   name: string;
@@ -63,12 +63,12 @@ export interface Incident {
   explained_ratio: number;
   peak_ratio: number;
   summary: string;
-  victims: Victim[];
+  affected: Affected[];
   culprits: Culprit[];
   line: Line | null;
   chain: Link[];
   fixes: { text: string; command: string }[];
-  account: Record<string, number>;
+  breakdown: Record<string, number>;
   evidence: Record<string, string | number | boolean | null>;
   impact: Impact | null;
   timeline: { begin_ns: number; end_ns: number; lost_ratio: number }[];
@@ -91,7 +91,7 @@ export interface Diagnosis {
   window: Window;
   incidents: Incident[];
   verdicts: { process: number; pid: number; name: string; text: string; has_incident: boolean }[];
-  not_evaluated: { cause: string; reason: string; stretches: Window[] }[];
+  not_evaluated: { cause: string; reason: string; time_ranges: Window[] }[];
   not_traced: Record<string, string>;
 }
 
@@ -175,7 +175,7 @@ export interface Process {
   clocks: Clocks | null;
   steps: Steps | null;
   gpu_idle: GpuIdle | null;
-  lanes: Lane[];
+  gpu_streams: Lane[];
   culprits: { kind: string; culprit_pid: number; culprit_name: string; ns: number; switches: number }[];
 }
 
@@ -190,9 +190,9 @@ export interface ClockPoints extends State {
   points: { start_ns: number; ns: number[] }[];
 }
 
-export interface Losses extends State {
-  losses: { counter: string; reason: string; count: number }[];
-  governor: { time_ns: number; not_traced: string; reason: string }[];
+export interface Drops extends State {
+  drops: { counter: string; reason: string; count: number }[];
+  overhead_limiter: { time_ns: number; not_traced: string; reason: string }[];
   removed: { name: string; kind: string; until_ns: number; rows: number }[];
   missing_probes: { library: string; symbol: string; reason: string }[];
   overhead: Overhead;

@@ -2,7 +2,7 @@
 
 import type { Group, State } from "./api";
 import { address } from "./api";
-import { clockColumns } from "./clock_columns";
+import { clockColumns } from "./state_columns";
 import type { ViewProps } from "./incidents";
 import { Answered, useAnswer } from "./live";
 import { ClockLegend } from "./parts";

@@ -208,7 +208,7 @@ function draw(canvas: HTMLCanvasElement, rows: Row[], columns: number, height: n
   performance.mark("fleet-drawn");
 }
 
-// Small losses are to be seen, too.
+// Small dropped data are to be seen, too.
 function shade(ratio: number): number {
   return 0.12 + 0.88 * Math.sqrt(ratio);
 }

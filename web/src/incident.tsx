@@ -1,18 +1,18 @@
-// One incident: its account, where its victim was in the code, who did it, and how that is known.
+// One incident: its account, where its affected process was in the code, who did it, and how that is known.
 
-import type { Culprit, Impact, Incident, Victim } from "./api";
+import type { Culprit, Impact, Incident, Affected } from "./api";
 import { address } from "./api";
 import { bytes, clock, count, moment, ns, percent } from "./format";
 import { waitingText } from "./frames";
 import { IncidentStacks } from "./incident_stacks";
 import { type ViewProps, cost, when } from "./incidents";
 import { Answered, useAnswer } from "./live";
-import { Severity, StackedBar, accountShares, stateShares } from "./parts";
+import { Severity, StackedBar, breakdownShares, stateShares } from "./parts";
 import { link } from "./route";
 import { Table, columnsOf } from "./table";
 
 const culprit = columnsOf<Culprit>();
-const victim = columnsOf<Victim>();
+const affected = columnsOf<Affected>();
 
 export function OneIncident(props: ViewProps & { number: string }) {
   const path = `incidents/${encodeURIComponent(props.number)}`;
@@ -20,29 +20,29 @@ export function OneIncident(props: ViewProps & { number: string }) {
   return (
     <>
       <p><a href={link("incidents", "", { since: props.since })}>All incidents</a></p>
-      <Answered asked={asked}>{({ incident }) => <Account {...props} incident={incident} />}</Answered>
+      <Answered asked={asked}>{({ incident }) => <Breakdown {...props} incident={incident} />}</Answered>
     </>
   );
 }
 
-function Account(props: ViewProps & { incident: Incident }) {
+function Breakdown(props: ViewProps & { incident: Incident }) {
   const one = props.incident;
   const evidence = Object.entries(one.evidence);
   return (
     <article>
       <h2><Severity name={one.severity} /> {one.summary}</h2>
       <p class="quiet">{one.cause} ({one.kind}), {when(one)}; {cost(one)}</p>
-      <section aria-labelledby="account">
-        <h3 id="account">Where the lost time went</h3>
-        {Object.keys(one.account).length ? (
+      <section aria-labelledby="breakdown">
+        <h3 id="breakdown">Where the lost time went</h3>
+        {Object.keys(one.breakdown).length ? (
           <>
             <h4>By what the thread was doing</h4>
-            <StackedBar shares={stateShares(one.account)} label="The lost time by the clocks of the thread" />
+            <StackedBar shares={stateShares(one.breakdown)} label="The lost time by the clocks of the thread" />
             <h4>By part of the {one.impact?.interval ?? "sync interval"}</h4>
-            <StackedBar shares={accountShares(one.account)} label="The lost time by part of what was repeated" />
+            <StackedBar shares={breakdownShares(one.breakdown)} label="The lost time by part of what was repeated" />
           </>
         ) : (
-          <p>It has no account: it is {one.kind === "event" ? "an event" : "not charged"}.</p>
+          <p>It has no breakdown: it is {one.kind === "event" ? "an event" : "not charged"}.</p>
         )}
       </section>
       <Course incident={one} />
@@ -67,17 +67,17 @@ function Account(props: ViewProps & { incident: Incident }) {
           ]}
         />
       )}
-      {one.victims.length > 0 && (
+      {one.affected.length > 0 && (
         <Table
           caption="Who lost time"
-          name="victims"
-          rows={one.victims}
+          name="affected"
+          rows={one.affected}
           columns={[
-            { ...victim.text("name", "process"), show: (row) => <a href={link("processes", row.process, { since: props.since })}>{row.name}</a> },
-            victim.number("pid", "pid"),
-            victim.number("rank", "rank"),
-            victim.duration("lost_ns", "lost"),
-            victim.text("container", "container"),
+            { ...affected.text("name", "process"), show: (row) => <a href={link("processes", row.process, { since: props.since })}>{row.name}</a> },
+            affected.number("pid", "pid"),
+            affected.number("rank", "rank"),
+            affected.duration("lost_ns", "lost"),
+            affected.text("container", "container"),
           ]}
         />
       )}
@@ -147,7 +147,7 @@ function Course(props: { incident: Incident }) {
       <h3 id="course">How it came and went</h3>
       <figure class="course">
         <svg viewBox="0 0 1000 100" preserveAspectRatio="none" role="img" aria-label={`Lost share of the time ${text}`}>
-          <rect class="stretch" x={begin} y="0" width={Math.max(stop - begin, 1)} height="100" />
+          <rect class="time_range" x={begin} y="0" width={Math.max(stop - begin, 1)} height="100" />
           {timeline.map((one) => (
             <rect
               key={one.begin_ns}
@@ -179,7 +179,7 @@ function Impacts(props: { impact: Impact }) {
   ];
   return (
     <Table
-      caption="What its worst victim noticed"
+      caption="What its worst affected noticed"
       name="impact"
       rows={rows.filter((row) => row.now !== null)}
       columns={[

@@ -1,4 +1,4 @@
-// Where an incident's worst victim was in the code meanwhile: its longest stacks, and the way to all of them.
+// Where an incident's worst affected process was in the code meanwhile: its longest stacks, and the way to all of them.
 
 import type { Incident, IncidentStacks as Answer, StackShare } from "./api";
 import { address } from "./api";
@@ -22,9 +22,9 @@ export function IncidentStacks(props: ViewProps & { incident: Incident }) {
 
 function Stacks(props: { found: Answer; incident: Incident }) {
   const { found, incident } = props;
-  const victim = incident.victims.find((one) => one.process === found.process);
-  if (!victim) return <p class="quiet">No process is known to have lost time in it.</p>;
-  const name = `${victim.name} [${victim.pid}]`;
+  const affected = incident.affected.find((one) => one.process === found.process);
+  if (!affected) return <p class="quiet">No process is known to have lost time in it.</p>;
+  const name = `${affected.name} [${affected.pid}]`;
   if (!found.count) return <p class="quiet">{none(found, name)}</p>;
   const groups = [
     { title: "Inside recorded calls", shares: found.calls, of: "" },
@@ -40,7 +40,7 @@ function Stacks(props: { found: Answer; incident: Incident }) {
       </p>
       {groups.map(({ title, shares, of }, at) => {
         const { line = "", ...time } = found.where;
-        return <Shares key={title} title={title} shares={shares} isOpen={at === 0} all={link("stacks", victim.process, { ...time, of, line: isOnLine(shares) ? line : "" })} />;
+        return <Shares key={title} title={title} shares={shares} isOpen={at === 0} all={link("stacks", affected.process, { ...time, of, line: isOnLine(shares) ? line : "" })} />;
       })}
     </>
   );

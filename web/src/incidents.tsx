@@ -4,7 +4,7 @@ import type { Diagnosis, Incident, State, Window } from "./api";
 import { address } from "./api";
 import { clock, moment, ns, percent } from "./format";
 import { Answered, useAnswer } from "./live";
-import { Severity, StackedBar, accountShares } from "./parts";
+import { Severity, StackedBar, breakdownShares } from "./parts";
 import { link } from "./route";
 
 export interface ViewProps {
@@ -31,7 +31,7 @@ export function Incidents(props: ViewProps) {
 
 export function noIncident(found: Diagnosis): string {
   return found.verdicts.length
-    ? `No incident was found${found.not_evaluated.some((one) => one.stretches.length) ? " in what was traced" : ""}.`
+    ? `No incident was found${found.not_evaluated.some((one) => one.time_ranges.length) ? " in what was traced" : ""}.`
     : "No verdict: the recording holds no sync intervals or steps, so that no lost time can be proven.";
 }
 
@@ -75,7 +75,7 @@ export function Card(props: { incident: Incident; since: string }) {
         <a href={link("incidents", one.number, { since: props.since })}>{one.summary}</a>
       </h3>
       <p class="quiet">{when(one)}; {cost(one)}</p>
-      <StackedBar shares={accountShares(one.account)} label="The lost time" />
+      <StackedBar shares={breakdownShares(one.breakdown)} label="The lost time" />
     </article>
   );
 }
@@ -83,7 +83,7 @@ export function Card(props: { incident: Incident; since: string }) {
 export function NotEvaluated(props: { diagnosis: Diagnosis }) {
   const byReason = new Map<string, string[]>();
   for (const one of props.diagnosis.not_evaluated) {
-    const reason = one.reason + during(one.stretches);
+    const reason = one.reason + during(one.time_ranges);
     byReason.set(reason, [...(byReason.get(reason) ?? []), one.cause]);
   }
   const sources = Object.entries(props.diagnosis.not_traced);
@@ -100,11 +100,11 @@ export function NotEvaluated(props: { diagnosis: Diagnosis }) {
 }
 
 /** The parts of the window that are meant; nothing where it is all of it. */
-function during(stretches: Window[]): string {
-  const first = stretches[0], last = stretches[stretches.length - 1];
+function during(time_ranges: Window[]): string {
+  const first = time_ranges[0], last = time_ranges[time_ranges.length - 1];
   if (!first || !last) return "";
-  const times = stretches.length > 1 ? ` in ${stretches.length} stretches` : "";
-  const length = stretches.reduce((sum, one) => sum + one.duration_ns, 0);
+  const times = time_ranges.length > 1 ? ` in ${time_ranges.length} time_ranges` : "";
+  const length = time_ranges.reduce((sum, one) => sum + one.duration_ns, 0);
   const [begin, end] = [first.begin_ns, last.end_ns].map((at) => clock(at, last.end_ns - first.begin_ns));
   return `, from ${begin} to ${end}, ${ns(length)}${times}`;
 }
@@ -121,6 +121,6 @@ export function cost(one: Incident): string {
   if (!one.lost_ns) return "no lost time is charged to it";
   return (
     `lost ${ns(one.lost_ns)}, ${percent(one.lost_ratio)} of its time, ${percent(one.peak_ratio)} in its worst second; ` +
-    `${percent(one.explained_ratio)} of the loss is explained`
+    `${percent(one.explained_ratio)} of the drop is explained`
   );
 }

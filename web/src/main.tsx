@@ -1,4 +1,4 @@
-// The frame: where one can go, which stretch of time, whether the recording grows.
+// The frame: where one can go, which time range of time, whether the recording grows.
 
 import { render } from "preact";
 import { useEffect, useRef } from "preact/hooks";
@@ -10,7 +10,7 @@ import { Fleet } from "./fleet";
 import { OneIncident } from "./incident";
 import { Incidents, type ViewProps } from "./incidents";
 import { type Asked, type Connection, useAnswer, useGrowth } from "./live";
-import { Losses, Machine, Operations, Processes } from "./measures";
+import { Drops, Machine, Operations, Processes } from "./measures";
 import { Memory } from "./memory";
 import { Nccl } from "./nccl";
 import { Overview, lostText, overheadText } from "./overview";
@@ -27,9 +27,9 @@ const VIEWS: [string, string][] = [
   ["memory", "Memory"],
   ["nccl", "NCCL"],
   ["machine", "Machine"],
-  ["losses", "Losses"],
+  ["drops", "Drops"],
 ];
-const STRETCHES: [string, string][] = [
+const TIME_RANGES: [string, string][] = [
   ["", "all of it"],
   ["1h", "the last hour"],
   ["15m", "the last 15 minutes"],
@@ -59,7 +59,7 @@ function Frame() {
             <a key={name} href={link(name, "", { since })} aria-current={name === view ? "page" : undefined}>{text}</a>
           ))}
         </nav>
-        <Stretch route={route} view={view} />
+        <TimeRange route={route} view={view} />
         <Writing connection={connection} facts={facts.answer} />
       </header>
       <main id="main" ref={main} tabIndex={-1}><View route={route} view={view} growth={growth} since={since} facts={facts} /></main>
@@ -83,7 +83,7 @@ function AllNodes(props: { route: Route }) {
     <>
       <header>
         <strong>ingero</strong>
-        <Stretch route={props.route} view="" />
+        <TimeRange route={props.route} view="" />
         <Writing connection={connection} />
       </header>
       <main id="main" tabIndex={-1}><Fleet growth={growth} since={props.route.parameters.since ?? ""} /></main>
@@ -96,7 +96,7 @@ function NodeName(props: { facts?: Facts; since: string }) {
   return <><a href={nodeLink("", "", "", { since: props.since })}>All nodes</a> / {names.join(", ")}</>;
 }
 
-function Stretch(props: { route: Route; view: string }) {
+function TimeRange(props: { route: Route; view: string }) {
   const { route, view } = props;
   const since = route.parameters.since ?? "";
   return (
@@ -109,8 +109,8 @@ function Stretch(props: { route: Route; view: string }) {
           window.location.hash = link(view, route.item, { ...others, since: event.currentTarget.value });
         }}
       >
-        {STRETCHES.some(([name]) => name === since) || <option value={since}>the last {since}</option>}
-        {STRETCHES.map(([name, text]) => <option key={name} value={name}>{text}</option>)}
+        {TIME_RANGES.some(([name]) => name === since) || <option value={since}>the last {since}</option>}
+        {TIME_RANGES.map(([name, text]) => <option key={name} value={name}>{text}</option>)}
       </select>
     </label>
   );
@@ -127,7 +127,7 @@ function View(props: ViewProps & { route: Route; view: string; facts: Asked<Fact
   if (view === "memory") return <Memory {...common} />;
   if (view === "nccl") return <Nccl {...common} />;
   if (view === "machine") return <Machine {...common} />;
-  if (view === "losses") return <Losses {...common} />;
+  if (view === "drops") return <Drops {...common} />;
   return <Overview {...common} facts={props.facts} />;
 }
 
@@ -150,7 +150,7 @@ function Completeness(props: { facts: Facts; since: string }) {
   const overhead = overheadText(props.facts);
   return (
     <footer>
-      <a href={link("losses", "", { since: props.since })}>Lost while recording: {lostText(props.facts)}</a>
+      <a href={link("drops", "", { since: props.since })}>Lost while recording: {lostText(props.facts)}</a>
       {overhead && <span>ingero itself: {overhead}</span>}
     </footer>
   );

@@ -1,9 +1,9 @@
 // The account behind the verdict: operations, processes, the machine, what was lost.
 
 import { useMemo } from "preact/hooks";
-import type { ClockPoints, Losses as LossesAnswer, Op, Process, Snapshots, State, Steps } from "./api";
+import type { ClockPoints, Drops as DropsAnswer, Op, Process, Snapshots, State, Steps } from "./api";
 import { address } from "./api";
-import { clockColumns } from "./clock_columns";
+import { clockColumns } from "./state_columns";
 import { bytes, count, moment, ns, percent } from "./format";
 import type { ViewProps } from "./incidents";
 import { Answered, useAnswer } from "./live";
@@ -13,9 +13,9 @@ import { Table, columnsOf } from "./table";
 
 const op = columnsOf<Op>();
 const culprit = columnsOf<Process["culprits"][number]>();
-const governor = columnsOf<LossesAnswer["governor"][number]>();
-const removed = columnsOf<LossesAnswer["removed"][number]>();
-const missing = columnsOf<LossesAnswer["missing_probes"][number]>();
+const overhead_limiter = columnsOf<DropsAnswer["overhead_limiter"][number]>();
+const removed = columnsOf<DropsAnswer["removed"][number]>();
+const missing = columnsOf<DropsAnswer["missing_probes"][number]>();
 
 const WITH_STACKS = ["cuda", "driver", "cuda_graph", "nccl"]; // sources of calls
 
@@ -92,12 +92,12 @@ export function Processes(props: ViewProps & { item: string }) {
   );
 }
 
-// By kind: what is said of it, and the thread state whose colour it has.
+// By kind: what is said of it, and the thread state whose color it has.
 const BLOCKED_IN: Record<string, [string, string]> = {
   sync: ["blocked in synchronizations", "sleep"],
   copy: ["blocked in asynchronous copies that waited", "io"],
   launch: ["blocked on a full launch queue", "yielded"],
-  alloc: ["blocked in allocations and frees", "kernel_lock"],
+  alloc: ["blocked in allocations and frees", "uninterruptible"],
 };
 
 function RepeatedSteps(props: { steps: Steps }) {
@@ -126,15 +126,15 @@ function OneProcess(props: ViewProps & { process: Process; isWhole: boolean }) {
       {one.cmdline && <p><code>{one.cmdline}</code></p>}
       {one.steps && one.steps.wall_ns !== null && <RepeatedSteps steps={one.steps} />}
       {one.gpu_idle?.text && <p>{one.gpu_idle.text}</p>}
-      {one.steps?.judged_by !== "step" && one.lanes.map((lane) => (
-        <section key={`${lane.device} ${lane.stream}`}>
-          <h4>{lane.device === null ? "A GPU chosen before tracing" : `GPU ${lane.device}`}, stream {lane.stream}: {count(lane.sync_intervals)} sync intervals, {ns(lane.wall_ns)}</h4>
+      {one.steps?.judged_by !== "step" && one.gpu_streams.map((gpu_stream) => (
+        <section key={`${gpu_stream.device} ${gpu_stream.stream}`}>
+          <h4>{gpu_stream.device === null ? "A GPU chosen before tracing" : `GPU ${gpu_stream.device}`}, stream {gpu_stream.stream}: {count(gpu_stream.sync_intervals)} sync intervals, {ns(gpu_stream.wall_ns)}</h4>
           <StackedBar
             label="The GPU's time from sync to sync"
             shares={[
-              { name: "empty", text: "GPU idle (nothing queued)", ns: lane.idle_ns },
-              { name: "busy", text: "GPU busy (work queued or running)", ns: lane.busy_ns },
-              { name: "late", text: "sync return delay (GPU done, call not returned)", ns: lane.return_delay_ns },
+              { name: "idle", text: "GPU idle (nothing queued)", ns: gpu_stream.idle_ns },
+              { name: "busy", text: "GPU busy (work queued or running)", ns: gpu_stream.busy_ns },
+              { name: "return_delay", text: "sync return delay (GPU done, call not returned)", ns: gpu_stream.return_delay_ns },
             ]}
           />
         </section>
@@ -145,7 +145,7 @@ function OneProcess(props: ViewProps & { process: Process; isWhole: boolean }) {
           <StackedBar label="Time of its threads" shares={clockShares(one.clocks)} />
         </section>
       )}
-      {!one.lanes.length && !one.steps && <p class="quiet">No stream was synced in this time and no step is known: GPU idle is not known.</p>}
+      {!one.gpu_streams.length && !one.steps && <p class="quiet">No stream was synced in this time and no step is known: GPU idle is not known.</p>}
       {props.isWhole && <ClocksOverTime {...props} />}
       {one.culprits.length > 0 && (
         <Table
@@ -179,7 +179,7 @@ function ClockChart(props: { found: ClockPoints }) {
       found.clocks
         .map((name, index) => ({
           label: STATE_TEXTS[name] ?? name,
-          colour: `--state-${name}`,
+          color: `--state-${name}`,
           values: found.points.map((point) => ((point.ns[index] ?? 0) * 100) / found.step_ns),
         }))
         .filter((line) => line.values.some((value) => value >= 1)),
@@ -228,7 +228,7 @@ function machineCharts(found: Snapshots) {
       lines: [
         line("CPU", "--state-runq", shares("psi_cpu_some_ns")),
         line("memory", "--state-io", shares("psi_memory_some_ns")),
-        line("disk", "--state-kernel_lock", shares("psi_io_some_ns")),
+        line("disk", "--state-uninterruptible", shares("psi_io_some_ns")),
       ],
     },
     { title: "Load average", unit: "", lines: [line("load", "--state-sleep", values("load_avg"))] },
@@ -239,22 +239,22 @@ function machineCharts(found: Snapshots) {
     .filter((chart) => chart.lines.length);
 }
 
-function line(label: string, colour: string, values: (number | null)[]) {
-  return { label, colour, values };
+function line(label: string, color: string, values: (number | null)[]) {
+  return { label, color, values };
 }
 
-export function Losses(props: ViewProps) {
-  const asked = useAnswer<LossesAnswer>(address("losses", { since: props.since }), props.growth);
+export function Drops(props: ViewProps) {
+  const asked = useAnswer<DropsAnswer>(address("drops", { since: props.since }), props.growth);
   return (
     <>
-      <h2>Losses and overhead</h2>
-      <Answered asked={asked}>{(found) => <LossTables found={found} />}</Answered>
+      <h2>Drops and overhead</h2>
+      <Answered asked={asked}>{(found) => <DropTables found={found} />}</Answered>
     </>
   );
 }
 
-function LossTables(props: { found: LossesAnswer }) {
-  const { losses, overhead, older_version: older } = props.found;
+function DropTables(props: { found: DropsAnswer }) {
+  const { drops, overhead, older_version: older } = props.found;
   return (
     <>
       {overhead.agent_cpu_ratio !== null && (
@@ -262,11 +262,11 @@ function LossTables(props: { found: LossesAnswer }) {
       )}
       {older ? (
         <p class="notice">Ingero {older} did not count what it lost.</p>
-      ) : losses.length ? (
+      ) : drops.length ? (
         <Table
           caption="Lost or repaired while recording"
-          name="losses"
-          rows={losses}
+          name="drops"
+          rows={drops}
           columns={[
             { key: "what", head: "what", value: (one) => one.reason || one.counter },
             { key: "count", head: "count", value: (one) => one.count, show: (one) => (one.counter.endsWith("_ns") ? ns(one.count) : count(one.count)), isNumber: true },
@@ -276,15 +276,15 @@ function LossTables(props: { found: LossesAnswer }) {
       ) : (
         <p>Nothing was lost while recording.</p>
       )}
-      {props.found.governor.some((one) => one.not_traced) && (
+      {props.found.overhead_limiter.some((one) => one.not_traced) && (
         <Table
           caption="Less was traced, because tracing had become too expensive"
-          name="governor"
-          rows={props.found.governor}
+          name="overhead_limiter"
+          rows={props.found.overhead_limiter}
           columns={[
             { key: "time_ns", head: "since", value: (one) => one.time_ns, show: (one) => moment(one.time_ns) },
-            { ...governor.text("not_traced", "what"), show: (one) => one.not_traced || "everything is traced again" },
-            { ...governor.text("reason", "why"), isLong: true },
+            { ...overhead_limiter.text("not_traced", "what"), show: (one) => one.not_traced || "everything is traced again" },
+            { ...overhead_limiter.text("reason", "why"), isLong: true },
           ]}
         />
       )}

@@ -98,7 +98,7 @@ function Levels(props: { title: string; times: number[]; series: Series[] }) {
   const [step, unit] = STEPS.find(([size]) => most >= size) ?? [1, "B"];
   const seconds = useMemo(() => times.map((one) => one / 1e9), [times]);
   const lines = useMemo(
-    () => series.map((one, at) => ({ label: one.name, colour: `--series-${(at % 9) + 1}`, values: one.values.map((value) => (value === null ? null : value / step)) })),
+    () => series.map((one, at) => ({ label: one.name, color: `--series-${(at % 9) + 1}`, values: one.values.map((value) => (value === null ? null : value / step)) })),
     [series, step],
   );
   if (!series.length) return null;

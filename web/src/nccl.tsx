@@ -71,8 +71,8 @@ const COLUMNS: Column<CommunicatorOp>[] = [
   call.size("bytes", "bytes"),
   call.duration("p50_ns", "p50"),
   call.duration("p99_ns", "p99"),
-  { key: "late_p50_ns", head: "late p50", value: (one) => one.lateness?.p50_ns ?? null, show: (one) => ns(one.lateness?.p50_ns), isNumber: true },
-  { key: "late_p99_ns", head: "late p99", value: (one) => one.lateness?.p99_ns ?? null, show: (one) => ns(one.lateness?.p99_ns), isNumber: true },
+  { key: "return_delay_p50_ns", head: "late p50", value: (one) => one.lateness?.p50_ns ?? null, show: (one) => ns(one.lateness?.p50_ns), isNumber: true },
+  { key: "return_delay_p99_ns", head: "late p99", value: (one) => one.lateness?.p99_ns ?? null, show: (one) => ns(one.lateness?.p99_ns), isNumber: true },
   { key: "last", head: "came last", value: (one) => one.lateness?.last ?? null, show: last, isNumber: true },
   call.count("failed", "failed"),
 ];

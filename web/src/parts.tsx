@@ -4,7 +4,7 @@ import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import { clock, moment, ns, percent } from "./format";
 
-// The states of a thread in the order in which the server names them, and what the device adds.
+// The states of a thread in the order in which the server names them, and what the GPU adds.
 export const STATE_TEXTS: Record<string, string> = {
   run: "on a CPU",
   runq: "runnable, others ran",
@@ -12,27 +12,27 @@ export const STATE_TEXTS: Record<string, string> = {
   yielded: "gave the CPU away",
   sleep: "asleep",
   io: "waiting for disk",
-  kernel_lock: "blocked in the kernel",
+  uninterruptible: "blocked in the kernel",
   stopped: "stopped by a signal",
   device: "the device itself",
   unknown: "no thread's clock covers it",
 };
 
 export const PART_TEXTS: Record<string, string> = {
-  empty: "nothing enqueued",
-  enqueue: "while enqueuing",
+  idle: "nothing enqueued",
+  launch: "while enqueuing",
   device: "on the device",
-  late: "picked up late",
+  return_delay: "picked up late",
   busy: "device busy",
 };
 
 export interface Share {
-  name: string; // chooses the colour: a state, or "part.state"
+  name: string; // chooses the color: a state, or "part.state"
   text: string;
   ns: number;
 }
 
-// A bar of what adds up, with its legend: colours alone tell nobody anything.
+// A bar of what adds up, with its legend: colors alone tell nobody anything.
 export function StackedBar(props: { shares: Share[]; label: string; hasLegend?: boolean }) {
   const shown = props.shares.filter((one) => one.ns > 0);
   const total = shown.reduce((sum, one) => sum + one.ns, 0);
@@ -47,7 +47,7 @@ export function StackedBar(props: { shares: Share[]; label: string; hasLegend?: 
           const x = begin;
           begin += width;
           return (
-            <rect key={one.name} class={`fill ${colour(one.name)}`} x={x} y="0" width={width} height="20">
+            <rect key={one.name} class={`fill ${color(one.name)}`} x={x} y="0" width={width} height="20">
               <title>{`${one.text}: ${ns(one.ns)}, ${percent(one.ns / total)}`}</title>
             </rect>
           );
@@ -57,7 +57,7 @@ export function StackedBar(props: { shares: Share[]; label: string; hasLegend?: 
         <figcaption>
           {shown.map((one) => (
             <span key={one.name} class="entry">
-              <span class={`dot ${colour(one.name)}`} aria-hidden="true" /> {one.text} <b>{ns(one.ns)}</b>{" "}
+              <span class={`dot ${color(one.name)}`} aria-hidden="true" /> {one.text} <b>{ns(one.ns)}</b>{" "}
               {percent(one.ns / total)}
             </span>
           ))}
@@ -74,8 +74,8 @@ export function clockShares(clocks: Record<string, number>): Share[] {
   });
 }
 
-export function accountShares(account: Record<string, number>): Share[] {
-  return Object.entries(account)
+export function breakdownShares(breakdown: Record<string, number>): Share[] {
+  return Object.entries(breakdown)
     .sort(([, one], [, other]) => other - one)
     .map(([name, value]) => {
       const [part = "", state = ""] = name.split(".");
@@ -84,10 +84,10 @@ export function accountShares(account: Record<string, number>): Share[] {
     });
 }
 
-// The same by what the thread was doing alone: its clocks, the device, and what no clock covers.
-export function stateShares(account: Record<string, number>): Share[] {
+// The same by what the thread was doing alone: its clocks, the GPU, and what no clock covers.
+export function stateShares(breakdown: Record<string, number>): Share[] {
   const sums = new Map<string, number>();
-  for (const [name, value] of Object.entries(account)) {
+  for (const [name, value] of Object.entries(breakdown)) {
     const state = name.split(".")[1] ?? "unknown";
     sums.set(state, (sums.get(state) ?? 0) + value);
   }
@@ -106,7 +106,7 @@ export function ClockLegend() {
   );
 }
 
-function colour(name: string): string {
+function color(name: string): string {
   const [part = "", state = ""] = name.split(".");
   return `state-${state || part}`;
 }
@@ -117,7 +117,7 @@ export function Severity(props: { name: string }) {
 
 export interface Line {
   label: string;
-  colour: string; // a CSS variable
+  color: string; // a CSS variable
   values: (number | null)[];
 }
 
@@ -147,7 +147,7 @@ export function Chart(props: { title: string; unit: string; times: number[]; lin
           { label: "at", value: (_, value) => (value == null ? `${time(begin)} to ${time(end)}` : time(value)) },
           ...props.lines.map((line) => ({
             label: line.label,
-            stroke: pen(line.colour),
+            stroke: pen(line.color),
             width: 1.5,
             points: { show: props.times.length < 2 },
             value: (_: uPlot, value: number | null) => `${value == null ? `at most ${peak(line)}` : value.toFixed(1)} ${props.unit}`,

@@ -3,7 +3,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import type { Facts, Node, RecordedCall, Stack, State, Tree } from "./api";
 import { address } from "./api";
-import { clockColumns } from "./clock_columns";
+import { clockColumns } from "./state_columns";
 import { clock, count, moment, ns, percent } from "./format";
 import { FrameList, waitingText } from "./frames";
 import type { ViewProps } from "./incidents";
@@ -77,7 +77,7 @@ interface OneProcessProps extends ViewProps {
 function Only(props: { only: Record<string, string>; of: string; go: Go }) {
   const { begin_ns: begin, end_ns: end, op, line } = props.only;
   const parts: [string, Record<string, string>, string][] = [];
-  if (begin || end) parts.push([stretch(begin, end), { begin_ns: "", end_ns: "" }, "any time"]);
+  if (begin || end) parts.push([time_range(begin, end), { begin_ns: "", end_ns: "" }, "any time"]);
   if (op && props.of === "calls") parts.push([`of ${op}`, { op: "" }, "any call"]);
   if (line) parts.push([`through ${line}`, { line: "" }, "any line"]);
   if (!parts.length) return null;
@@ -89,7 +89,7 @@ function Only(props: { only: Record<string, string>; of: string; go: Go }) {
   );
 }
 
-function stretch(begin: string | undefined, end: string | undefined): string {
+function time_range(begin: string | undefined, end: string | undefined): string {
   const from = begin ? `from ${moment(Number(begin))} on` : "";
   if (!end) return from;
   return begin ? `of ${ns(Number(end) - Number(begin))} ${from}` : `before ${moment(Number(end))}`;

@@ -1,4 +1,4 @@
-"""The plan: every labelled run with its right answer, written down before any of them is made."""
+"""The plan: every labeled run with its right answer, written down before any of them is made."""
 
 from bench.incidents.plan.scenarios import all_scenarios, control_of
 

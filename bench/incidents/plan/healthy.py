@@ -11,7 +11,7 @@ QUIET = Schedule(before_s=0, with_s=13, after_s=0)
 # What the trainer is started with. Each costs what it costs for as long as it is seen, and is meant to.
 TRAINERS: dict[str, tuple[str, ...]] = {
     "train": (),
-    "gpu-bound": ("--drain", "never"),
+    "gpu-bound": ("--sync", "never"),
     "evaluates": ("--eval-every", "100"),
     "accumulates": ("--accumulate", "4"),
     "runs-ahead": ("--sync-every", "8"),
@@ -22,10 +22,10 @@ TRAINERS: dict[str, tuple[str, ...]] = {
     "pinned": ("--pin-memory",),
     "autograd-thread": ("--autograd-thread",),
     "two-workers": ("--workers", "2"),
-    "event": ("--drain", "event"),
-    "device": ("--drain", "device"),
-    "memcpy": ("--drain", "memcpy"),
-    "queries": ("--drain", "query"),
+    "event": ("--sync", "event"),
+    "device": ("--sync", "device"),
+    "memcpy": ("--sync", "memcpy"),
+    "queries": ("--sync", "query"),
     "long-steps": ("--us", "400", "--layers", "12"),
 }
 

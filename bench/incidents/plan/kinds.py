@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from bench.incidents.neighbours import NoisyNeighbour, SecondProgram, SlowMount, UnrelatedRetransmits, UnrelatedWriters
+from bench.incidents.neighbors import NoisyNeighbor, SecondProgram, SlowMount, UnrelatedRetransmits, UnrelatedWriters
 from bench.incidents.plan.doses import (
     COLLECTION_MS,
     DDP_STEP_MS,
@@ -49,7 +49,7 @@ def one(*causes: str, why: str = "") -> Expected:
     return Expected(causes=names(*causes), why=why)
 
 
-BOTH_END_IN_ONE_DRAIN = "copies that do not block end in the same drain as the kernels: which was slow is not visible"
+BOTH_END_IN_ONE_SYNC = "copies that do not block end in the same sync as the kernels: which was slow is not visible"
 NEEDS_A_BETTER_TIME = "a device that was always like this has no better time to be compared with"
 STARVED_BY_HOG = "the hogs starve the worker, the worker starves the device: both links of one chain"
 WORKER_IS_BLOCKED = "the worker waits for it, the device for the worker: both links of one chain"
@@ -92,8 +92,8 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             recipe=lambda dose, sched: CfsQuota(quota_us=round(DEMAND_US[sched] * (1 - dose))),
             expected=one("cpu-throttled"),
         ),
-        "noisy_neighbour": Kind(
-            recipe=lambda dose, sched: NoisyNeighbour(hog(dose, sched)),
+        "noisy_neighbor": Kind(
+            recipe=lambda dose, sched: NoisyNeighbor(hog(dose, sched)),
             expected=Expected(causes=names("noisy-neighbor"), culprits=(INJECTED,)),
         ),
         "own_threads": Kind(
@@ -137,7 +137,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "slow_mount": Kind(
             recipe=lambda dose, _sched: SlowMount(STEP_MS / (1 - dose) - 1.0),
             arguments=("--cpu-ms", "0.5"),  # the mount costs each item 5 ms as it is: more would starve a healthy loop
-            expected=Expected(causes=names("network-file-wait", "data-starvation"), why=WORKER_IS_BLOCKED),
+            expected=Expected(causes=names("network-filesystem-wait", "data-starvation"), why=WORKER_IS_BLOCKED),
         ),
         "tcp_loss": Kind(
             recipe=lambda dose, _sched: TcpLoss(share=LOST_PACKETS * dose),
@@ -174,15 +174,15 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                 place=Place(file="callbacks.py", function="collect_garbage"),
             ),
         ),
-        "timer_sleep": Kind(
+        "sleep_in_loop": Kind(
             recipe=lambda dose, _sched: Knob(stall_ms=more_ms(dose)),
-            expected=Expected(causes=names("timer-sleep"), place=Place(file="callbacks.py", function="stall")),
+            expected=Expected(causes=names("sleep-in-loop"), place=Place(file="callbacks.py", function="stall")),
             drifts=True,
         ),
         "spike": Kind(
             recipe=lambda dose, _sched: Knob(stall_ms=50 * more_ms(dose), stall_every=50),
             expected=Expected(
-                causes=names("periodic-spike", "timer-sleep"),
+                causes=names("periodic-spike", "sleep-in-loop"),
                 why="every 50th step sleeps: the period and the sleep are both true",
                 place=Place(file="callbacks.py", function="stall"),
             ),
@@ -191,9 +191,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             recipe=lambda _dose, _sched: Knob(item_every=1),
             arguments=("--sync-every", "8"),
             knobs=lambda dose: {"metrics_ms": min(4.5, more_ms(dose))},
-            expected=Expected(
-                causes=names("hidden-synchronisation"), place=Place(file="callbacks.py", function="log_loss")
-            ),
+            expected=Expected(causes=names("unexpected-sync"), place=Place(file="callbacks.py", function="log_loss")),
         ),
         "checkpoint": Kind(
             recipe=lambda dose, _sched: Together(
@@ -224,7 +222,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "pgfault_storm": Kind(
             recipe=lambda dose, _sched: PageFaultStorm(per_cpu=max(1, round(4 * dose))),
             expected=Expected(
-                causes=names("cpu-contention", "page-fault-storm"),
+                causes=names("cpu-contention", "major-page-faults"),
                 why="the faulters take the CPU; that they fault is what they do with it",
                 culprits=(INJECTED,),
             ),
@@ -240,14 +238,14 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             expected=Expected(causes=names("gpu-slower")),
             drifts=True,
         ),
-        "gpu_shared": Kind(
+        "gpu_contention": Kind(
             recipe=lambda dose, _sched: Together(DeviceKnob(kernel_scale=1 / (1 - dose)), SecondProgram()),
-            expected=Expected(causes=names("gpu-shared"), culprits=(INJECTED,)),
+            expected=Expected(causes=names("gpu-contention"), culprits=(INJECTED,)),
         ),
         "pcie_slow": Kind(
             recipe=lambda dose, _sched: DeviceKnob(pcie_gbps=pcie_gbps(dose)),
             arguments=("--nbytes", str(16 * MIB)),
-            expected=one("memcpy-bound", "gpu-slower", why=BOTH_END_IN_ONE_DRAIN),
+            expected=one("memcpy-bound", "gpu-slower", why=BOTH_END_IN_ONE_SYNC),
             drifts=True,
         ),
         "malloc_storm": Kind(
@@ -294,7 +292,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         ),
         "gpu_hang": Kind(
             recipe=lambda _dose, _sched: DeviceKnob(hang=1),
-            expected=Expected(causes=names("call-in-flight"), is_event=True),
+            expected=Expected(causes=names("hung-call"), is_event=True),
         ),
         # Several ranks
         "nccl_straggler": Kind(
@@ -314,7 +312,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                 why="rank 1 is stopped, rank 0 hangs in the collective that it never joins",
                 is_event=True,
             ),
-            allowed=names("stopped", "call-in-flight"),
+            allowed=names("stopped", "hung-call"),
         ),
         # Harmless
         "longer_sequences": Kind(

@@ -20,25 +20,25 @@ INTERMITTENT = Schedule(before_s=5, with_s=8, after_s=2, on_s=1, off_s=1)
 
 # Kinds whose dose is set; the others have the one that their recipe gives them (a share of wall time, about).
 DOSED = (
-    "cpu_hog", "worker_cpu_starved", "cfs_quota", "noisy_neighbour", "own_threads", "slow_worker", "busy_worker",
+    "cpu_hog", "worker_cpu_starved", "cfs_quota", "noisy_neighbor", "own_threads", "slow_worker", "busy_worker",
     "big_items", "io_storm", "slow_mount", "tcp_loss", "gil_hog", "lock_hog", "host_metrics", "garbage",
-    "timer_sleep", "spike",
+    "sleep_in_loop", "spike",
     "item", "checkpoint", "sigstop", "pgfault_storm", "gpu_throttle", "gpu_slow", "pcie_slow", "malloc_storm",
     "retries", "launch_slow", "nccl_straggler",
 )  # fmt: skip
 FIXED = {
     "cpu_hog_nice": 0.02, "nice_trainer": 0.80, "pin_one_cpu": 0.30, "mem_reclaim": 0.01, "mem_thrash": 0.07,
-    "oom": 0.0, "gpu_shared": 0.50, "leak": 0.01, "gpu_oom": 0.0, "gpu_hang": 1.0, "nccl_hang": 1.0,
+    "oom": 0.0, "gpu_contention": 0.50, "leak": 0.01, "gpu_oom": 0.0, "gpu_hang": 1.0, "nccl_hang": 1.0,
 }  # fmt: skip
-FROM_START_TOO = ("cpu_hog", "slow_worker", "timer_sleep", "gil_hog", "host_metrics", "gpu_throttle", "launch_slow")
+FROM_START_TOO = ("cpu_hog", "slow_worker", "sleep_in_loop", "gil_hog", "host_metrics", "gpu_throttle", "launch_slow")
 AT_THE_DEVICE = frozenset({"gpu_throttle", "gpu_slow", "pcie_slow", "launch_slow", "malloc_storm"})
 DRIFTING_TOO = ("cpu_hog", "slow_worker", "host_metrics", "gpu_throttle", "pcie_slow", "launch_slow")
-INTERMITTENT_TOO = ("cpu_hog", "slow_worker", "timer_sleep", "gil_hog", "gpu_throttle", "pcie_slow")
-IN_EVERY_SCHED = ("cpu_hog", "slow_worker", "gpu_throttle", "timer_sleep", "cfs_quota", "gil_hog", "pcie_slow")
-RUN_AHEAD = ("cpu_hog", "slow_worker", "gpu_throttle", "host_metrics", "timer_sleep")
+INTERMITTENT_TOO = ("cpu_hog", "slow_worker", "sleep_in_loop", "gil_hog", "gpu_throttle", "pcie_slow")
+IN_EVERY_SCHED = ("cpu_hog", "slow_worker", "gpu_throttle", "sleep_in_loop", "cfs_quota", "gil_hog", "pcie_slow")
+RUN_AHEAD = ("cpu_hog", "slow_worker", "gpu_throttle", "host_metrics", "sleep_in_loop")
 TWO_AT_ONCE = (
-    ("cpu_hog", "gpu_throttle"), ("slow_worker", "gpu_throttle"), ("timer_sleep", "gpu_slow"),
-    ("cpu_hog", "pcie_slow"), ("timer_sleep", "slow_worker"), ("host_metrics", "gpu_throttle"),
+    ("cpu_hog", "gpu_throttle"), ("slow_worker", "gpu_throttle"), ("sleep_in_loop", "gpu_slow"),
+    ("cpu_hog", "pcie_slow"), ("sleep_in_loop", "slow_worker"), ("host_metrics", "gpu_throttle"),
 )  # fmt: skip
 HARMLESS = ("longer_sequences", "hidden_stall", "hog_elsewhere", "other_io", "other_retransmits", "traffic_stops")
 
@@ -46,10 +46,10 @@ HARMLESS = ("longer_sequences", "hidden_stall", "hog_elsewhere", "other_io", "ot
 FAST = frozenset(
     {
         "cpu_hog-50-spin", "slow_worker-50-block", "busy_worker-50-block", "cfs_quota-50-block",
-        "gpu_throttle-50-block", "pcie_slow-50-block", "timer_sleep-50-block", "sigstop-20-block",
+        "gpu_throttle-50-block", "pcie_slow-50-block", "sleep_in_loop-50-block", "sigstop-20-block",
         "launch_slow-50-block", "gil_hog-50-block", "alone-train-block", "hidden_stall-block",
         "longer_sequences-block", "serve-idle", "slow_worker-50-block-batchcopy", "gpu_throttle-50-block-nosync",
-        "host_metrics-50-block-pipeline", "timer_sleep-20-block-nosync-hidden", "alone-nosync-block",
+        "host_metrics-50-block-pipeline", "sleep_in_loop-20-block-nosync-hidden", "alone-nosync-block",
     }
 )  # fmt: skip
 
@@ -93,7 +93,7 @@ def _is_staged(kind: str) -> bool:
 # Kinds whose recipe prepares something for the workload, beside those with arguments.
 _PREPARED = frozenset(
     {
-        "worker_cpu_starved", "pin_one_cpu", "noisy_neighbour", "io_storm", "slow_mount", "tcp_loss", "mem_reclaim",
+        "worker_cpu_starved", "pin_one_cpu", "noisy_neighbor", "io_storm", "slow_mount", "tcp_loss", "mem_reclaim",
         "mem_thrash",        "checkpoint",
     }
 )  # fmt: skip
@@ -150,7 +150,7 @@ def _harmless() -> Iterator[Scenario]:
             made = disturbed(kind, 0.0, sched)
             name = f"{kind}-{sched}"
             if kind == "hog_elsewhere":
-                # Without a worker: it and a trainer on one CPU take that from each other, 8 to 12 % of the time where
+                # Without a worker: it and a trainer on one CPU take that from each other, 8 to 12% of the time where
                 # the trainer spins, and that is worth telling.
                 made = replace(made, cpus=frozenset({0}), arguments=("--workers", "0", "--cpu-ms", "0.1"))
             if kind == "traffic_stops":

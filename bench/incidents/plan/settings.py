@@ -64,12 +64,12 @@ def _copies(program: Program, dose: float) -> float:
 
 _SETTINGS: Mapping[str, Callable[[Program, float], float]] = MappingProxyType(
     {
-        "timer_sleep": Program.exposed,
+        "sleep_in_loop": Program.exposed,
         "host_metrics": Program.exposed,
         "lock_hog": Program.exposed,
         "garbage": _garbage,
         "cpu_hog": _hogs,
-        "noisy_neighbour": _hogs,
+        "noisy_neighbor": _hogs,
         "spike": _spikes,
         "gil_hog": _interpreter,
         "sigstop": _stops,

@@ -19,35 +19,35 @@ INTERMITTENT = Schedule(before_s=5, with_s=8, after_s=2, on_s=1, off_s=1)
 LEAKING = Schedule(before_s=5, with_s=45, after_s=2)  # shorter, it may be a model that is being loaded
 
 EVERYWHERE = (
-    "slow_worker", "busy_worker", "gpu_throttle", "gpu_slow", "timer_sleep", "host_metrics", "cpu_hog", "gil_hog",
+    "slow_worker", "busy_worker", "gpu_throttle", "gpu_slow", "sleep_in_loop", "host_metrics", "cpu_hog", "gil_hog",
 )  # fmt: skip
 WIDELY = ("nosync", "batchcopy", "copystream")
 ON_THESE = (
     "big_items", "io_storm", "slow_mount", "tcp_loss", "worker_cpu_starved", "lock_hog", "garbage", "spike",
-    "checkpoint", "sigstop", "pcie_slow", "launch_slow", "gpu_shared", "cfs_quota", "pgfault_storm", "item",
+    "checkpoint", "sigstop", "pcie_slow", "launch_slow", "gpu_contention", "cfs_quota", "pgfault_storm", "item",
 )  # fmt: skip
-AT_LOW_DOSES = ("slow_worker", "gpu_throttle", "timer_sleep", "launch_slow")
+AT_LOW_DOSES = ("slow_worker", "gpu_throttle", "sleep_in_loop", "launch_slow")
 OF_THE_HOST = (
-    "cpu_hog", "noisy_neighbour", "own_threads", "cfs_quota", "gil_hog", "lock_hog", "host_metrics", "garbage",
-    "timer_sleep", "spike", "checkpoint", "sigstop",
+    "cpu_hog", "noisy_neighbor", "own_threads", "cfs_quota", "gil_hog", "lock_hog", "host_metrics", "garbage",
+    "sleep_in_loop", "spike", "checkpoint", "sigstop",
 )  # fmt: skip
 OF_INFERENCE = (
-    "cpu_hog", "gpu_throttle", "gpu_slow", "timer_sleep", "host_metrics", "gil_hog", "lock_hog", "sigstop",
+    "cpu_hog", "gpu_throttle", "gpu_slow", "sleep_in_loop", "host_metrics", "gil_hog", "lock_hog", "sigstop",
 )  # fmt: skip
 FIXED = {
     "nice_trainer": 0.80, "mem_reclaim": 0.01, "mem_thrash": 0.07, "oom": 0.0, "leak": 0.01, "gpu_oom": 0.0,
     "gpu_hang": 1.0, "retries": 0.50, "malloc_storm": 0.50,
 }  # fmt: skip
-STARTING = ("slow_worker", "timer_sleep", "gpu_throttle", "host_metrics")
-IN_EVERY_SCHED = ("slow_worker", "gpu_throttle", "timer_sleep", "gil_hog", "cpu_hog")
+STARTING = ("slow_worker", "sleep_in_loop", "gpu_throttle", "host_metrics")
+IN_EVERY_SCHED = ("slow_worker", "gpu_throttle", "sleep_in_loop", "gil_hog", "cpu_hog")
 SCHEDS: tuple[Sched, ...] = ("spin", "yield")
 DDP = ("--watchdog", "--sync-every", "100")
 
 # What hides, whatever it would cost a loop that waits: (kind, dose) and the programs.
 HIDDEN = (
-    ("timer_sleep", 0.20, ("nosync", "batchcopy", "itemmid", "copystream", "pipeline", "eval", "shapes")),
+    ("sleep_in_loop", 0.20, ("nosync", "batchcopy", "itemmid", "copystream", "pipeline", "eval", "shapes")),
     ("host_metrics", 0.20, ("nosync", "batchcopy", "itemmid", "copystream", "pipeline", "eval", "shapes")),
-    ("timer_sleep", 0.10, ("tokens",)),
+    ("sleep_in_loop", 0.10, ("tokens",)),
     ("lock_hog", 0.10, ("nosync", "batchcopy", "pipeline")),
     ("pcie_slow", 0.10, ("copystream",)),
     ("gpu_slow", 0.20, tuple(HOST_BOUND)),
@@ -64,7 +64,7 @@ VARIANTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("nosync-two-workers", "nosync", ("--workers", "2")),
     ("nosync-long-steps", "nosync", ("--us", "400", "--layers", "12")),
     ("copystream-pageable", "copystream", ("--pageable",)),
-    ("batchcopy-looks", "batchcopy", ("--drain", "pageable", "--sync-every", "10")),
+    ("batchcopy-looks", "batchcopy", ("--sync", "pageable", "--sync-every", "10")),
     ("accumulate-shapes", "accumulate", ("--shapes", "2")),
 )
 

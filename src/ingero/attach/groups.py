@@ -37,7 +37,7 @@ _EVENTS = Kind.EVENT_RECORD | Kind.STREAM_WAIT
 def group_of(op: Op) -> Group:
     """The group of a traced call. Graph launches are rare, and stand for many kernels each: they are never lowered."""
     is_runtime = op.library is Library.CUDART
-    if op.library is Library.NCCL or op.kind & (Kind.DRAIN | Kind.GRAPH):
+    if op.library is Library.NCCL or op.kind & (Kind.SYNC | Kind.GRAPH):
         return Group.REST
     if op.kind & Kind.LAUNCH:
         return Group.RUNTIME_LAUNCHES if is_runtime else Group.DRIVER_LAUNCHES

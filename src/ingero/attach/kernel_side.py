@@ -68,7 +68,7 @@ class KernelSizes:
     kernels: int = 1 << 14
     allocations: int = 1 << 17
     calls_bytes: int = 8 << 20
-    epochs_bytes: int = 4 << 20
+    sync_intervals_bytes: int = 4 << 20
     steps_bytes: int = 1 << 20
     marks_bytes: int = 1 << 18
     sequence_bytes: int = 2 << 20
@@ -181,7 +181,7 @@ class KernelSide:
                 "kernels": sizes.kernels,
                 "allocations": sizes.allocations,
                 "calls": sizes.calls_bytes,
-                "epochs": sizes.epochs_bytes,
+                "sync_intervals": sizes.sync_intervals_bytes,
                 "steps": sizes.steps_bytes,
                 "marks": sizes.marks_bytes,
                 "sequence": sizes.sequence_bytes,
@@ -476,11 +476,11 @@ class KernelSide:
 
     def recycle(self, slot: int) -> None:
         """Gives a slot back whose process has ended and whose sums have been read."""
-        lanes = self.maps["lanes"]
-        empty = bytes(lanes.value_bytes)
-        per_process = lanes.max_entries // MAX_PROCESSES
+        gpu_streams = self.maps["gpu_streams"]
+        empty = bytes(gpu_streams.value_bytes)
+        per_process = gpu_streams.max_entries // MAX_PROCESSES
         for index in range(slot * per_process, (slot + 1) * per_process):
-            lanes.update(struct.pack("<I", index), empty)
+            gpu_streams.update(struct.pack("<I", index), empty)
         for name in ("python_layouts", "step_accounts"):
             entries = self.maps[name]
             entries.update(struct.pack("<I", slot), bytes(entries.value_bytes))
@@ -489,7 +489,7 @@ class KernelSide:
 
     @property
     def are_stacks_off(self) -> bool:
-        """Whether the governor has switched stacks off."""
+        """Whether the overhead limiter has switched stacks off."""
         return any(self.maps["stacks_off"].lookup(struct.pack("<I", 0)) or b"")
 
     def read_threads(self) -> bytes:

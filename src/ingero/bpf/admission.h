@@ -38,7 +38,7 @@ INLINE void turn_away(struct task_struct *task)
 	if (known && *known == start)
 		return;
 	bpf_map_update_elem(&turned_away, &pid, &start, BPF_ANY);
-	count_loss(LOSS_PROCESS_SLOTS_FULL, 1);
+	count_drop(DROP_PROCESS_SLOTS_FULL, 1);
 	record = reserve_lifecycle(task, NO_SLOT, LIFECYCLE_ADMIT);
 	if (record)
 		submit_lifecycle(record);

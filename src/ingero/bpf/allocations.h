@@ -63,11 +63,11 @@ INLINE struct memory_total *memory_total(u32 slot, u32 kind)
 }
 
 /* What is live in this process is not exact any more. */
-INLINE void lose_allocation(u32 slot, u32 loss)
+INLINE void lose_allocation(u32 slot, u32 drop)
 {
 	struct process *process = bpf_map_lookup_elem(&processes, &slot);
 
-	count_loss(loss, 1);
+	count_drop(drop, 1);
 	if (process)
 		__sync_fetch_and_add(&process->unpaired, 1);
 }
@@ -142,7 +142,7 @@ INLINE u32 site_index(struct site_identity *of)
 		if (index != NO_SITE)
 			return index;
 	}
-	count_loss(LOSS_ALLOCATION_SITES_FULL, 1);
+	count_drop(DROP_ALLOCATION_SITES_FULL, 1);
 	of->caller = 0;
 	return claim_site(of);
 }
@@ -197,10 +197,10 @@ INLINE void begin_live(struct open_call *call, u32 slot, struct site_identity *o
 		return;
 	if (unlikely(found) && take_out(&key, found, &before)) {
 		end_live(&before, slot); /* its free was not seen, else the address would not be given again */
-		lose_allocation(slot, LOSS_ALLOCATIONS_UNPAIRED);
+		lose_allocation(slot, DROP_ALLOCATIONS_UNPAIRED);
 	}
 	if (unlikely(bpf_map_update_elem(&allocations, &key, &made, BPF_ANY)))
-		lose_allocation(slot, LOSS_ALLOCATIONS_FULL); /* its free will count as one of foreign memory */
+		lose_allocation(slot, DROP_ALLOCATIONS_FULL); /* its free will count as one of foreign memory */
 	else
 		add_live(site, slot, call->size_bytes);
 	if (is_block_kind(memory_kind(of->op)))
@@ -214,12 +214,12 @@ INLINE void end_allocation(struct open_call *call, struct site_identity *of, u32
 
 	if (!ret && !call->handle) { /* nothing was asked for, or where it is could not be read */
 		if (call->size_bytes)
-			lose_allocation(slot, LOSS_ALLOCATIONS_UNPAIRED);
+			lose_allocation(slot, DROP_ALLOCATIONS_UNPAIRED);
 		return;
 	}
 	index = site_index(of);
 	if (unlikely(index == NO_SITE)) {
-		lose_allocation(slot, LOSS_ALLOCATIONS_FULL);
+		lose_allocation(slot, DROP_ALLOCATIONS_FULL);
 	} else if (likely(!ret)) {
 		begin_live(call, slot, of, index);
 	} else {
@@ -299,7 +299,7 @@ INLINE void undo_free(struct open_call *call, u32 slot)
 	if (call->freed.what == FREES_LIVE) {
 		back.holds = 1;
 		if (bpf_map_update_elem(&allocations, &key, &back, BPF_ANY))
-			lose_allocation(slot, LOSS_ALLOCATIONS_FULL);
+			lose_allocation(slot, DROP_ALLOCATIONS_FULL);
 	} else if (call->freed.what == FREES_HANDLE) {
 		found = bpf_map_lookup_elem(&allocations, &key);
 		if (found)
@@ -321,7 +321,7 @@ INLINE void map_memory(struct open_call *call, u32 slot)
 	key = allocation_key(slot, SPACE_MAPPINGS, call->handle);
 	if (bpf_map_update_elem(&allocations, &key, &mapping, BPF_ANY)) {
 		__sync_fetch_and_add(&physical->holds, -1);
-		lose_allocation(slot, LOSS_ALLOCATIONS_FULL);
+		lose_allocation(slot, DROP_ALLOCATIONS_FULL);
 	}
 }
 
@@ -348,7 +348,7 @@ INLINE void unmap_memory(struct open_call *call, u32 slot)
 		address += mapping.bytes;
 	}
 	if (address < end)
-		lose_allocation(slot, LOSS_ALLOCATIONS_UNPAIRED);
+		lose_allocation(slot, DROP_ALLOCATIONS_UNPAIRED);
 }
 
 /* The return of a call of KIND_MEMORY. The stacks are 0 unless it is recorded. */
@@ -404,7 +404,7 @@ GLOBAL int lose_context(u32 slot)
 		live += total ? total->live_count : 0;
 	}
 	if (live)
-		lose_allocation(slot, LOSS_ALLOCATIONS_UNPAIRED);
+		lose_allocation(slot, DROP_ALLOCATIONS_UNPAIRED);
 	return 0;
 }
 

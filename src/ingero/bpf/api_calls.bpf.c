@@ -2,7 +2,8 @@
 /*
  * One generic program for every traced call; the attach cookie says what the call does (ops_gen.h).
  *
- * At entry the thread's clocks are noted, at return their difference is the call's account. Only the outermost traced call
+ * At entry the thread's clocks are noted, at return their difference is the call's account. Only the outermost traced
+ * call
  * of a stack is accounted: a runtime call that calls the driver is one stall, not two; the inner ones are counted.
  */
 #include "call_entry.h"
@@ -54,7 +55,7 @@ INLINE void close_unfinished(struct task_struct *task)
 		call->sp = 0;
 	}
 	if (is_survived && thread->inner.sp)
-		lose_allocation(slot, LOSS_ALLOCATIONS_UNPAIRED);
+		lose_allocation(slot, DROP_ALLOCATIONS_UNPAIRED);
 	empty_offcpu(thread, task);
 }
 
@@ -101,10 +102,10 @@ int process_execs(u64 *ctx)
 	if (layout)
 		layout->runtime = 0;
 	for (int i = 0; i < MAX_STREAMS; i++) {
-		struct lane *lane = lane_at(slot, i);
+		struct gpu_stream *gpu_stream = gpu_stream_at(slot, i);
 
-		if (lane)
-			__builtin_memset(lane, 0, sizeof(*lane));
+		if (gpu_stream)
+			__builtin_memset(gpu_stream, 0, sizeof(*gpu_stream));
 	}
 	return 0;
 }

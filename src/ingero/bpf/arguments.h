@@ -87,7 +87,8 @@ INLINE bool is_at_return(struct pt_regs *context)
 }
 
 /*
- * Since 6.13 a program's stack may be one per CPU, and a kernel with full or lazy preemption lets another thread run the
+ * Since 6.13 a program's stack may be one per CPU, and a kernel with full or lazy preemption lets another thread run
+ * the
  * same program on it in between: both would go on with each other's values.
  */
 #define ON_ITS_OWN_STACK(program)                                                                                      \
@@ -120,7 +121,7 @@ INLINE u64 read_user_word(u64 address)
 	u64 word = 0;
 
 	if (address && bpf_probe_read_user(&word, sizeof(word), (void *)address))
-		count_loss(LOSS_USER_READ_FAILED, 1);
+		count_drop(DROP_USER_READ_FAILED, 1);
 	return word;
 }
 
@@ -139,7 +140,7 @@ INLINE u64 typed_bytes(u64 count, u32 type)
 {
 	if (type < NCCL_DATATYPES)
 		return count << (NCCL_DATATYPE_SHIFTS >> 2 * type & 3);
-	count_loss(LOSS_DATATYPE_UNKNOWN, 1);
+	count_drop(DROP_DATATYPE_UNKNOWN, 1);
 	return 0;
 }
 

@@ -5,7 +5,7 @@
  * The tracepoints have had these arguments since 5.11: (request), and (request, status, bytes) at completion.
  *
  * Who asked is read at block_rq_insert where the request goes through an I/O scheduler, because a kernel worker may
- * dispatch it later (2-12 % of a deep queue on a virtio disk); without a scheduler the submitter itself issues.
+ * dispatch it later (2-12% of a deep queue on a virtio disk); without a scheduler the submitter itself issues.
  * Writeback, journals and cache flushes are issued by kernel threads (flagged): the process that dirtied the pages is
  * not known here.
  *
@@ -202,7 +202,7 @@ INLINE void count_unmatched(struct request *request)
 
 	/* a flush without data is answered by the block layer's own flush request; it never reaches the device */
 	if (request->__data_len && !(allocated_ns && allocated_ns < tracing_since_ns))
-		count_loss(LOSS_BLOCK_IO_UNMATCHED, 1);
+		count_drop(DROP_BLOCK_IO_UNMATCHED, 1);
 }
 
 SEC("tp_btf/block_rq_complete")
@@ -213,7 +213,7 @@ int block_complete(u64 *ctx)
 	u32 done_bytes = ctx[2];
 	struct pending *pending;
 	u64 duration_ns;
-	bool is_target;
+	bool is_traced;
 
 	if (is_passthrough(request) || done_bytes < request->__data_len) /* the rest completes later */
 		return 0;
@@ -223,9 +223,9 @@ int block_complete(u64 *ctx)
 		return 0;
 	}
 	duration_ns = now - pending->issued_ns;
-	is_target = pending->process_slot != NO_TARGET;
-	count_host(pending->kind, is_target, 1, pending->size_bytes, duration_ns);
-	if (is_target || duration_ns >= block_slow_ns) {
+	is_traced = pending->process_slot != NO_TARGET;
+	count_host(pending->kind, is_traced, 1, pending->size_bytes, duration_ns);
+	if (is_traced || duration_ns >= block_slow_ns) {
 		record_completion(request, pending, duration_ns);
 	} else if (pending->queue_ns + duration_ns >= block_slow_ns && !(bpf_get_prandom_u32() % HOST_MANY)) {
 		pending->flags |= HOST_ONE_OF_MANY; /* of a full queue there are thousands a second */

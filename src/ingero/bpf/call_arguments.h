@@ -12,7 +12,7 @@ INLINE void note_usual_arguments(struct open_call *call, struct pt_regs *context
 	u64 cookie = call->cookie;
 
 	if (unlikely(!read_arguments(context, arguments)))
-		count_loss(LOSS_USER_READ_FAILED, 1);
+		count_drop(DROP_USER_READ_FAILED, 1);
 	call->caller = arguments->return_address;
 	call->size_bytes = size_argument(arguments, cookie);
 	call->handle = argument(arguments, COOKIE_HANDLE(cookie));

@@ -7,33 +7,33 @@
 #include "copy_waits.h"
 #include "inner_memory.h"
 #include "kernel_counts.h"
-#include "lanes.h"
+#include "gpu_streams.h"
 #include "own_clocks.h"
 #include "settings.h"
 #include "steps.h"
 
 #define DEVICE_TO_DEVICE 3 /* cudaMemcpyKind */
 
-/* Positions on streams, and what a free gives back. Returns the lane whose epoch this call begins, or NULL. */
-INLINE struct lane *begin_streams(struct open_call *call, u32 slot, struct thread *thread, u32 tid)
+/* Positions on streams, and what a free gives back. Returns the stream whose sync interval this call begins, or NULL. */
+INLINE struct gpu_stream *begin_streams(struct open_call *call, u32 slot, struct thread *thread, u32 tid)
 {
 	u32 kind = COOKIE_KIND(call->cookie);
-	struct lane *lane = NULL, *first = NULL;
+	struct gpu_stream *gpu_stream = NULL, *first = NULL;
 
 	call->stream_slot = -1;
 	call->waits = WAITS_NOT;
 	call->way = WAY_OTHER;
 	if (likely(kind & (KIND_ENQUEUE | KIND_SYNC_STREAM | KIND_EVENT_RECORD | KIND_STREAM_WAIT))) {
 		int index;
-		u64 key = lane_key(call->stream, COOKIE_FLAGS(call->cookie), thread->device, tid);
+		u64 key = gpu_stream_key(call->stream, COOKIE_FLAGS(call->cookie), thread->device, tid);
 
-		lane = find_lane(slot, key, thread->device, &index);
+		gpu_stream = find_gpu_stream(slot, key, thread->device, &index);
 		call->stream_slot = index;
 	}
-	if (likely(lane)) {
+	if (likely(gpu_stream)) {
 		if (likely(kind & KIND_ENQUEUE)) {
-			if (begin_enqueue(lane, call->cookie, call->size_bytes, kind & KIND_GRAPH ? call->handle : 0))
-				first = lane;
+			if (begin_enqueue(gpu_stream, call->cookie, call->size_bytes, kind & KIND_GRAPH ? call->handle : 0))
+				first = gpu_stream;
 		} else if (kind & KIND_EVENT_RECORD) {
 			record_event(slot, call->handle, call->stream_slot);
 		} else if (kind & KIND_STREAM_WAIT) {
@@ -42,7 +42,7 @@ INLINE struct lane *begin_streams(struct open_call *call, u32 slot, struct threa
 	}
 	if (unlikely(may_touch_host(call->cookie)))
 		begin_copy(call, slot);
-	if (unlikely(kind & (KIND_DRAIN | KIND_FREE))) {
+	if (unlikely(kind & (KIND_SYNC | KIND_FREE))) {
 		if (kind & KIND_FREE)
 			begin_free(call, slot);
 		else if (!(COOKIE_FLAGS(call->cookie) & FLAG_ASYNC_IF_ON_DEVICE && call->extra == DEVICE_TO_DEVICE))
@@ -54,15 +54,15 @@ INLINE struct lane *begin_streams(struct open_call *call, u32 slot, struct threa
 }
 
 /*
- * Of memory calls whose return is not seen only a free can be followed: nearly all succeed. One of unknown memory may be
- * the driver's part of a runtime call that has been counted.
+ * Of memory calls whose return is not seen only a free can be followed: nearly all succeed. One of unknown memory may
+ * be the driver's part of a runtime call that has been counted.
  */
 GLOBAL int count_memory_at_entry(struct open_call *call, u32 slot)
 {
 	if (!call)
 		return 0;
 	if (!(COOKIE_KIND(call->cookie) & KIND_FREE))
-		lose_allocation(slot, LOSS_ALLOCATIONS_UNPAIRED);
+		lose_allocation(slot, DROP_ALLOCATIONS_UNPAIRED);
 	else if (call->freed.what == FREES_LIVE)
 		end_memory(call, slot, 0, 0, 0);
 	return 0;
@@ -85,8 +85,8 @@ INLINE void count_entry(u32 slot, u64 cookie, u64 caller)
 }
 
 /*
- * What the return would have counted of a call that is only seen at its entry. Its position counts as reached at once: a
- * wait of another thread that begins before this call has returned takes it for covered.
+ * What the return would have counted of a call that is only seen at its entry. Its position counts as reached at once:
+ * a wait of another thread that begins before this call has returned takes it for covered.
  */
 INLINE void count_at_entry(struct open_call *call, u32 slot)
 {
@@ -104,7 +104,7 @@ INLINE int on_entry(struct pt_regs *context, bool is_entry_only)
 	bool is_counted_here;
 	struct open_call *call, *outer;
 	struct settings *set;
-	struct lane *first;
+	struct gpu_stream *first;
 	u32 slot, zero = 0;
 	u64 cookie;
 
@@ -129,7 +129,7 @@ INLINE int on_entry(struct pt_regs *context, bool is_entry_only)
 		if (!outer) {
 			count_entry(slot, cookie, return_address(context));
 			if (COOKIE_KIND(cookie) & KIND_MEMORY)
-				lose_allocation(slot, LOSS_ALLOCATIONS_UNPAIRED);
+				lose_allocation(slot, DROP_ALLOCATIONS_UNPAIRED);
 			return 1;
 		}
 		count_nested(slot, cookie);

@@ -23,12 +23,12 @@ INLINE void add_clocks(struct cell *cell, struct open_call *call, const struct s
 {
 	u64 residual = at->now_ns - call->start_ns;
 
-	for (int i = 0; i < CLOCKS; i++) {
+	for (int i = 0; i < STATES; i++) {
 		u64 spent = at->clocks.ns[i] - call->clocks.ns[i];
 
 		residual -= spent;
 		if (spent && i != CLOCK(STATE_RUN))
-			__sync_fetch_and_add(&cell->clock_ns[i], spent);
+			__sync_fetch_and_add(&cell->state_ns[i], spent);
 	}
 	if (residual)
 		__sync_fetch_and_add(&cell->residual_ns, residual);
@@ -74,15 +74,15 @@ GLOBAL int write_record(struct thread *thread, struct open_call *call, struct sn
 		return 0;
 	record = bpf_ringbuf_reserve(&calls, sizeof(*record), 0);
 	if (!record) {
-		count_loss(LOSS_CALL_RECORDS_RING_FULL, 1);
+		count_drop(DROP_CALL_RECORDS_RING_FULL, 1);
 		return 0;
 	}
 	record->start_ns = call->start_ns;
 	record->duration_ns = at->now_ns - call->start_ns;
-	for (int i = 0; i < CLOCKS; i++) {
+	for (int i = 0; i < STATES; i++) {
 		u64 spent = at->clocks.ns[i] - call->clocks.ns[i];
 
-		record->clock_ns[i] = spent;
+		record->state_ns[i] = spent;
 		sum += spent;
 	}
 	record->residual_ns = record->duration_ns - sum;

@@ -6,7 +6,7 @@
 #include "copy_waits.h"
 #include "inner_memory.h"
 #include "kernel_counts.h"
-#include "lanes.h"
+#include "gpu_streams.h"
 #include "main_thread.h"
 #include "native_stack.h"
 #include "own_clocks.h"
@@ -20,17 +20,17 @@ GLOBAL int settle_clocks(struct clocks *at, struct clocks *before)
 {
 	if (!at || !before)
 		return 0;
-	for (int i = 0; i < CLOCKS; i++)
+	for (int i = 0; i < STATES; i++)
 		at->ns[i] -= before->ns[i];
 	settle(at);
-	for (int i = 0; i < CLOCKS; i++)
+	for (int i = 0; i < STATES; i++)
 		at->ns[i] += before->ns[i];
 	return 0;
 }
 
 /*
- * Takes the probe's own cost out of the account: the way out of the entry trap and into the return trap, as calibrated on
- * an empty function. It was spent running; duration and clock shrink alike, so the account still adds up.
+ * Takes the probe's own cost out of the account: the way out of the entry trap and into the return trap, as calibrated
+ * on an empty function. It was spent running; duration and clock shrink alike, so the account still adds up.
  */
 INLINE void leave_out_probe(struct open_call *call, u64 ran_ns)
 {
@@ -59,7 +59,7 @@ INLINE void count_capture(const struct open_call *call, u32 slot, s32 ret)
 		__sync_fetch_and_add(&process->captures, -1);
 }
 
-/* What a completed call has changed: positions of its stream, the device, handles it stored. */
+/* What a completed call has changed: positions of its stream, the GPU, handles it stored. */
 INLINE void end_call(struct thread *thread, struct open_call *call, u32 slot, s32 ret)
 {
 	u32 kind = COOKIE_KIND(call->cookie);
@@ -91,8 +91,8 @@ GLOBAL int empty_finished(struct thread *thread)
 }
 
 /*
- * The first thing it does is to read the time. It is the time of the return if the thread has not left the CPU since the
- * call began, because then all its clocks but one still stand where they stood; else everything is read anew.
+ * The first thing it does is to read the time. It is the time of the return if the thread has not left the CPU since
+ * the call began, because then all its clocks but one still stand where they stood; else everything is read anew.
  */
 INLINE int on_return(struct pt_regs *context, bool is_session)
 {
@@ -113,7 +113,7 @@ INLINE int on_return(struct pt_regs *context, bool is_session)
 		slot = thread->process_slot & (MAX_PROCESSES - 1);
 		if (!end_inner_memory(thread, slot, STACK_POINTER_AT_ENTRY(context), RETURN_VALUE(context)) &&
 		    !end_maker(thread, slot, STACK_POINTER_AT_ENTRY(context), RETURN_VALUE(context)) && is_session)
-			count_loss(LOSS_RETURN_UNMATCHED, 1); /* else the return of an inner call */
+			count_drop(DROP_RETURN_UNMATCHED, 1); /* else the return of an inner call */
 		return 0;
 	}
 	has_run_only = READ_ONCE(thread->sequence) == call->sequence;
@@ -134,7 +134,7 @@ INLINE int on_return(struct pt_regs *context, bool is_session)
 		settle_clocks(&at.clocks, &call->clocks);
 	leave_out_probe(call, at.clocks.ns[CLOCK(STATE_RUN)] - call->clocks.ns[CLOCK(STATE_RUN)]);
 	duration = at.now_ns - call->start_ns;
-	if (unlikely(duration >= BLOCKED_MIN_NS || call->waits || COOKIE_KIND(call->cookie) & KIND_DRAIN))
+	if (unlikely(duration >= BLOCKED_MIN_NS || call->waits || COOKIE_KIND(call->cookie) & KIND_SYNC))
 		note_blocked(thread, call, &at, slot);
 	if (unlikely(call->watch & WATCH_SEQUENCE))
 		write_sequence(call, slot, at.now_ns);

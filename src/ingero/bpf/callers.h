@@ -20,7 +20,7 @@ INLINE struct thread *own_account(struct task_struct *task, u32 slot)
 			barrier();
 	if (thread && READ_ONCE(thread->created_ns))
 		return thread;
-	count_loss(LOSS_THREAD_STORAGE_FAILED, 1);
+	count_drop(DROP_THREAD_STORAGE_FAILED, 1);
 	return NULL;
 }
 

@@ -3,9 +3,9 @@
  * Exact sums per (process, operation, caller), in arrays that the agent maps.
  *
  * Open addressing by compare-and-swap on an exact key: hash maps cannot be mapped, spin locks are refused in uprobe
- * programs, and per-CPU additions lose counts when preempted. The keys stand in an array of their own, so that the agent
- * finds the used cells without touching the memory of the others. It may clear cells of ended processes at any time: a
- * key that then gets a second cell is still summed exactly, because the agent adds cells of equal key.
+ * programs, and per-CPU additions lose counts when preempted. The keys stand in an array of their own, so that the
+ * agent finds the used cells without touching the memory of the others. It may clear cells of ended processes at any
+ * time: a key that then gets a second cell is still summed exactly, because the agent adds cells of equal key.
  */
 #pragma once
 #include "maps.h"
@@ -46,7 +46,8 @@ INLINE u64 summed_bytes(u64 size_bytes)
 }
 
 /*
- * Fibonacci hashing: 2^64 / golden ratio. Bits of a product depend only on lower bits of the key, so its upper half, with
+ * Fibonacci hashing: 2^64 / golden ratio. Bits of a product depend only on lower bits of the key, so its upper half,
+ * with
  * the slot, is folded in: forked processes call from the same addresses, and would all want the same cells.
  */
 INLINE u32 hash_of(u64 key)
@@ -102,10 +103,10 @@ GLOBAL u32 search_cell(u64 key, u64 caller)
 
 	if (likely(index != NO_CELL))
 		return index;
-	count_loss(LOSS_CELLS_FULL, 1);
+	count_drop(DROP_CELLS_FULL, 1);
 	index = claim_cell(key & ~CALLER_MASK, 0);
 	if (index == NO_CELL)
-		count_loss(LOSS_CELLS_EXHAUSTED, 1);
+		count_drop(DROP_CELLS_EXHAUSTED, 1);
 	return index;
 }
 

@@ -3,8 +3,8 @@
  * A thread's account: eight clocks that stand still or run so that their sum is always the time since creation.
  *
  * Only the scheduler programs change clocks (scheduler.bpf.c), and a thread whose switch-in they missed its own
- * (repairs.h). Everyone else creates the storage or takes a snapshot. `sequence` is odd while an account changes; a reader
- * that sees it odd or changed reads again.
+ * (repairs.h). Everyone else creates the storage or takes a snapshot. `sequence` is odd while an account changes; a
+ * reader that sees it odd or changed reads again.
  */
 #pragma once
 #include "maps.h"
@@ -17,7 +17,7 @@
 #define DUMP_TRIES 8
 
 struct clocks {
-	u64 ns[CLOCKS];
+	u64 ns[STATES];
 };
 
 /* What a free is about to give back: taken out of the table of allocations (allocations.h). */
@@ -153,7 +153,7 @@ struct thread {
 	u64 throttled_at_off_ns;
 	u64 last_off_ns;
 	u64 last_on_ns;
-	u64 gone_ns; /* off the CPU since then but for glimpses, too short to have looked at the device */
+	u64 gone_ns; /* off the CPU since then but for glimpses, too short to have looked at the GPU */
 	u64 away_ns; /* the same, where a yielding thread may have looked but need not: it may not have got that far */
 	u64 last_wake_ns; /* when the last sleep ended */
 	u64 last_futex; /* where it began to wait at the last switch-out, 0: not at a futex */
@@ -212,7 +212,8 @@ INLINE struct thread *thread_of(struct task_struct *task)
 
 /*
  * Storage is zeroed memory when created: state INIT, no open call. `created_ns` stays 0 until the account has started;
- * the scheduler programs leave such a thread alone, so creation needs no lock. Returns false if someone else started it.
+ * the scheduler programs leave such a thread alone, so creation needs no lock. Returns false if someone else started
+ * it.
  */
 INLINE bool start_account(struct thread *thread, u32 slot, u8 state, u8 hint)
 {
@@ -292,13 +293,13 @@ GLOBAL int settle(struct clocks *spent)
 
 	if (!spent)
 		return 0;
-	for (int i = 0; i < CLOCKS; i++) {
+	for (int i = 0; i < STATES; i++) {
 		if ((s64)spent->ns[i] >= 0)
 			continue;
 		missing -= spent->ns[i];
 		spent->ns[i] = 0;
 	}
-	for (int i = 0; i < CLOCKS; i++) {
+	for (int i = 0; i < STATES; i++) {
 		u64 taken = spent->ns[i] < missing ? spent->ns[i] : missing;
 
 		spent->ns[i] -= taken;
@@ -358,7 +359,7 @@ INLINE void send_offcpu(const struct offcpu_interval *from, struct thread *threa
 	struct offcpu_record *to = bpf_ringbuf_reserve(&offcpu, sizeof(*to), 0);
 
 	if (!to) {
-		count_loss(LOSS_OFFCPU_RING_FULL, 1);
+		count_drop(DROP_OFFCPU_RING_FULL, 1);
 		return;
 	}
 	to->start_ns = from->start_ns;

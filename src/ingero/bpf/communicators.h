@@ -45,7 +45,7 @@ INLINE struct communicator_record *begin_communicator(struct communicator_record
 	u64 id = bpf_get_current_pid_tgid();
 
 	if (!record) {
-		count_loss(LOSS_COMMUNICATOR_RING_FULL, 1);
+		count_drop(DROP_COMMUNICATOR_RING_FULL, 1);
 		return NULL;
 	}
 	__builtin_memset(record, 0, sizeof(*record));
@@ -91,7 +91,7 @@ INLINE u32 put_communicator(u32 slot, u64 handle, struct communicator *fresh)
 	fresh->number = new_communicator_number();
 	if (!bpf_map_update_elem(&communicators, &key, fresh, BPF_ANY))
 		return fresh->number;
-	count_loss(LOSS_COMMUNICATORS_FULL, 1);
+	count_drop(DROP_COMMUNICATORS_FULL, 1);
 	return 0;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * Which device is current in a thread: the one it chose with cudaSetDevice, or that of its current driver context, which
- * whoever made the context has named. A context not seen made is on no known device.
+ * Which device is current in a thread: the one it chose with cudaSetDevice, or that of its current driver context,
+ * which whoever made the context has named. A context not seen made is on no known device.
  *
  * What a call does to the current context inside another traced call is left aside: the outer one puts it back.
  */
@@ -142,8 +142,8 @@ INLINE void lose_current(struct thread *thread)
 }
 
 /*
- * A runtime call on a thread that has chosen nothing works on device 0. Certain only if every call that the thread could
- * have made was seen.
+ * A runtime call on a thread that has chosen nothing works on device 0. Certain only if every call that the thread
+ * could have made was seen.
  */
 INLINE void take_default_device(struct thread *thread, u32 slot, u64 cookie)
 {
@@ -169,7 +169,7 @@ INLINE void note_maker(struct thread *thread, struct pt_regs *context, u64 cooki
 	struct arguments arguments;
 
 	if (!read_arguments(context, &arguments))
-		count_loss(LOSS_USER_READ_FAILED, 1);
+		count_drop(DROP_USER_READ_FAILED, 1);
 	thread->maker_sp = STACK_POINTER(context);
 	thread->maker_out = argument(&arguments, COOKIE_HANDLE(cookie));
 	thread->maker_device = argument(&arguments, COOKIE_EXTRA(cookie));

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * Asynchronous copies that wait. With pageable memory of the host a copy from the device returns when its bytes have
- * arrived, and one to the device first waits for its stream, then copies the bytes away, unless they are few: those are
- * taken along at once. With pinned memory neither waits (CUDA Driver API, "API synchronization behavior"). Where the kind
- * of memory is not known, how long the call itself took tells it at its return.
+ * Asynchronous copies that wait. With pageable memory of the host a copy from the GPU returns when its bytes have
+ * arrived, and one to the GPU first waits for its stream, then copies the bytes away, unless they are few: those are
+ * taken along at once. With pinned memory neither waits (CUDA Driver API, "API synchronization behavior"). Where the
+ * kind of memory is not known, how long the call itself took tells it at its return.
  */
 #pragma once
 #include "host_memory.h"
-#include "lanes.h"
+#include "gpu_streams.h"
 
 #define COPY_KIND_TO_DEVICE 1 /* cudaMemcpyKind */
 #define COPY_KIND_TO_HOST 2
 #define COPY_KIND_DEFAULT 4
-/* So many bytes to the device are taken along at once: on an H200 2 MiB do not wait for their stream, 3 MiB do. */
+/* So many bytes to the GPU are taken along at once: on an H200 2 MiB do not wait for their stream, 3 MiB do. */
 #define STAGED_BYTES 2097152
 #define HOST_BYTES_PER_NS 32 /* no thread copies its memory faster: what was quicker did not copy it away */
 #define STAGING_BYTES_PER_NS 1 /* nor slower, while it runs; 5 to 17 on an H200 */
@@ -38,13 +38,13 @@ INLINE u32 way_of_copy(const struct open_call *call)
 }
 
 /*
- * The entry of a copy: which way its bytes go, what is known of the host's memory, and what it will have waited for if it
- * waits. The pointers have done their service then; `handle` becomes the kind of memory.
+ * The entry of a copy: which way its bytes go, what is known of the host's memory, and what it will have waited for if
+ * it waits. The pointers have done their service then; `handle` becomes the kind of memory.
  */
 GLOBAL int begin_copy(struct open_call *call, u32 slot)
 {
 	struct process *process;
-	struct lane *lane;
+	struct gpu_stream *gpu_stream;
 	u64 to, from;
 
 	if (!call)
@@ -62,13 +62,13 @@ GLOBAL int begin_copy(struct open_call *call, u32 slot)
 	else if (host_memory_at(slot, to) == HOST_MEMORY_PINNED || host_memory_at(slot, from) == HOST_MEMORY_PINNED)
 		call->handle = HOST_MEMORY_PINNED;
 	process = bpf_map_lookup_elem(&processes, &slot);
-	if (COOKIE_KIND(call->cookie) & KIND_DRAIN || call->handle == HOST_MEMORY_PINNED || call->stream_slot < 0 ||
+	if (COOKIE_KIND(call->cookie) & KIND_SYNC || call->handle == HOST_MEMORY_PINNED || call->stream_slot < 0 ||
 	    !process || READ_ONCE(process->captures) > 0)
 		return 0;
-	lane = lane_at(slot, call->stream_slot);
-	if (!lane)
+	gpu_stream = gpu_stream_at(slot, call->stream_slot);
+	if (!gpu_stream)
 		return 0;
-	cover_stream(call, lane, call->way == WAY_TO_HOST);
+	cover_stream(call, gpu_stream, call->way == WAY_TO_HOST);
 	call->waits = WAITS_PERHAPS;
 	return 0;
 }
@@ -83,23 +83,23 @@ INLINE bool is_queue_full(const struct thread *thread, const struct open_call *c
 /* What an enqueue takes these days by what launches do, on the call's stream or the first with launches; 0: not known. */
 INLINE u64 enqueue_cost(const struct open_call *call, u32 slot)
 {
-	const struct lane *lane = lane_at(slot, call->stream_slot);
+	const struct gpu_stream *gpu_stream = gpu_stream_at(slot, call->stream_slot);
 	int other;
 
-	if (lane && !lane->times.cost_ns) {
-		other = launching_lane(slot);
-		lane = other < 0 ? NULL : lane_at(slot, other);
+	if (gpu_stream && !gpu_stream->times.cost_ns) {
+		other = launching_stream(slot);
+		gpu_stream = other < 0 ? NULL : gpu_stream_at(slot, other);
 	}
-	return !lane ? 0 : lane->times.cost_with_room_ns ?: lane->times.cost_ns;
+	return !gpu_stream ? 0 : gpu_stream->times.cost_with_room_ns ?: gpu_stream->times.cost_ns;
 }
 
-/* Whether the call took so long by itself that it has waited for the device: not for a CPU, a page or another thread. */
+/* Whether the call took so long by itself that it has waited for the GPU: not for a CPU, a page or another thread. */
 INLINE bool has_waited(const struct thread *thread, const struct open_call *call, const struct snapshot *at, u32 slot)
 {
 	u64 own_ns = at->now_ns - call->start_ns;
 	bool has_slept = at->clocks.ns[CLOCK(STATE_SLEEP)] != call->clocks.ns[CLOCK(STATE_SLEEP)];
 
-	for (int i = CLOCK(STATE_RUN) + 1; i < CLOCKS; i++)
+	for (int i = CLOCK(STATE_RUN) + 1; i < STATES; i++)
 		if (i != CLOCK(STATE_SLEEP) && i != CLOCK(STATE_YIELDED))
 			own_ns -= at->clocks.ns[i] - call->clocks.ns[i];
 	if (call->way != WAY_TO_HOST && call->size_bytes <= STAGED_BYTES)
@@ -109,7 +109,7 @@ INLINE bool has_waited(const struct thread *thread, const struct open_call *call
 	return own_ns > 2 * enqueue_cost(call, slot) && !is_queue_full(thread, call, slot);
 }
 
-/* Whether a copy of pageable memory to the device was one that waits for its stream first. */
+/* Whether a copy of pageable memory to the GPU was one that waits for its stream first. */
 INLINE bool has_staged(const struct open_call *call, const struct snapshot *at)
 {
 	return call->size_bytes > STAGED_BYTES &&
@@ -119,18 +119,18 @@ INLINE bool has_staged(const struct open_call *call, const struct snapshot *at)
 /* A copy whose stream was known to be done at its entry: for how long it ran is what copying takes. */
 INLINE void note_copying(const struct open_call *call, const struct snapshot *at, u32 slot)
 {
-	struct lane *lane = lane_at(slot, call->stream_slot);
+	struct gpu_stream *gpu_stream = gpu_stream_at(slot, call->stream_slot);
 	u64 ran_ns = at->clocks.ns[CLOCK(STATE_RUN)] - call->clocks.ns[CLOCK(STATE_RUN)], covered, took;
 
-	if (!lane || call->stream_slot < 0 || call->way == WAY_TO_HOST || !has_staged(call, at))
+	if (!gpu_stream || call->stream_slot < 0 || call->way == WAY_TO_HOST || !has_staged(call, at))
 		return;
 	covered = call->covered[call->stream_slot & (MAX_STREAMS - 1)];
-	if (!covered || READ_ONCE(lane->waited) < covered ||
+	if (!covered || READ_ONCE(gpu_stream->waited) < covered ||
 	    at->clocks.ns[CLOCK(STATE_SLEEP)] != call->clocks.ns[CLOCK(STATE_SLEEP)])
 		return;
 	took = (ran_ns << 20) / call->size_bytes;
-	if (took && (!lane->copy_ns_per_mib || took < lane->copy_ns_per_mib))
-		lane->copy_ns_per_mib = took;
+	if (took && (!gpu_stream->copy_ns_per_mib || took < gpu_stream->copy_ns_per_mib))
+		gpu_stream->copy_ns_per_mib = took;
 }
 
 /*
@@ -168,6 +168,6 @@ INLINE void add_copy(struct cell *cell, const struct open_call *call, u64 durati
 		__sync_fetch_and_add(&cell->host_to_gpu_bytes, bytes);
 	else if (call->way == WAY_TO_HOST)
 		__sync_fetch_and_add(&cell->gpu_to_host_bytes, bytes);
-	if (call->waits && !(COOKIE_KIND(call->cookie) & KIND_DRAIN))
+	if (call->waits && !(COOKIE_KIND(call->cookie) & KIND_SYNC))
 		__sync_fetch_and_add(&cell->blocked_ns, duration);
 }

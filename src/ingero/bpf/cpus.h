@@ -21,7 +21,7 @@ struct waiters {
 	u64 charged_ns; /* waited time already charged to culprits */
 };
 
-/* A stretch that one thread ran while others waited. */
+/* A time range that one thread ran while others waited. */
 struct slice {
 	u64 start_ns;
 	u64 end_ns;

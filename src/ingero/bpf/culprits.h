@@ -2,8 +2,9 @@
 /*
  * Who ran while the threads of a target waited for a CPU.
  *
- * Each (CPU, victim process) has one integral of waiting time (struct waiters). At each switch its growth is charged to
- * the process that ran until now, so a switch costs one step per victim process, however many threads wait.
+ * Each (CPU, affected process process) has one integral of waiting time (struct waiters). At each switch its growth is
+ * charged to the process that ran until now, so a switch costs one step per affected process process, however many
+ * threads wait.
  */
 #pragma once
 #include "cgroup.h"
@@ -56,7 +57,7 @@ INLINE void charge(u32 slot, struct task_struct *culprit, u64 ns)
 	if (!value)
 		value = add_culprit(&key, culprit);
 	if (!value) {
-		count_loss(LOSS_CULPRITS_FULL, 1);
+		count_drop(DROP_CULPRITS_FULL, 1);
 		count_unknown_culprit(slot, ns);
 		return;
 	}
@@ -105,7 +106,7 @@ GLOBAL int flush_slot(u32 slot, u64 now)
 		charge(slot, bpf_get_current_task_btf(), grown);
 	} else if (grown < 0) {
 		/* a repair took a waiter away in the past; what was charged too much is held back from the next charge */
-		count_loss(LOSS_CULPRIT_NEGATIVE, 1);
+		count_drop(DROP_CULPRIT_NEGATIVE, 1);
 	}
 	if (!count)
 		clear_slot(cpu, index, joined);

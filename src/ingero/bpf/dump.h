@@ -8,8 +8,8 @@ INLINE void add_open_interval(struct thread_dump *dump, u32 state, u64 ns)
 {
 	u64 index = CLOCK(state);
 
-	asm volatile("%0 &= 7" : "+r"(index)); /* CLOCKS - 1 */
-	dump->clock_ns[index] += ns;
+	asm volatile("%0 &= 7" : "+r"(index)); /* STATES - 1 */
+	dump->state_ns[index] += ns;
 }
 
 /* One try to read clocks that another CPU may be changing; false if it did. */
@@ -22,7 +22,7 @@ INLINE bool read_clocks(struct thread_dump *dump, struct thread *thread, struct 
 	if (before & 1)
 		return false;
 	dump->now_ns = bpf_ktime_get_ns();
-	__builtin_memcpy(dump->clock_ns, thread->clocks.ns, sizeof(dump->clock_ns));
+	__builtin_memcpy(dump->state_ns, thread->clocks.ns, sizeof(dump->state_ns));
 	since = READ_ONCE(thread->since_ns);
 	waking = READ_ONCE(thread->waking_ns);
 	state = READ_ONCE(thread->state);

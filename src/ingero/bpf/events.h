@@ -3,7 +3,8 @@
  * Byte layouts shared by the BPF programs and the agent.
  *
  * The agent reads them from the BTF of the compiled objects, so nothing is written twice: a field added here is a numpy
- * field there. All times are CLOCK_MONOTONIC nanoseconds. pid is the process (kernel: tgid), tid the thread (kernel: pid).
+ * field there. All times are CLOCK_MONOTONIC nanoseconds. pid is the process (kernel: tgid), tid the thread (kernel:
+ * pid).
  */
 #pragma once
 
@@ -16,7 +17,7 @@ typedef signed int s32;
 typedef signed long long s64;
 
 #define COMM_BYTES 16
-#define CLOCKS 8
+#define STATES 8
 #define MAX_PROCESSES 1024 /* eight ranks with a hundred workers each; a power of two */
 #define SLOT_SHIFT 54	   /* where the slot begins in the keys that have one: its ten bits are the upper ones */
 #define MAX_STREAMS 16	  /* per process; torch uses 1-5 */
@@ -27,13 +28,13 @@ typedef signed long long s64;
 #define PYTHON_FILE_BYTES 512
 #define PYTHON_NAME_BYTES 256
 #define PYTHON_TABLE_BYTES 6144 /* of 700 lines of code; a longer one is read from memory by the agent */
-#define STACK_COPY_BYTES 20480 /* whole pages: at least 16 KB, which held each of 400 stacks of a PyTorch loop; 8 KB held 35 % */
+#define STACK_COPY_BYTES 20480 /* whole pages: at least 16 KB, which held each of 400 stacks of a PyTorch loop; 8 KB held 35% */
 #define MACHINE_REGISTERS 33   /* by DWARF number; x86-64 uses 17 */
 #define PROBED_FRAMES 2
 #define DECIDING_WORDS 60 /* of one step: 30 frames of C++ need 40 */
 #define DECIDING_STEPS 16 /* one for each place where chains of one place part, and for each 60 words */
 
-/* What a thread is doing. The order of RUN..STOPPED is the order of clock_ns[]. */
+/* What a thread is doing. The order of RUN..STOPPED is the order of state_ns[]. */
 enum thread_state {
 	STATE_INIT = 0, /* known since creation only; `hint` says what it looked like */
 	STATE_RUN,
@@ -42,7 +43,7 @@ enum thread_state {
 	STATE_YIELDED,
 	STATE_SLEEP,
 	STATE_IO,
-	STATE_KERNEL_LOCK,
+	STATE_UNINTERRUPTIBLE,
 	STATE_STOPPED,
 };
 
@@ -57,71 +58,71 @@ enum waker_kind {
 };
 
 /* Counters of what was lost, repaired or could not be told. Names are shown to users as they are, in lower case. */
-enum loss {
-	LOSS_NONE = 0,
-	LOSS_CALL_RECORDS_RING_FULL,
-	LOSS_EPOCHS_RING_FULL,
-	LOSS_OFFCPU_RING_FULL,
-	LOSS_HOST_EVENTS_RING_FULL,
-	LOSS_LIFECYCLE_RING_FULL,
-	LOSS_OFFCPU_BUFFER_FULL,     /* more intervals than a thread's buffer holds between two readings */
-	LOSS_CELLS_FULL,	     /* caller folded to 0 */
-	LOSS_CELLS_EXHAUSTED,	     /* not even the cell of caller 0: the call is not counted */
-	LOSS_KERNEL_CELLS_FULL,
-	LOSS_PROCESS_SLOTS_FULL,
-	LOSS_THREAD_STORAGE_FAILED,
-	LOSS_STREAMS_FULL,	     /* the call's stream has no lane */
-	LOSS_EVENT_POSITION_UNKNOWN, /* waited for an event whose record was not seen */
-	LOSS_FRAME_STALE,	     /* open call popped: longjmp or exception crossed it */
-	LOSS_FRAME_OVERFLOW,
-	LOSS_RETURN_UNMATCHED,
-	LOSS_SNAPSHOT_TORN,	     /* clocks changed in each of the retries */
-	LOSS_SNAPSHOT_NOT_RUNNING,   /* own state was not `run`, and stayed so */
-	LOSS_SWITCH_IN_MISSED,	     /* repaired at the thread's next call or switch-out */
-	LOSS_SWITCH_OUT_MISSED,
-	LOSS_SWITCH_COUNT_MISMATCH,  /* switches seen differ from nvcsw + nivcsw */
-	LOSS_WAKEUP_MISSED,
-	LOSS_CLOCK_NEGATIVE,
-	LOSS_REPAIRED_NS,	     /* time that repairs moved to the clock it belongs to */
-	LOSS_CULPRITS_FULL,
-	LOSS_CULPRIT_UNKNOWN_NS,
-	LOSS_CULPRIT_NEGATIVE,
-	LOSS_THROTTLE_CLOCK_ODD,     /* whole wait taken as throttled */
-	LOSS_EPOCH_RACE,
-	LOSS_USER_READ_FAILED,	     /* user memory (return address, arguments) could not be read */
-	LOSS_BLOCK_IO_UNMATCHED,
-	LOSS_HOST_START_UNMATCHED,
-	LOSS_COMMUNICATORS_FULL,
-	LOSS_COMMUNICATOR_RING_FULL,
-	LOSS_COMMUNICATOR_HANDLE_UNKNOWN, /* made, but its handle was not there at the return */
-	LOSS_DATATYPE_UNKNOWN,
-	LOSS_LIBRARY_UNREADABLE,     /* counted by the agent */
-	LOSS_STACKS_RING_FULL,	     /* the call's record has no stack */
-	LOSS_PYTHON_CODE_RING_FULL,
-	LOSS_PYTHON_CODE_UNREADABLE, /* these three are counted by the agent */
-	LOSS_STACK_PARTS_MISSING,
-	LOSS_STACKS_NOT_RESOLVED,
-	LOSS_KERNEL_NAMES_RING_FULL,
-	LOSS_KERNEL_HANDLES_FULL,
-	LOSS_KERNEL_NAMES_NOT_RESOLVED, /* counted by the agent */
-	LOSS_SAMPLES_RING_FULL,
-	LOSS_SAMPLE_STACK_NOT_COPIED,
-	LOSS_GPU_SAMPLES_MISSED, /* counted by the agent */
-	LOSS_ALLOCATIONS_FULL,	     /* live allocations that are not remembered */
-	LOSS_ALLOCATION_SITES_FULL,  /* caller folded to 0 */
-	LOSS_ALLOCATIONS_UNPAIRED,   /* other allocations and frees that do not count in what is live */
-	LOSS_STEPS_RING_FULL,
-	LOSS_MARKS_RING_FULL,
-	LOSS_SEQUENCE_RING_FULL,
-	LOSS_RECORDS_NOT_UNDERSTOOD, /* these eight are counted by the agent */
-	LOSS_PARTS_NOT_UNDERSTOOD,
-	LOSS_LOOP_STOOD_STILL_NS,
-	LOSS_LIBRARY_FILES_GIVEN_UP,
-	LOSS_NATIVE_FILES_GIVEN_UP,
-	LOSS_NATIVE_STACKS_GIVEN_UP,
-	LOSS_ROOT_FILES_GIVEN_UP,
-	LOSS_HALTS_NOT_READ,
-	LOSS_COUNT,
+enum drop {
+	DROP_NONE = 0,
+	DROP_CALL_RECORDS_RING_FULL,
+	DROP_SYNC_INTERVALS_RING_FULL,
+	DROP_OFFCPU_RING_FULL,
+	DROP_HOST_EVENTS_RING_FULL,
+	DROP_LIFECYCLE_RING_FULL,
+	DROP_OFFCPU_BUFFER_FULL,     /* more intervals than a thread's buffer holds between two readings */
+	DROP_CELLS_FULL,	     /* caller folded to 0 */
+	DROP_CELLS_EXHAUSTED,	     /* not even the cell of caller 0: the call is not counted */
+	DROP_KERNEL_CELLS_FULL,
+	DROP_PROCESS_SLOTS_FULL,
+	DROP_THREAD_STORAGE_FAILED,
+	DROP_STREAMS_FULL,	     /* the call's stream has no stream */
+	DROP_EVENT_POSITION_UNKNOWN, /* waited for an event whose record was not seen */
+	DROP_FRAME_STALE,	     /* open call popped: longjmp or exception crossed it */
+	DROP_FRAME_OVERFLOW,
+	DROP_RETURN_UNMATCHED,
+	DROP_SNAPSHOT_TORN,	     /* clocks changed in each of the retries */
+	DROP_SNAPSHOT_NOT_RUNNING,   /* own state was not `run`, and stayed so */
+	DROP_SWITCH_IN_MISSED,	     /* repaired at the thread's next call or switch-out */
+	DROP_SWITCH_OUT_MISSED,
+	DROP_SWITCH_COUNT_MISMATCH,  /* switches seen differ from nvcsw + nivcsw */
+	DROP_WAKEUP_MISSED,
+	DROP_CLOCK_NEGATIVE,
+	DROP_REPAIRED_NS,	     /* time that repairs moved to the clock it belongs to */
+	DROP_CULPRITS_FULL,
+	DROP_CULPRIT_UNKNOWN_NS,
+	DROP_CULPRIT_NEGATIVE,
+	DROP_THROTTLE_CLOCK_ODD,     /* whole wait taken as throttled */
+	DROP_SYNC_INTERVAL_RACE,
+	DROP_USER_READ_FAILED,	     /* user memory (return address, arguments) could not be read */
+	DROP_BLOCK_IO_UNMATCHED,
+	DROP_HOST_START_UNMATCHED,
+	DROP_COMMUNICATORS_FULL,
+	DROP_COMMUNICATOR_RING_FULL,
+	DROP_COMMUNICATOR_HANDLE_UNKNOWN, /* made, but its handle was not there at the return */
+	DROP_DATATYPE_UNKNOWN,
+	DROP_LIBRARY_UNREADABLE,     /* counted by the agent */
+	DROP_STACKS_RING_FULL,	     /* the call's record has no stack */
+	DROP_PYTHON_CODE_RING_FULL,
+	DROP_PYTHON_CODE_UNREADABLE, /* these three are counted by the agent */
+	DROP_STACK_PARTS_MISSING,
+	DROP_STACKS_NOT_RESOLVED,
+	DROP_KERNEL_NAMES_RING_FULL,
+	DROP_KERNEL_HANDLES_FULL,
+	DROP_KERNEL_NAMES_NOT_RESOLVED, /* counted by the agent */
+	DROP_SAMPLES_RING_FULL,
+	DROP_SAMPLE_STACK_NOT_COPIED,
+	DROP_GPU_SAMPLES_MISSED, /* counted by the agent */
+	DROP_ALLOCATIONS_FULL,	     /* live allocations that are not remembered */
+	DROP_ALLOCATION_SITES_FULL,  /* caller folded to 0 */
+	DROP_ALLOCATIONS_UNPAIRED,   /* other allocations and frees that do not count in what is live */
+	DROP_STEPS_RING_FULL,
+	DROP_MARKS_RING_FULL,
+	DROP_SEQUENCE_RING_FULL,
+	DROP_RECORDS_NOT_UNDERSTOOD, /* these eight are counted by the agent */
+	DROP_PARTS_NOT_UNDERSTOOD,
+	DROP_LOOP_STOOD_STILL_NS,
+	DROP_LIBRARY_FILES_GIVEN_UP,
+	DROP_NATIVE_FILES_GIVEN_UP,
+	DROP_NATIVE_STACKS_GIVEN_UP,
+	DROP_ROOT_FILES_GIVEN_UP,
+	DROP_HALTS_NOT_READ,
+	DROP_COUNT,
 };
 
 enum call_flag {
@@ -138,8 +139,8 @@ enum call_flag {
 struct call_record {
 	u64 start_ns;
 	u64 duration_ns;
-	u64 clock_ns[CLOCKS];
-	s64 residual_ns; /* duration minus the sum of clock_ns */
+	u64 state_ns[STATES];
+	s64 residual_ns; /* duration minus the sum of state_ns */
 	u64 caller;	 /* return address at entry */
 	u64 function;	 /* launches: the kernel's handle; NCCL: communicator << 40 | sequence; else 0 */
 	u64 size_bytes;
@@ -176,8 +177,8 @@ enum python_instruction {
 };
 
 /*
- * map `python_layouts`, by process slot: where this interpreter keeps what a walk needs; the agent writes it once it has
- * proven it. Offsets are in bytes; `runtime` 0: the process has no interpreter that can be read.
+ * map `python_layouts`, by process slot: where this interpreter keeps what a walk needs; the agent writes it once it
+ * has proven it. Offsets are in bytes; `runtime` 0: the process has no interpreter that can be read.
  */
 struct python_layout {
 	u64 runtime;   /* &_PyRuntime */
@@ -357,15 +358,15 @@ struct parked_thread {
 	char comm[COMM_BYTES];
 };
 
-enum epoch_flag {
-	EPOCH_E_OTHER_THREAD = 1 << 0, /* first enqueue by another thread than the last drain: no clocks of E */
-	EPOCH_X_OTHER_THREAD = 1 << 1, /* drained by another thread than the first enqueuer: no clocks of [f, s] */
-	EPOCH_WOKEN = 1 << 2,	       /* slept in the drain: r is its last wake-up */
-	EPOCH_PARTIAL = 1 << 3,	       /* other streams had uncovered work */
-	EPOCH_INCOMPLETE = 1 << 4,
-	EPOCH_FIRST_UNKNOWN = 1 << 5,  /* an enqueue slipped in while the last epoch was closed: f is its close */
-	EPOCH_PAGEABLE_COPY = 1 << 6,  /* ended by an asynchronous copy that waited, because its host memory is pageable */
-	EPOCH_BEFORE_COPY = 1 << 7,    /* that copy was to the device: it waited for what was before it, then copied */
+enum sync_interval_flag {
+	SYNC_INTERVAL_IDLE_OTHER_THREAD = 1 << 0, /* first enqueue by another thread than the last sync: no clocks of E */
+	SYNC_INTERVAL_LAUNCH_OTHER_THREAD = 1 << 1, /* synced by another thread than the first enqueuer: no clocks of [f, s] */
+	SYNC_INTERVAL_WOKEN = 1 << 2,	       /* slept in the sync: r is its last wake-up */
+	SYNC_INTERVAL_PARTIAL = 1 << 3,	       /* other streams had uncovered work */
+	SYNC_INTERVAL_INCOMPLETE = 1 << 4,
+	SYNC_INTERVAL_FIRST_UNKNOWN = 1 << 5,  /* an enqueue slipped in while the last sync interval was closed: f is its close */
+	SYNC_INTERVAL_PAGEABLE_COPY = 1 << 6,  /* ended by an asynchronous copy that waited, because its host memory is pageable */
+	SYNC_INTERVAL_BEFORE_COPY = 1 << 7,    /* that copy was to the GPU: it waited for what was before it, then copied */
 };
 
 /* What is known of the host's memory at an end of a copy: `handle` of its record. */
@@ -376,38 +377,38 @@ enum host_memory {
 	HOST_MEMORY_SEEMS_PAGEABLE, /* not known; an asynchronous copy waited, which it does with pageable memory only */
 };
 
-/* ring `epochs`: one drain of a lane (process, device, stream) */
-struct epoch_record {
-	u64 begin_ns;  /* a: return of the previous drain; 0 = none before */
+/* ring `sync_intervals`: one sync of a stream (process, device, stream) */
+struct sync_interval_record {
+	u64 begin_ns;  /* a: return of the previous sync; 0 = none before */
 	u64 first_ns;  /* f: first enqueue after a */
-	u64 drain_ns;  /* s: entry of this drain */
-	u64 woken_ns;  /* r where EPOCH_WOKEN */
+	u64 sync_ns;  /* s: entry of this sync */
+	u64 woken_ns;  /* r where SYNC_INTERVAL_WOKEN */
 	u64 return_ns; /* b */
-	u64 last_off_ns; /* the drainer's last time off the CPU in the drain; preemptions right after it are part of it */
+	u64 last_off_ns; /* the drainer's last time off the CPU in the sync; preemptions right after it are part of it */
 	u64 last_on_ns;
-	u64 away_ns; /* as last_off_ns, if a thread that yields had not looked at the device in its glimpses of the CPU */
+	u64 away_ns; /* as last_off_ns, if a thread that yields had not looked at the GPU in its glimpses of the CPU */
 	u64 stream;
 	u64 launches;
 	u64 size_bytes;
-	u64 copied_bytes; /* EPOCH_BEFORE_COPY: what the copy copied when its wait was over */
+	u64 copied_bytes; /* SYNC_INTERVAL_BEFORE_COPY: what the copy copied when its wait was over */
 	u64 copy_ns_per_mib; /* at the least, as copies of the stream did that had nothing to wait for; 0: there was none */
 	u64 op_set[OP_SET_WORDS];
 	u64 graph; /* last graph launched */
 	u64 caller;
 	u64 step; /* launches per checkpoint */
 	u64 checkpoint_ns[CHECKPOINTS];
-	u64 empty_clock_ns[CLOCKS];   /* [a, f] of the thread that drained before, if it enqueued first */
-	u64 enqueue_clock_ns[CLOCKS]; /* [f, s] of the first enqueuer, if it drains */
-	u64 drain_clock_ns[CLOCKS];   /* [s, b] of the draining thread */
+	u64 idle_state_ns[STATES];   /* [a, f] of the thread that synced before, if it enqueued first */
+	u64 launch_state_ns[STATES]; /* [f, s] of the first enqueuer, if it syncs */
+	u64 sync_state_ns[STATES];   /* [s, b] of the syncing thread */
 	u32 pid;
 	u32 begin_tid;
 	u32 first_tid;
-	u32 drain_tid;
+	u32 sync_tid;
 	s32 device;
 	u16 op;
 	u16 process_slot;
 	u16 stream_slot;
-	u8 flags; /* enum epoch_flag */
+	u8 flags; /* enum sync_interval_flag */
 	u8 last_off_state;
 	u32 are_enqueues_unseen; /* f is not known, and stands at s: [a, s] is the host's part, [s, r] the wait */
 };
@@ -421,7 +422,7 @@ enum blocked_kind {
 	BLOCKED_KINDS,
 };
 
-/* ring `marks`: a call returned that had waited for the GPU; positions of a stream as in lanes.h */
+/* ring `marks`: a call returned that had waited for the GPU; positions of a stream as in streams.h */
 struct mark_record {
 	u64 time_ns;
 	u64 waited_ns; /* in calls that waited for the stream since its mark before */
@@ -436,7 +437,7 @@ struct mark_record {
 	u8 pad[5];
 };
 
-/* ring `steps`: one step, from one call of the process's step marker to the next. host_clock_ns and blocked_clock_ns add up to it */
+/* ring `steps`: one step, from one call of the process's step marker to the next. host_state_ns and blocked_state_ns add up to it */
 struct step_record {
 	u64 begin_ns;
 	u64 end_ns; /* entry of the marker's call */
@@ -450,8 +451,8 @@ struct step_record {
 	u64 syncs;
 	u64 to_gpu_bytes;
 	u64 to_host_bytes;
-	u64 host_clock_ns[CLOCKS];    /* marker's thread, outside calls that waited for the GPU */
-	u64 blocked_clock_ns[CLOCKS]; /* inside them */
+	u64 host_state_ns[STATES];    /* marker's thread, outside calls that waited for the GPU */
+	u64 blocked_state_ns[STATES]; /* inside them */
 	u64 blocked_ns[BLOCKED_KINDS];
 	u64 shared_ns[BLOCKED_KINDS]; /* that other threads of the process were, while its own slept outside calls */
 	u32 pid;
@@ -459,7 +460,7 @@ struct step_record {
 	s32 device; /* -1: not known */
 	u16 op;
 	u16 process_slot;
-	u8 flags; /* enum epoch_flag: EPOCH_INCOMPLETE */
+	u8 flags; /* enum sync_interval_flag: SYNC_INTERVAL_INCOMPLETE */
 	u8 is_synced; /* the stream was done at some moment of it, and the program knew */
 	u8 is_queue_unknown; /* whether launches waited for room or were slow by themselves is not known */
 	u8 pad[5];
@@ -521,8 +522,8 @@ enum memory_limit {
 
 /*
  * ring `lifecycle`: never sampled.
- * oom: pid is the process that asked for memory, other_pid the victim, and cgroup, start, slot, size and comm are the
- * victim's (a kernel whose mark_victim has the pid only leaves start, size, comm and cgroup empty).
+ * oom: pid is the process that asked for memory, other_pid the affected process, and cgroup, start, slot, size and comm
+ * are the affected process's (a kernel whose mark_victim has the pid only leaves start, size, comm and cgroup empty).
  * signal: comm is the sender's.
  */
 struct lifecycle_record {
@@ -532,7 +533,7 @@ struct lifecycle_record {
 	u64 size_bytes;	       /* oom: resident memory, as exact as the kernel's own message */
 	u32 pid;
 	u32 tid;
-	u32 other_pid; /* fork: the child; signal: the sender; oom: the victim */
+	u32 other_pid; /* fork: the child; signal: the sender; oom: the affected process */
 	s32 code;      /* exit code (as wait(2) has it), signal number */
 	u16 process_slot; /* 0xffff: no target; fork: the child's */
 	u8 kind;
@@ -602,7 +603,7 @@ enum host_flag {
 	HOST_ISSUER_IS_KTHREAD = 1 << 0, /* block: issued by a kernel thread (writeback, journal, flush), not by who caused it */
 	HOST_IN_PAGE_FAULT = 1 << 1,	 /* block: read because of a fault in user mode */
 	HOST_MEMCG_LIMIT = 1 << 2,	 /* reclaim: a memory cgroup's limit, not the host's memory */
-	HOST_ONE_OF_MANY = 1 << 3,	 /* block: of HOST_MANY that others waited for in the queue, not in the device */
+	HOST_ONE_OF_MANY = 1 << 3,	 /* block: of HOST_MANY that others waited for in the queue, not in the GPU */
 };
 
 #define HOST_MANY 16
@@ -627,9 +628,9 @@ struct host_record {
 
 /* map `host_totals`: exact sums per host_kind, recorded or not */
 struct host_total {
-	u64 target_count;
-	u64 target_bytes;
-	u64 target_ns;
+	u64 traced_count;
+	u64 traced_bytes;
+	u64 traced_ns;
 	u64 other_count;
 	u64 other_bytes;
 	u64 other_ns;
@@ -650,7 +651,7 @@ struct cell {
 	u64 size_bytes;
 	u64 nested;	 /* entered inside another traced call, not in count */
 	s64 residual_ns; /* sum_ns minus the clocks */
-	u64 clock_ns[CLOCKS]; /* of RUN nothing is kept: it is what remains of sum_ns */
+	u64 state_ns[STATES]; /* of RUN nothing is kept: it is what remains of sum_ns */
 	u32 histogram[HISTOGRAM_BUCKETS]; /* modulo 2^32: the agent reads often enough */
 	u64 host_to_gpu_bytes; /* of copies from the host's memory; what a copy inside a GPU moves is in neither */
 	u64 gpu_to_host_bytes;
@@ -711,8 +712,8 @@ struct allocation {
 };
 
 /*
- * map `allocation_sites`: exact sums of the allocations of one (process, operation, caller) whose calls have this stack;
- * a call without a record has none. `op` 0: being claimed. What is live is `allocated` minus `freed`.
+ * map `allocation_sites`: exact sums of the allocations of one (process, operation, caller) whose calls have this
+ * stack; a call without a record has none. `op` 0: being claimed. What is live is `allocated` minus `freed`.
  */
 struct allocation_site {
 	u64 key; /* slot << SLOT_SHIFT | valid << 53 | 53 bits of a hash of the next six */
@@ -745,7 +746,7 @@ struct memory_total {
 struct culprit_key {
 	u32 culprit_pid; /* 0: idle */
 	u16 process_slot;
-	u8 yielded; /* the victim had called sched_yield */
+	u8 yielded; /* the affected process had called sched_yield */
 	u8 pad;
 };
 
@@ -803,7 +804,7 @@ struct process {
 	u64 start_boottime_ns;
 	u64 page_allocs;
 	u64 page_alloc_bytes;
-	u64 gone_clock_ns[CLOCKS]; /* clocks of its threads that ended */
+	u64 gone_state_ns[STATES]; /* clocks of its threads that ended */
 	u64 gone_switches;
 	u64 gone_preemptions;
 	u64 gone_threads;
@@ -828,7 +829,7 @@ struct process {
 struct thread_dump {
 	u64 now_ns;
 	u64 created_ns;
-	u64 clock_ns[CLOCKS]; /* the open interval included */
+	u64 state_ns[STATES]; /* the open interval included */
 	u64 switches;
 	u64 switch_base; /* nvcsw + nivcsw before the first of `switches`; valid once there is one */
 	u64 preemptions;

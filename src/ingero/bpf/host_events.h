@@ -15,16 +15,16 @@ struct {
 	MAP_TYPE(value, struct host_total);
 } host_totals MAP;
 
-INLINE void count_host(u32 kind, bool is_target, u64 count, u64 size_bytes, u64 ns)
+INLINE void count_host(u32 kind, bool is_traced, u64 count, u64 size_bytes, u64 ns)
 {
 	struct host_total *total = bpf_map_lookup_elem(&host_totals, &kind);
 
 	if (!total)
 		return;
-	if (is_target) {
-		__sync_fetch_and_add(&total->target_count, count);
-		__sync_fetch_and_add(&total->target_bytes, size_bytes);
-		__sync_fetch_and_add(&total->target_ns, ns);
+	if (is_traced) {
+		__sync_fetch_and_add(&total->traced_count, count);
+		__sync_fetch_and_add(&total->traced_bytes, size_bytes);
+		__sync_fetch_and_add(&total->traced_ns, ns);
 	} else {
 		__sync_fetch_and_add(&total->other_count, count);
 		__sync_fetch_and_add(&total->other_bytes, size_bytes);
@@ -38,7 +38,7 @@ INLINE struct host_record *reserve_host(u8 kind)
 	struct host_record *record = bpf_ringbuf_reserve(&host, sizeof(*record), 0);
 
 	if (!record) {
-		count_loss(LOSS_HOST_EVENTS_RING_FULL, 1);
+		count_drop(DROP_HOST_EVENTS_RING_FULL, 1);
 		return NULL;
 	}
 	__builtin_memset(record, 0, sizeof(*record));
@@ -70,7 +70,7 @@ INLINE struct lifecycle_record *reserve_lifecycle(u8 kind)
 	struct lifecycle_record *record = bpf_ringbuf_reserve(&lifecycle, sizeof(*record), 0);
 
 	if (!record) {
-		count_loss(LOSS_LIFECYCLE_RING_FULL, 1);
+		count_drop(DROP_LIFECYCLE_RING_FULL, 1);
 		return NULL;
 	}
 	__builtin_memset(record, 0, sizeof(*record));

@@ -5,8 +5,9 @@
 #include "open_calls.h"
 
 /*
- * A call of KIND_MEMORY inside another call: it counts in what is live, but if the call around it does so (a runtime call
- * that calls the driver). NCCL allocates most of its buffers inside its own calls. Returns whether its return matters.
+ * A call of KIND_MEMORY inside another call: it counts in what is live, but if the call around it does so (a runtime
+ * call that calls the driver). NCCL allocates most of its buffers inside its own calls. Returns whether its return
+ * matters.
  */
 NOINLINE bool begin_inner_memory(struct pt_regs *context, struct thread *thread, u32 slot, u64 cookie, bool is_counted_here)
 {
@@ -23,7 +24,7 @@ NOINLINE bool begin_inner_memory(struct pt_regs *context, struct thread *thread,
 	if (inner->sp && is_same_stack(inner->sp, sp) && sp <= inner->sp)
 		return false;
 	if (inner->sp || is_counted_here)
-		lose_allocation(slot, LOSS_ALLOCATIONS_UNPAIRED);
+		lose_allocation(slot, DROP_ALLOCATIONS_UNPAIRED);
 	inner->sp = 0;
 	if (is_counted_here)
 		return false;

@@ -91,7 +91,7 @@ GLOBAL int search_kernel(u64 key, u64 function, u64 caller, u64 generation)
 			return 0;
 		}
 	}
-	count_loss(LOSS_KERNEL_CELLS_FULL, 1);
+	count_drop(DROP_KERNEL_CELLS_FULL, 1);
 	return 0;
 }
 

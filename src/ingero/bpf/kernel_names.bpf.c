@@ -46,7 +46,7 @@ INLINE struct kernel_name_record *reserve_name(u32 slot, u8 role, u64 handle)
 	struct kernel_name_record *record = bpf_ringbuf_reserve(&kernel_names, sizeof(*record), 0);
 
 	if (!record) {
-		count_loss(LOSS_KERNEL_NAMES_RING_FULL, 1);
+		count_drop(DROP_KERNEL_NAMES_RING_FULL, 1);
 		return NULL;
 	}
 	__builtin_memset(record, 0, sizeof(*record));
@@ -68,7 +68,7 @@ INLINE bool read_name(struct kernel_name_record *record, u64 address)
 	long length = address ? bpf_probe_read_user_str(record->name, KERNEL_NAME_BYTES, (void *)address) : 0;
 
 	if (length <= 1) {
-		count_loss(LOSS_USER_READ_FAILED, 1);
+		count_drop(DROP_USER_READ_FAILED, 1);
 		return false;
 	}
 	record->is_cut = length == KERNEL_NAME_BYTES;
@@ -100,7 +100,7 @@ INLINE struct kernel_handle *enter_kernel_handle(u64 key)
 		if (handle && claim(&handle->key, key))
 			return handle;
 	}
-	count_loss(LOSS_KERNEL_HANDLES_FULL, 1);
+	count_drop(DROP_KERNEL_HANDLES_FULL, 1);
 	return NULL;
 }
 
@@ -184,7 +184,7 @@ INLINE bool on_entry(struct pt_regs *context)
 	if (slot == NO_SLOT)
 		return false;
 	if (!read_arguments(context, &arguments))
-		count_loss(LOSS_USER_READ_FAILED, 1);
+		count_drop(DROP_USER_READ_FAILED, 1);
 	if (role == KERNEL_REGISTERED) {
 		on_register(slot, &arguments);
 		return false;

@@ -3,7 +3,7 @@
 #include "kernel.h"
 
 struct call_record call_record;
-struct epoch_record epoch_record;
+struct sync_interval_record sync_interval_record;
 struct step_record step_record;
 struct mark_record mark_record;
 struct sequence_record sequence_record;
@@ -37,9 +37,9 @@ struct parked_thread parked_thread;
 struct deciding_words deciding_words;
 enum thread_state thread_state;
 enum waker_kind waker_kind;
-enum loss loss;
+enum drop drop;
 enum call_flag call_flag;
-enum epoch_flag epoch_flag;
+enum sync_interval_flag sync_interval_flag;
 enum blocked_kind blocked_kind;
 enum process_watch process_watch;
 enum lifecycle_kind lifecycle_kind;

@@ -49,10 +49,10 @@ struct {
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
 	MAP_UINT(map_flags, BPF_F_MMAPABLE);
-	MAP_UINT(max_entries, LOSS_COUNT);
+	MAP_UINT(max_entries, DROP_COUNT);
 	MAP_TYPE(key, u32);
 	MAP_TYPE(value, u64);
-} losses MAP;
+} drops MAP;
 
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_RINGBUF);
@@ -80,9 +80,9 @@ INLINE u64 image_of(const struct process *process)
 	return process->start_boottime_ns + process->execs;
 }
 
-INLINE void count_loss(u32 which, u64 amount)
+INLINE void count_drop(u32 which, u64 amount)
 {
-	u64 *counter = bpf_map_lookup_elem(&losses, &which);
+	u64 *counter = bpf_map_lookup_elem(&drops, &which);
 
 	if (counter)
 		__sync_fetch_and_add(counter, amount);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * Marks of progress: what a call that waited for the GPU has shown of how far a stream is. Without one stream ever being
- * done they say that it has not run dry in between.
+ * Marks of progress: what a call that waited for the GPU has shown of how far a stream is. Without one stream ever
+ * being done they say that it has not run dry in between.
  */
 #pragma once
-#include "lanes.h"
+#include "gpu_streams.h"
 
 #define MARK_GAP_NS 2000000 /* between two marks of a stream: of a full queue there is one each 0.25 ms */
 
@@ -17,34 +17,34 @@ struct {
 GLOBAL int note_mark(struct open_call *call, struct snapshot *at, u32 place, u64 waited_ns)
 {
 	struct mark_record *mark;
-	struct lane *lane;
+	struct gpu_stream *gpu_stream;
 	u32 index, kind = place & 0xff;
 
 	if (!call || !at || call->stream_slot < 0)
 		return 0;
 	index = call->stream_slot & (MAX_STREAMS - 1);
-	lane = lane_at(place >> 8, index);
-	if (!lane)
+	gpu_stream = gpu_stream_at(place >> 8, index);
+	if (!gpu_stream)
 		return 0;
-	__sync_fetch_and_add(&lane->waited_ns, waited_ns);
-	if (at->now_ns - READ_ONCE(lane->mark_ns) < MARK_GAP_NS)
+	__sync_fetch_and_add(&gpu_stream->waited_ns, waited_ns);
+	if (at->now_ns - READ_ONCE(gpu_stream->mark_ns) < MARK_GAP_NS)
 		return 0;
-	lane->mark_ns = at->now_ns;
-	waited_ns = READ_ONCE(lane->waited_ns);
-	__sync_fetch_and_add(&lane->waited_ns, -waited_ns);
+	gpu_stream->mark_ns = at->now_ns;
+	waited_ns = READ_ONCE(gpu_stream->waited_ns);
+	__sync_fetch_and_add(&gpu_stream->waited_ns, -waited_ns);
 	mark = bpf_ringbuf_reserve(&marks, sizeof(*mark), 0);
 	if (!mark) {
-		count_loss(LOSS_MARKS_RING_FULL, 1);
+		count_drop(DROP_MARKS_RING_FULL, 1);
 		return 0;
 	}
 	mark->time_ns = at->now_ns;
 	mark->waited_ns = waited_ns;
-	mark->queued = READ_ONCE(lane->begin);
+	mark->queued = READ_ONCE(gpu_stream->begin);
 	mark->position = kind == BLOCKED_LAUNCH ? 0 : call->covered[index];
-	mark->outstanding = mark->queued - READ_ONCE(lane->waited);
-	mark->stream = lane->key;
+	mark->outstanding = mark->queued - READ_ONCE(gpu_stream->waited);
+	mark->stream = gpu_stream->key;
 	mark->pid = bpf_get_current_pid_tgid() >> 32;
-	mark->device = (s32)lane->device - 1;
+	mark->device = (s32)gpu_stream->device - 1;
 	mark->process_slot = place >> 8;
 	mark->kind = kind;
 	bpf_ringbuf_submit(mark, BPF_RB_NO_WAKEUP);

@@ -19,7 +19,7 @@ INLINE struct thread *enroll(struct task_struct *task, u32 slot, u8 hint)
 	struct thread *thread = bpf_task_storage_get(&threads, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
 
 	if (!thread)
-		count_loss(LOSS_THREAD_STORAGE_FAILED, 1);
+		count_drop(DROP_THREAD_STORAGE_FAILED, 1);
 	else
 		start_account(thread, slot, STATE_INIT, hint);
 	return thread;
@@ -81,7 +81,7 @@ SEC("tp_btf/sched_process_fork") int sched_process_fork(u64 *ctx)
 			bpf_map_update_elem(&python_layouts, &slot, layout, BPF_ANY);
 		enroll_born(child, slot, parent);
 	} else {
-		count_loss(LOSS_PROCESS_SLOTS_FULL, 1);
+		count_drop(DROP_PROCESS_SLOTS_FULL, 1);
 	}
 	record = reserve_lifecycle(parent, slot, LIFECYCLE_FORK);
 	if (record) {

@@ -30,8 +30,8 @@ struct {
 } memory_held_up MAP;
 
 /*
- * What each thread reclaimed for last (enum memory_limit): an OOM kill follows attempts to reclaim, of the host's memory
- * or below a cgroup's limit, by the thread that kills. Threads that reclaim at a time; the oldest make place.
+ * What each thread reclaimed for last (enum memory_limit): an OOM kill follows attempts to reclaim, of the host's
+ * memory or below a cgroup's limit, by the thread that kills. Threads that reclaim at a time; the oldest make place.
  */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_LRU_HASH);
@@ -71,7 +71,7 @@ INLINE int end(u32 kind, u8 flags, u64 size_bytes)
 	u32 slot;
 
 	if (!held_up) {
-		count_loss(LOSS_HOST_START_UNMATCHED, 1);
+		count_drop(DROP_HOST_START_UNMATCHED, 1);
 		return 0;
 	}
 	begun = *held_up;
@@ -210,13 +210,13 @@ int mark_victim(u64 *ctx)
 	limit = bpf_map_lookup_elem(&memory_reclaimed_for, &tid);
 	record->short_of = limit ? *limit : LIMIT_UNKNOWN;
 	if (field_exists(((struct trace_event_raw_mark_victim *)0)->total_vm)) {
-		struct task_struct *victim = (struct task_struct *)ctx[0];
+		struct task_struct *affected = (struct task_struct *)ctx[0];
 
-		record->other_pid = victim->tgid;
-		record->cgroup_id = cgroup_id_of(victim);
-		record->start_boottime_ns = victim->group_leader->start_boottime;
-		record->size_bytes = resident_bytes(victim->mm);
-		read_comm(record->comm, victim->comm);
+		record->other_pid = affected->tgid;
+		record->cgroup_id = cgroup_id_of(affected);
+		record->start_boottime_ns = affected->group_leader->start_boottime;
+		record->size_bytes = resident_bytes(affected->mm);
+		read_comm(record->comm, affected->comm);
 	} else {
 		record->other_pid = (u32)ctx[0];
 	}

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * Registers and the top of the stack of the calling thread, as a recorded call returns or at a sample; the agent unwinds
- * them.
+ * Registers and the top of the stack of the calling thread, as a recorded call returns or at a sample; the agent
+ * unwinds them.
  *
- * A copy is sent once per chain of calls. Which words of a stack decide its chain only the unwinding tables tell, so the
- * agent answers the first copy of a (Python stack, return address, depth) with them, and their values become part of the
- * key. A chain that has another value in one of them parts there, and gets a copy and an answer of its own. A call that
- * comes before the answer is given the copy that there is, and marked.
+ * A copy is sent once per chain of calls. Which words of a stack decide its chain only the unwinding tables tell, so
+ * the agent answers the first copy of a (Python stack, return address, depth) with them, and their values become part
+ * of the key. A chain that has another value in one of them parts there, and gets a copy and an answer of its own. A
+ * call that comes before the answer is given the copy that there is, and marked.
  */
 #pragma once
 #include "arguments.h"
@@ -179,7 +179,7 @@ INLINE u64 capture_native(struct thread *thread, struct task_struct *task, u32 s
 		return is_decided ? key : key | NATIVE_MAYBE_OTHER;
 	record = bpf_ringbuf_reserve(&native_stacks, sizeof(*record), 0);
 	if (!record) {
-		count_loss(LOSS_STACKS_RING_FULL, 1);
+		count_drop(DROP_STACKS_RING_FULL, 1);
 		forget_seen(key, NATIVE_STACK, task->tgid);
 		return 0;
 	}
@@ -202,7 +202,7 @@ INLINE u64 capture_native(struct thread *thread, struct task_struct *task, u32 s
 	return key;
 }
 
-/* whether the governor has switched stacks off */
+/* whether the overhead limiter has switched stacks off */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
 	MAP_UINT(max_entries, 1);

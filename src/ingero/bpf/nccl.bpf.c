@@ -2,8 +2,8 @@
 /*
  * Who a communicator is: read from the arguments of the call that makes it, and from the handle that the call stores.
  *
- * No field of NCCL's own structures is read: they change with every version. These calls are rare, so nothing is sampled.
- * They are probed by api_calls.bpf.c as well, which accounts for their time.
+ * No field of NCCL's own structures is read: they change with every version. These calls are rare, so nothing is
+ * sampled. They are probed by api_calls.bpf.c as well, which accounts for their time.
  *
  * Source: nccl.h and init.cc of NCCL 2.31 (and older ones). ncclCommInitRank and its kin store the handle before they
  * return, also in a group. ncclCommSplit, Shrink and Grow store NULL first and the handle when all is done: in a group,
@@ -71,7 +71,7 @@ VERIFIED_ONCE u64 hash_unique_id(u64 address)
 	u64 word[UNIQUE_ID_BYTES / 8], hash = FNV_OFFSET;
 
 	if (!address || bpf_probe_read_user(word, sizeof(word), (void *)address)) {
-		count_loss(LOSS_USER_READ_FAILED, 1);
+		count_drop(DROP_USER_READ_FAILED, 1);
 		return 0;
 	}
 	for (int i = 0; i < UNIQUE_ID_BYTES / 8; i++)
@@ -324,7 +324,7 @@ VERIFIED_ONCE int enter_parked(u32 slot, u32 tid)
 		bpf_map_delete_elem(&makings, &key);
 		handle = read_user_word(making.out);
 		if (!handle)
-			count_loss(LOSS_COMMUNICATOR_HANDLE_UNKNOWN, 1);
+			count_drop(DROP_COMMUNICATOR_HANDLE_UNKNOWN, 1);
 		enter_communicator(&making, slot, handle, making.rank);
 	}
 	return 0;
@@ -348,7 +348,7 @@ INLINE void enter_made(const struct making *making, u32 slot, u32 tid, struct ta
 	if (!handle && !is_left) {
 		if (is_in_group(task) && park(making, tid))
 			return;
-		count_loss(LOSS_COMMUNICATOR_HANDLE_UNKNOWN, 1);
+		count_drop(DROP_COMMUNICATOR_HANDLE_UNKNOWN, 1);
 	}
 	enter_communicator(making, slot, is_left ? 0 : handle, making->rank);
 }
@@ -388,7 +388,7 @@ INLINE bool on_entry(struct pt_regs *context, bool has_return)
 	if (outer && outer->sp > STACK_POINTER(context) && outer->sp - STACK_POINTER(context) < 8 << 20)
 		return false; /* one of these calls that makes another */
 	if (!read_arguments(context, &arguments))
-		count_loss(LOSS_USER_READ_FAILED, 1);
+		count_drop(DROP_USER_READ_FAILED, 1);
 	read_call(context, &arguments, slot, &making);
 	if (making.role == COMMUNICATOR_END || making.role == COMMUNICATOR_FINALIZE)
 		on_end(&making, slot);

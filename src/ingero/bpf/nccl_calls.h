@@ -33,7 +33,7 @@ INLINE u64 next_of_peer(u32 number, u32 op, u32 peer)
 	}
 	if (count)
 		return __sync_fetch_and_add(count, 1) + 1;
-	count_loss(LOSS_COMMUNICATORS_FULL, 1);
+	count_drop(DROP_COMMUNICATORS_FULL, 1);
 	return 0;
 }
 

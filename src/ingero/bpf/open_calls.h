@@ -4,7 +4,7 @@
 #include "allocations.h"
 #include "arguments.h"
 #include "clocks.h"
-#include "lanes.h"
+#include "gpu_streams.h"
 
 #define STACK_SPAN_BYTES (8ULL << 20) /* two stack pointers further apart belong to two stacks; the usual size of one */
 
@@ -30,14 +30,14 @@ GLOBAL int give_up_call(struct open_call *call, u32 slot)
 	slot &= MAX_PROCESSES - 1;
 	end_enqueue(call, slot);
 	if (COOKIE_KIND(call->cookie) & KIND_MEMORY)
-		lose_allocation(slot, LOSS_ALLOCATIONS_UNPAIRED);
+		lose_allocation(slot, DROP_ALLOCATIONS_UNPAIRED);
 	return 0;
 }
 
 /*
  * A place for a new open call, or NULL if this call is inside another. A call whose frame lies at or below the stack
- * pointer was left by longjmp or an exception: it is popped. At an equal stack pointer the caller tells: a tail call sees
- * the return trampoline of the outer call instead of a caller of its own.
+ * pointer was left by longjmp or an exception: it is popped. At an equal stack pointer the caller tells: a tail call
+ * sees the return trampoline of the outer call instead of a caller of its own.
  */
 INLINE struct open_call *open_place(struct thread *thread, struct task_struct *task, struct pt_regs *context,
 				    struct open_call **outer)
@@ -56,14 +56,14 @@ INLINE struct open_call *open_place(struct thread *thread, struct task_struct *t
 				*outer = call;
 				return NULL;
 			}
-			count_loss(LOSS_FRAME_STALE, 1);
+			count_drop(DROP_FRAME_STALE, 1);
 			give_up_call(call, thread->process_slot);
 			call->sp = 0;
 			place = call;
 		}
 	}
 	if (!place)
-		count_loss(LOSS_FRAME_OVERFLOW, 1);
+		count_drop(DROP_FRAME_OVERFLOW, 1);
 	return place;
 }
 

@@ -33,7 +33,7 @@
 #define KIND_MAP 0x20000
 #define KIND_UNMAP 0x40000
 #define KIND_ENQUEUE 0x7
-#define KIND_DRAIN 0x38
+#define KIND_SYNC 0x38
 #define KIND_MEMORY 0x60300
 
 #define FLAG_PER_THREAD_STREAM 0x1

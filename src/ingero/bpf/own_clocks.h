@@ -5,12 +5,12 @@
 
 #define SNAPSHOT_TRIES 3
 
-/* Why clocks that were read cannot be trusted, or LOSS_NONE. `before`: the sequence when the reading began. */
+/* Why clocks that were read cannot be trusted, or DROP_NONE. `before`: the sequence when the reading began. */
 INLINE u32 fault_of_reading(struct thread *thread, u32 before, u8 state)
 {
 	if (unlikely((before & 1) || before != READ_ONCE(thread->sequence)))
-		return LOSS_SNAPSHOT_TORN;
-	return unlikely(state != STATE_RUN && state != STATE_INIT) ? LOSS_SNAPSHOT_NOT_RUNNING : LOSS_NONE;
+		return DROP_SNAPSHOT_TORN;
+	return unlikely(state != STATE_RUN && state != STATE_INIT) ? DROP_SNAPSHOT_NOT_RUNNING : DROP_NONE;
 }
 
 /* The present interval is one of running: the thread is here. The time is read last, as in `note_beginning`. */
@@ -38,14 +38,14 @@ GLOBAL int note_beginning_again(struct thread *thread, struct open_call *call, u
 	if (!thread || !call)
 		return 0;
 	for (int try = 1; try < SNAPSHOT_TRIES; try++) {
-		if (fault == LOSS_SNAPSHOT_NOT_RUNNING)
+		if (fault == DROP_SNAPSHOT_NOT_RUNNING)
 			repair_own_account(thread);
 		fault = read_beginning(thread, call);
 		if (!fault)
 			return 0;
 	}
 	call->flaws = FLAWS_UNKNOWN;
-	count_loss(fault, 1);
+	count_drop(fault, 1);
 	return 0;
 }
 
@@ -83,14 +83,14 @@ GLOBAL int take_snapshot_again(struct thread *thread, struct snapshot *snapshot,
 	if (!thread || !snapshot)
 		return 0;
 	for (int try = 1; try < SNAPSHOT_TRIES; try++) {
-		if (fault == LOSS_SNAPSHOT_NOT_RUNNING)
+		if (fault == DROP_SNAPSHOT_NOT_RUNNING)
 			repair_own_account(thread);
 		fault = read_snapshot(thread, snapshot);
 		if (!fault)
 			return 0;
 	}
 	snapshot->flaws = FLAWS_UNKNOWN;
-	count_loss(fault, 1);
+	count_drop(fault, 1);
 	return 0;
 }
 

@@ -55,7 +55,7 @@ static __attribute__((noinline)) int send_code(struct python_layout *layout, str
 		return 0;
 	record = bpf_ringbuf_reserve(&python_code, sizeof(*record), 0);
 	if (!record) {
-		count_loss(LOSS_PYTHON_CODE_RING_FULL, 1);
+		count_drop(DROP_PYTHON_CODE_RING_FULL, 1);
 		return 0;
 	}
 	record->key = frame->key;

@@ -200,14 +200,14 @@ INLINE struct python_walk *walk_of(struct task_struct *task, bool may_allocate)
 	if (walk)
 		walk->may_allocate = may_allocate;
 	else if (may_allocate)
-		count_loss(LOSS_THREAD_STORAGE_FAILED, 1);
+		count_drop(DROP_THREAD_STORAGE_FAILED, 1);
 	return walk;
 }
 
 /*
  * The hash of a thread's Python stack, 0 if it has none. A stack not seen before is sent. It is the calling thread, or
- * one of its process that is asleep: the memory that the walk works on is the calling one's. May_allocate: such memory is
- * made for a thread that has none.
+ * one of its process that is asleep: the memory that the walk works on is the calling one's. May_allocate: such memory
+ * is made for a thread that has none.
  */
 INLINE u64 capture_python(struct thread *thread, struct task_struct *task, u32 slot, bool may_allocate)
 {
@@ -243,7 +243,7 @@ INLINE u64 capture_python(struct thread *thread, struct task_struct *task, u32 s
 		return stack->hash;
 	if (bpf_ringbuf_output(&python_stacks, stack, sizeof(*stack),
 			       ring_wakeup(&python_stacks, python_stacks_ring_bytes, sizeof(*stack)))) {
-		count_loss(LOSS_STACKS_RING_FULL, 1);
+		count_drop(DROP_STACKS_RING_FULL, 1);
 		bpf_map_delete_elem(&seen_python, &step.walk->seen_key);
 		return 0;
 	}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * The code objects that a thread's walks have met, by address: from 3.14 on an interpreter counts those that it frees, of
- * an older one code_freed() does. As long as it has freed none an address tells which one it is, and nothing of it has to
- * be read again.
+ * The code objects that a thread's walks have met, by address: from 3.14 on an interpreter counts those that it frees,
+ * of an older one code_freed() does. As long as it has freed none an address tells which one it is, and nothing of it
+ * has to be read again.
  */
 #pragma once
 #include "python_walk.h"
@@ -11,13 +11,13 @@ struct known_code {
 	u64 code;
 	u64 key;
 	s32 first_line;
-	u32 epoch; /* when this was true */
+	u32 sync_interval; /* when this was true */
 };
 
 struct known_codes {
 	u64 image; /* the program that the thread ran */
-	u64 freed; /* code objects, when this epoch began */
-	u32 epoch; /* begins anew with each of these; 0: none yet */
+	u64 freed; /* code objects, when this sync interval began */
+	u32 sync_interval; /* begins anew with each of these; 0: none yet */
 	u32 pad;
 	struct known_code at[1 << CODE_PLACE_BITS];
 };
@@ -29,7 +29,7 @@ struct {
 	MAP_TYPE(value, struct known_codes);
 } known_python_codes MAP;
 
-/* Those of the calling thread, in the epoch of this walk; NULL: an address tells nothing. */
+/* Those of the calling thread, in the sync interval of this walk; NULL: an address tells nothing. */
 INLINE struct known_codes *known_codes(struct python_walk *walk, struct task_struct *task, u32 slot)
 {
 	struct process *process = bpf_map_lookup_elem(&processes, &slot);
@@ -39,8 +39,8 @@ INLINE struct known_codes *known_codes(struct python_walk *walk, struct task_str
 		return NULL;
 	known = bpf_task_storage_get(&known_python_codes, task, NULL,
 				     walk->may_allocate ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
-	if (known && (!known->epoch || known->freed != walk->freed || known->image != image_of(process))) {
-		known->epoch++;
+	if (known && (!known->sync_interval || known->freed != walk->freed || known->image != image_of(process))) {
+		known->sync_interval++;
 		known->freed = walk->freed;
 		known->image = image_of(process);
 	}
@@ -49,7 +49,7 @@ INLINE struct known_codes *known_codes(struct python_walk *walk, struct task_str
 
 INLINE bool is_known_as(struct known_codes *known, struct known_code *at, u64 code)
 {
-	return at->code == code && at->epoch == known->epoch;
+	return at->code == code && at->sync_interval == known->sync_interval;
 }
 
 /* What is known of the code object at an address; NULL: nothing that still holds. */
@@ -77,5 +77,5 @@ INLINE void note_known(struct known_codes *known, const struct python_frame *fra
 	at->code = frame->code;
 	at->key = frame->key;
 	at->first_line = frame->first_line;
-	at->epoch = known->epoch;
+	at->sync_interval = known->sync_interval;
 }

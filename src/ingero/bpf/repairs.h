@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * A thread that executes a probed call is running. If its account says something else, the switch-in was missed, and the
+ * A thread that executes a probed call is running. If its account says something else, the switch-in was missed, and
+ * the
  * thread repairs it: the kernel's own notes tell when it came on.
  *
  * A scheduler program may come in between, where the kernel may preempt this one, and then it has repaired the account.
@@ -21,8 +22,8 @@ struct repair {
 };
 
 /*
- * When a thread that runs came on the CPU: as long after it left as the kernel's own note of the arrival says. It has run
- * at least for what is booked since; where there is no such note, that is all that is known.
+ * When a thread that runs came on the CPU: as long after it left as the kernel's own note of the arrival says. It has
+ * run at least for what is booked since; where there is no such note, that is all that is known.
  */
 INLINE u64 came_on_ns(struct thread *thread, struct task_struct *task, u64 since)
 {
@@ -56,7 +57,7 @@ INLINE void move_to_clock(struct thread *thread, u32 state, u64 ns)
 {
 	u64 index = CLOCK(state);
 
-	asm volatile("%0 &= 7" : "+r"(index)); /* CLOCKS - 1 */
+	asm volatile("%0 &= 7" : "+r"(index)); /* STATES - 1 */
 	__sync_fetch_and_add(&thread->clocks.ns[index], ns);
 	__sync_fetch_and_add(&thread->clocks.ns[CLOCK(STATE_RUN)], -ns);
 }
@@ -72,7 +73,7 @@ INLINE void book_repair(struct thread *thread, struct task_struct *task, struct 
 		if (repair->woken_ns == repair->on_ns)
 			forget_waker(thread);
 		note_woken(thread, state, repair->woken_ns);
-		count_loss(LOSS_WAKEUP_MISSED, 1);
+		count_drop(DROP_WAKEUP_MISSED, 1);
 	} else {
 		move_to_clock(thread, STATE_THROTTLED, repair->throttled_ns);
 		move_to_clock(thread, state, repair->on_ns - repair->since_ns - repair->throttled_ns);
@@ -113,7 +114,7 @@ GLOBAL int repair_own_account(struct thread *thread)
 	__sync_fetch_and_add(&thread->sequence, 1);
 	if (!joined)
 		count_unknown_culprit(wait_slot_of(seen), repair.on_ns - repair.woken_ns - repair.throttled_ns);
-	count_loss(LOSS_SWITCH_IN_MISSED, 1);
-	count_loss(LOSS_REPAIRED_NS, bpf_ktime_get_ns() - repair.on_ns);
+	count_drop(DROP_SWITCH_IN_MISSED, 1);
+	count_drop(DROP_REPAIRED_NS, bpf_ktime_get_ns() - repair.on_ns);
 	return 0;
 }

@@ -11,7 +11,7 @@ INLINE void send_sample(struct task_struct *task, u32 slot, u64 now, u64 python_
 	struct sample_record *record = bpf_ringbuf_reserve(&samples, sizeof(*record), 0);
 
 	if (!record) {
-		count_loss(LOSS_SAMPLES_RING_FULL, 1);
+		count_drop(DROP_SAMPLES_RING_FULL, 1);
 		return;
 	}
 	record->time_ns = now;

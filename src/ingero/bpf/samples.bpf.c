@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 /*
- * Where the threads of targets are outside traced calls: those that run, at each tick of every CPU's sampling clock, those
- * that go to sleep, as they do, and on demand those that are asleep.
+ * Where the threads of targets are outside traced calls: those that run, at each tick of every CPU's sampling clock,
+ * those that go to sleep, as they do, and on demand those that are asleep.
  *
  * A tick is an interrupt: it may come in the middle of another program of the same thread. So the walk's memory
  * (`python_walks`) is this object's own; all else that is shared is changed in one step, or by helpers that lock. The
@@ -66,8 +66,8 @@ INLINE bool is_in_call(struct thread *thread, u64 sp)
 }
 
 /*
- * Only the thread that collects runs the interpreter's own code meanwhile: the others wait for the lock that it holds, or
- * run code of other libraries.
+ * Only the thread that collects runs the interpreter's own code meanwhile: the others wait for the lock that it holds,
+ * or run code of other libraries.
  */
 INLINE bool is_collecting(struct thread *thread, u32 slot, u64 pc)
 {
@@ -94,7 +94,7 @@ INLINE u64 sampled_native(struct thread *thread, struct task_struct *task, u32 s
 		return is_decided ? key : key | NATIVE_MAYBE_OTHER;
 	if (!may_copy(due_ns, python_stack ? PYTHON_COPY_NS : NATIVE_COPY_NS, now)) {
 		if (!python_stack)
-			count_loss(LOSS_SAMPLE_STACK_NOT_COPIED, 1);
+			count_drop(DROP_SAMPLE_STACK_NOT_COPIED, 1);
 		return 0;
 	}
 	return capture_native(thread, task, slot, python_stack, place, true);
@@ -127,8 +127,8 @@ SEC("perf_event") int sample_running(void *ctx)
 }
 
 /*
- * With a run queue locked, as the scheduler programs: nothing is allocated here. What is not in a ring yet goes there, as
- * that takes no lock but its own, and none of the scheduler's is taken under it.
+ * With a run queue locked, as the scheduler programs: nothing is allocated here. What is not in a ring yet goes there,
+ * as that takes no lock but its own, and none of the scheduler's is taken under it.
  */
 GLOBAL int look_at_sleeper(void)
 {
@@ -169,7 +169,7 @@ INLINE void give_walk(struct thread *thread, struct task_struct *task)
 		return;
 	thread->sleep.is_wanted = 0;
 	if (!bpf_task_storage_get(&python_walks, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE))
-		count_loss(LOSS_THREAD_STORAGE_FAILED, 1);
+		count_drop(DROP_THREAD_STORAGE_FAILED, 1);
 }
 
 SEC("iter/task") int find_parked(struct bpf_iter__task *ctx)

@@ -2,9 +2,10 @@
 /*
  * Keeps the accounts: which clock of a thread runs is decided at the scheduler's own events.
  *
- * These programs run with a run queue locked. They only look storage up, touch no ring, and insert into one preallocated
- * hash (culprits). Every interval is closed and the next one opened with the same time stamp, so that the clocks of a
- * thread always add up to its age; what that sum cannot show (events that never came) has counters of its own.
+ * These programs run with a run queue locked. They only look storage up, touch no ring, and insert into one
+ * preallocated hash (culprits). Every interval is closed and the next one opened with the same time stamp, so that the
+ * clocks of a thread always add up to its age; what that sum cannot show (events that never came) has counters of its
+ * own.
  */
 #include "culprits.h"
 #include "dump.h"
@@ -55,19 +56,19 @@ INLINE void step_sequence(struct thread *thread)
 #endif
 }
 
-INLINE void count_flaw(struct thread *thread, u32 loss)
+INLINE void count_flaw(struct thread *thread, u32 drop)
 {
 	thread->flaws++;
-	count_loss(loss, 1);
+	count_drop(drop, 1);
 }
 
 INLINE void add_clock(struct thread *thread, u32 state, s64 ns)
 {
 	u64 index = CLOCK(state);
 
-	asm volatile("%0 &= 7" : "+r"(index)); /* CLOCKS - 1 */
+	asm volatile("%0 &= 7" : "+r"(index)); /* STATES - 1 */
 	if (unlikely(ns < 0))
-		count_flaw(thread, LOSS_CLOCK_NEGATIVE);
+		count_flaw(thread, DROP_CLOCK_NEGATIVE);
 	thread->clocks.ns[index] += ns;
 }
 
@@ -80,8 +81,8 @@ INLINE u64 run_since_switch_out(struct thread *thread, struct task_struct *task,
 }
 
 /*
- * For how long the thread has run since `since_ns`, as the beginning of its open calls proves: the kernel books less where
- * its clock stood still at a switch-in.
+ * For how long the thread has run since `since_ns`, as the beginning of its open calls proves: the kernel books less
+ * where its clock stood still at a switch-in.
  */
 INLINE u64 ran_to_open_calls(struct thread *thread, u64 ran, u64 limit_ns)
 {
@@ -95,16 +96,16 @@ INLINE u64 ran_to_open_calls(struct thread *thread, u64 ran, u64 limit_ns)
 }
 
 /*
- * The thread seems to run already. It ran for as long as the kernel has booked, then left the CPU unseen: what it waited
- * for is unknown, but if it slept, it has been woken.
+ * The thread seems to run already. It ran for as long as the kernel has booked, then left the CPU unseen: what it
+ * waited for is unknown, but if it slept, it has been woken.
  */
 INLINE void repair_switch_out(struct thread *thread, struct task_struct *task, u64 now)
 {
 	u64 most = now - thread->since_ns;
 	u64 ran = ran_to_open_calls(thread, run_since_switch_out(thread, task, most), most);
 
-	count_flaw(thread, LOSS_SWITCH_OUT_MISSED);
-	count_loss(LOSS_REPAIRED_NS, now - thread->since_ns - ran);
+	count_flaw(thread, DROP_SWITCH_OUT_MISSED);
+	count_drop(DROP_REPAIRED_NS, now - thread->since_ns - ran);
 	add_clock(thread, STATE_RUN, ran);
 	thread->since_ns += ran;
 	thread->last_off_ns = thread->since_ns;
@@ -116,8 +117,8 @@ INLINE void repair_switch_out(struct thread *thread, struct task_struct *task, u
 }
 
 /*
- * The thread of a step marker falls asleep, or is woken (0): another thread that is blocked for the GPU meanwhile shares
- * that with it. Inside a call of its own the sleep is that call's.
+ * The thread of a step marker falls asleep, or is woken (0): another thread that is blocked for the GPU meanwhile
+ * shares that with it. Inside a call of its own the sleep is that call's.
  */
 NOINLINE int note_marker_asleep(struct thread *thread, u64 since_ns)
 {
@@ -168,7 +169,7 @@ INLINE void open_missing_wait(struct thread *thread, struct task_struct *task, u
 		if (thread->state == STATE_SLEEP)
 			end_sleep(thread, STATE_SLEEP, at);
 	} else if (is_sleep(thread->state)) {
-		count_flaw(thread, LOSS_WAKEUP_MISSED);
+		count_flaw(thread, DROP_WAKEUP_MISSED);
 		if (thread->waking_ns <= thread->since_ns)
 			forget_waker(thread);
 		end_sleep(thread, thread->state, at);
@@ -182,7 +183,7 @@ INLINE void keep_offcpu_interval(struct thread *thread, struct task_struct *task
 	struct offcpu_interval *interval;
 
 	if (head - READ_ONCE(thread->offcpu_tail) >= OFFCPU_SLOTS) {
-		count_loss(LOSS_OFFCPU_BUFFER_FULL, 1);
+		count_drop(DROP_OFFCPU_BUFFER_FULL, 1);
 		return;
 	}
 	asm volatile("%0 &= 63" : "+r"(place)); /* OFFCPU_SLOTS - 1 */
@@ -258,8 +259,8 @@ INLINE void repair_switch_in(struct thread *thread, struct task_struct *task, st
 {
 	u64 ran = run_since_switch_out(thread, task, now - thread->since_ns);
 
-	count_flaw(thread, LOSS_SWITCH_IN_MISSED);
-	count_loss(LOSS_REPAIRED_NS, ran);
+	count_flaw(thread, DROP_SWITCH_IN_MISSED);
+	count_drop(DROP_REPAIRED_NS, ran);
 	if (thread->wait_cpu == bpf_get_smp_processor_id() + 1)
 		charge_nobody(wait_slot(thread), now - ran);
 	switch_in(thread, task, cpu, now - ran);
@@ -276,7 +277,7 @@ INLINE void count_switch(struct thread *thread, struct task_struct *task)
 	if (likely(missed == thread->switches_missed))
 		return;
 	thread->flaws++;
-	count_loss(LOSS_SWITCH_COUNT_MISMATCH, missed - thread->switches_missed);
+	count_drop(DROP_SWITCH_COUNT_MISMATCH, missed - thread->switches_missed);
 	thread->switches_missed = missed;
 }
 
@@ -287,8 +288,8 @@ INLINE void fold_account(struct thread *thread)
 	struct process *process = bpf_map_lookup_elem(&processes, &slot);
 
 	if (process) {
-		for (int i = 0; i < CLOCKS; i++)
-			__sync_fetch_and_add(&process->gone_clock_ns[i], thread->clocks.ns[i]);
+		for (int i = 0; i < STATES; i++)
+			__sync_fetch_and_add(&process->gone_state_ns[i], thread->clocks.ns[i]);
 		__sync_fetch_and_add(&process->gone_switches, thread->switches);
 		__sync_fetch_and_add(&process->gone_preemptions, thread->preemptions);
 		__sync_fetch_and_add(&process->gone_threads, 1);

@@ -11,8 +11,9 @@ INLINE void give_slot_back(u32 slot, struct process *process)
 }
 
 /*
- * A free slot for the process that `leader` leads, forked from the one in `parent_slot`; or NO_SLOT. `flags`: BPF_ANY for a process that nobody else can know
- * yet; BPF_NOEXIST where two may race: the loser gives its slot back and gets the winner's.
+ * A free slot for the process that `leader` leads, forked from the one in `parent_slot`; or NO_SLOT. `flags`: BPF_ANY
+ * for a process that nobody else can know yet; BPF_NOEXIST where two may race: the loser gives its slot back and gets
+ * the winner's.
  */
 INLINE u32 take_slot(struct task_struct *leader, u32 parent_slot, u64 flags)
 {
@@ -45,7 +46,7 @@ INLINE struct lifecycle_record *reserve_lifecycle(struct task_struct *task, u32 
 	struct lifecycle_record *record = bpf_ringbuf_reserve(&lifecycle, sizeof(*record), 0);
 
 	if (!record) {
-		count_loss(LOSS_LIFECYCLE_RING_FULL, 1);
+		count_drop(DROP_LIFECYCLE_RING_FULL, 1);
 		return NULL;
 	}
 	__builtin_memset(record, 0, sizeof(*record));

@@ -33,7 +33,7 @@ INLINE u8 sleep_state(struct task_struct *task, u32 task_state)
 		return STATE_STOPPED;
 	if (read_bitfield(task, in_iowait))
 		return STATE_IO;
-	return task_state & TASK_UNINTERRUPTIBLE ? STATE_KERNEL_LOCK : STATE_SLEEP;
+	return task_state & TASK_UNINTERRUPTIBLE ? STATE_UNINTERRUPTIBLE : STATE_SLEEP;
 }
 
 /* `task_state` is the one that sched_switch passes: by then a waker may have overwritten the task's own. */

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * Steps: what a program repeats, from one call of its step marker to the next. The agent finds the marker in a window of
- * the process's calls (ring `sequence`) and writes it into the process's entry; from then on each of its calls closes a
- * step here (ring `steps`).
+ * Steps: what a program repeats, from one call of its step marker to the next. The agent finds the marker in a window
+ * of the process's calls (ring `sequence`) and writes it into the process's entry; from then on each of its calls
+ * closes a step here (ring `steps`).
  *
- * A launch pays for this with tests of what its programs have read anyway: launches are counted by the lanes, and only
- * calls that waited, copied or communicated touch the account of a step.
+ * A launch pays for this with tests of what its programs have read anyway: launches are counted by the streams, and
+ * only calls that waited, copied or communicated touch the account of a step.
  */
 #pragma once
 #include "clocks.h"
 #include "copy_waits.h"
-#include "lanes.h"
+#include "gpu_streams.h"
 #include "marks.h"
 #include "ops_gen.h"
 
@@ -36,7 +36,7 @@ struct step_account {
 	struct clocks blocked; /* the same, inside calls that waited for the GPU */
 	u64 own_blocked_ns[BLOCKED_KINDS];
 	u64 launches[MAX_STREAMS];
-	u64 base[MAX_STREAMS]; /* where the running epoch of each lane began */
+	u64 base[MAX_STREAMS]; /* where the running sync interval of each stream began */
 };
 
 struct {
@@ -65,8 +65,8 @@ INLINE struct step_account *step_account_of(u32 slot)
 }
 
 /*
- * What tells one call of an operation from another: the kernel, or which way a copy goes. A graph is made anew and is the
- * same step again; of collectives `function` is a number.
+ * What tells one call of an operation from another: the kernel, or which way a copy goes. A graph is made anew and is
+ * the same step again; of collectives `function` is a number.
  */
 INLINE u64 step_function(const struct open_call *call)
 {
@@ -114,7 +114,7 @@ INLINE u32 blocked_kind(const struct open_call *call, u32 slot)
 {
 	u32 kind = COOKIE_KIND(call->cookie);
 
-	if (kind & KIND_DRAIN)
+	if (kind & KIND_SYNC)
 		return BLOCKED_SYNC;
 	if (call->waits)
 		return BLOCKED_COPY;
@@ -124,9 +124,9 @@ INLINE u32 blocked_kind(const struct open_call *call, u32 slot)
 }
 
 /*
- * Another thread than the marker's, such as autograd's, was blocked for `waited_ns` in a call that returns now. As far as
- * the marker's thread has been asleep since then, it waited for the GPU with it; had it been woken meanwhile, it did not
- * wait for this one.
+ * Another thread than the marker's, such as autograd's, was blocked for `waited_ns` in a call that returns now. As far
+ * as the marker's thread has been asleep since then, it waited for the GPU with it; had it been woken meanwhile, it did
+ * not wait for this one.
  */
 GLOBAL int share_blocked(struct open_call *call, struct snapshot *at, u32 place, u64 waited_ns)
 {
@@ -155,18 +155,18 @@ GLOBAL int share_blocked(struct open_call *call, struct snapshot *at, u32 place,
 
 /*
  * A call that may have waited for the GPU has returned. Of its time only that in which the thread polled, slept or gave
- * the CPU away is such a wait: while it was runnable, throttled, stopped or waited for a disk or the kernel, another GPU
- * would not have made it faster.
+ * the CPU away is such a wait: while it was runnable, throttled, stopped or waited for a disk or the kernel, another
+ * GPU would not have made it faster.
  */
 GLOBAL int note_blocked(struct thread *thread, struct open_call *call, struct snapshot *at, u32 slot)
 {
 	struct step_account *account = step_account_of(slot);
-	u64 spent[CLOCKS], waited, own;
+	u64 spent[STATES], waited, own;
 	u32 kind;
 
 	if (!thread || !call || !at || !account)
 		return 0;
-	if (COOKIE_KIND(call->cookie) & KIND_DRAIN)
+	if (COOKIE_KIND(call->cookie) & KIND_SYNC)
 		__sync_fetch_and_add(&account->counts.syncs, 1);
 	kind = blocked_kind(call, slot);
 	if (kind >= BLOCKED_KINDS)
@@ -174,8 +174,8 @@ GLOBAL int note_blocked(struct thread *thread, struct open_call *call, struct sn
 	subtract(spent, &at->clocks, &call->clocks);
 	waited = spent[CLOCK(STATE_RUN)] + spent[CLOCK(STATE_YIELDED)] + spent[CLOCK(STATE_SLEEP)];
 	if (kind == BLOCKED_LAUNCH) {
-		struct lane *lane = lane_at(slot, call->stream_slot);
-		s64 for_room = lane ? waited_for_room(&lane->times, waited) : -1;
+		struct gpu_stream *gpu_stream = gpu_stream_at(slot, call->stream_slot);
+		s64 for_room = gpu_stream ? waited_for_room(&gpu_stream->times, waited) : -1;
 
 		if (for_room < 0)
 			__sync_fetch_and_add(&account->counts.unknown, 1);
@@ -196,27 +196,27 @@ GLOBAL int note_blocked(struct thread *thread, struct open_call *call, struct sn
 	return 0;
 }
 
-/* The lane with the most launches in the step that ends is its stream. */
-GLOBAL int fill_step_lanes(struct step_record *step, struct step_account *account, u32 slot)
+/* The stream with the most launches in the step that ends is its stream. */
+GLOBAL int fill_step_gpu_streams(struct step_record *step, struct step_account *account, u32 slot)
 {
 	u64 most = 0;
 
 	if (!step || !account)
 		return 0;
 	for (int i = 0; i < MAX_STREAMS; i++) {
-		struct lane *lane = lane_at(slot, i);
+		struct gpu_stream *gpu_stream = gpu_stream_at(slot, i);
 		u64 launches;
 
-		if (!lane || !lane->key)
+		if (!gpu_stream || !gpu_stream->key)
 			break;
-		launches = READ_ONCE(lane->launches) - account->launches[i];
+		launches = READ_ONCE(gpu_stream->launches) - account->launches[i];
 		step->launches += launches;
 		if (launches <= most)
 			continue;
 		most = launches;
-		step->stream = lane->key;
-		step->device = (s32)lane->device - 1;
-		step->is_synced = READ_ONCE(lane->base) != account->base[i];
+		step->stream = gpu_stream->key;
+		step->device = (s32)gpu_stream->device - 1;
+		step->is_synced = READ_ONCE(gpu_stream->base) != account->base[i];
 	}
 	return 0;
 }
@@ -231,7 +231,7 @@ GLOBAL int fill_step(struct step_record *step, struct step_account *account, str
 		return 0;
 	now = &account->counts;
 	before = &account->at_begin;
-	blocked = (struct clocks *)step->blocked_clock_ns;
+	blocked = (struct clocks *)step->blocked_state_ns;
 	step->begin_ns = account->begin_ns;
 	step->end_ns = call->start_ns;
 	step->generation = account->generation;
@@ -245,12 +245,12 @@ GLOBAL int fill_step(struct step_record *step, struct step_account *account, str
 		step->blocked_ns[i] = thread->blocked_ns[i] - account->own_blocked_ns[i];
 		step->shared_ns[i] = now->shared_ns[i] - before->shared_ns[i];
 	}
-	subtract(step->blocked_clock_ns, &thread->blocked, &account->blocked);
-	for (int i = 0; i < CLOCKS; i++)
-		step->host_clock_ns[i] = call->clocks.ns[i] - account->clocks.ns[i] - blocked->ns[i];
-	settle((struct clocks *)step->host_clock_ns);
+	subtract(step->blocked_state_ns, &thread->blocked, &account->blocked);
+	for (int i = 0; i < STATES; i++)
+		step->host_state_ns[i] = call->clocks.ns[i] - account->clocks.ns[i] - blocked->ns[i];
+	settle((struct clocks *)step->host_state_ns);
 	if (is_flawed(account->begin_flaws, call->flaws))
-		step->flags |= EPOCH_INCOMPLETE;
+		step->flags |= SYNC_INTERVAL_INCOMPLETE;
 	return 0;
 }
 
@@ -267,10 +267,10 @@ GLOBAL int begin_step(struct step_account *account, struct thread *thread, struc
 	for (int i = 0; i < BLOCKED_KINDS; i++)
 		account->own_blocked_ns[i] = thread->blocked_ns[i];
 	for (int i = 0; i < MAX_STREAMS; i++) {
-		struct lane *lane = lane_at(slot, i);
+		struct gpu_stream *gpu_stream = gpu_stream_at(slot, i);
 
-		account->launches[i] = lane ? READ_ONCE(lane->launches) : 0;
-		account->base[i] = lane ? READ_ONCE(lane->base) : 0;
+		account->launches[i] = gpu_stream ? READ_ONCE(gpu_stream->launches) : 0;
+		account->base[i] = gpu_stream ? READ_ONCE(gpu_stream->base) : 0;
 	}
 	return 0;
 }
@@ -297,10 +297,10 @@ GLOBAL int end_step(struct thread *thread, struct open_call *call, u32 slot)
 			step->process_slot = slot;
 			step->device = -1;
 			fill_step(step, account, thread, call);
-			fill_step_lanes(step, account, slot);
+			fill_step_gpu_streams(step, account, slot);
 			bpf_ringbuf_submit(step, BPF_RB_NO_WAKEUP);
 		} else {
-			count_loss(LOSS_STEPS_RING_FULL, 1);
+			count_drop(DROP_STEPS_RING_FULL, 1);
 		}
 	}
 	account->generation = process->marker_generation;
@@ -340,13 +340,13 @@ GLOBAL int write_sequence(struct open_call *call, u32 slot, u64 end_ns)
 	struct sequence_record *record;
 	u64 id = bpf_get_current_pid_tgid();
 
-	if (!call || !process || !(COOKIE_KIND(call->cookie) & (KIND_ENQUEUE | KIND_DRAIN)))
+	if (!call || !process || !(COOKIE_KIND(call->cookie) & (KIND_ENQUEUE | KIND_SYNC)))
 		return 0;
 	if ((s64)__sync_fetch_and_add(&process->sequence_left, -1) <= 0)
 		return 0;
 	record = bpf_ringbuf_reserve(&sequence, sizeof(*record), 0);
 	if (!record) {
-		count_loss(LOSS_SEQUENCE_RING_FULL, 1);
+		count_drop(DROP_SEQUENCE_RING_FULL, 1);
 		return 0;
 	}
 	record->start_ns = call->start_ns;

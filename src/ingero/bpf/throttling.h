@@ -2,8 +2,8 @@
 /*
  * How much of a wait a CPU quota took: the growth of the throttled clock of the task's own queue.
  *
- * An ancestor's throttling reaches the task's own queue, and nothing tells when it ends. Kernels that throttle tasks one
- * by one (6.18) mark them at the switch-out; before, a whole group is throttled and every wait has to be split.
+ * An ancestor's throttling reaches the task's own queue, and nothing tells when it ends. Kernels that throttle tasks
+ * one by one (6.18) mark them at the switch-out; before, a whole group is throttled and every wait has to be split.
  */
 #pragma once
 #include "clocks.h"
@@ -49,8 +49,8 @@ INLINE void note_throttled_clock(struct thread *thread, struct task_struct *task
 }
 
 /*
- * The throttled part of a wait that still lasts, for readers; 0 where tasks are marked, for there the state says it. The
- * queue's own time stands still while its CPU idles, so the part may be too short, never too long.
+ * The throttled part of a wait that still lasts, for readers; 0 where tasks are marked, for there the state says it.
+ * The queue's own time stands still while its CPU idles, so the part may be too short, never too long.
  */
 INLINE u64 throttled_so_far(struct task_struct *task, u64 throttled_at_off_ns, u64 wait_ns)
 {
@@ -73,7 +73,7 @@ INLINE u64 throttled_part(struct thread *thread, struct task_struct *task, u64 w
 		return 0;
 	grown = throttled_clock(task) - thread->throttled_at_off_ns;
 	if (thread->state == STATE_THROTTLED && (grown < 0 || grown > (s64)wait_ns + THROTTLED_SLACK_NS)) {
-		count_loss(LOSS_THROTTLE_CLOCK_ODD, 1); /* moved to another CPU's queue meanwhile */
+		count_drop(DROP_THROTTLE_CLOCK_ODD, 1); /* moved to another CPU's queue meanwhile */
 		return wait_ns;
 	}
 	if (grown < 0)

@@ -39,7 +39,7 @@ INLINE s64 not_charged(u64 waited, u64 charged)
 INLINE void count_unknown_culprit(u32 slot, u64 ns)
 {
 	if (slot < MAX_PROCESSES)
-		count_loss(LOSS_CULPRIT_UNKNOWN_NS, ns);
+		count_drop(DROP_CULPRIT_UNKNOWN_NS, ns);
 }
 
 /* A switch of this CPU was missed: until `at` nobody knows who ran while the waiters of this slot waited. */

@@ -21,10 +21,10 @@ SAMPLES_PER_SECOND = 10
 MAX_RECORDS_PER_SECOND = 2000  # of one process; above it the thresholds rise
 COPY_SUMS = ("host_to_gpu_bytes", "gpu_to_host_bytes", "blocked_ns")  # columns of raw_copies
 _SUMS = (
-    *("count", "errors", "sum_ns", "size_bytes", "nested", "clock_ns", "residual_ns", "recorded", "histogram"),
+    *("count", "errors", "sum_ns", "size_bytes", "nested", "state_ns", "residual_ns", "recorded", "histogram"),
     *COPY_SUMS,
 )
-_RUN = 0  # of clock_ns: what the kernel leaves to us
+_RUN = 0  # of state_ns: what the kernel leaves to us
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -126,7 +126,7 @@ class CellReader:
         )
 
     def _feed_thresholds(self, used: Array, keys: Array, now: Array, growth: Array, elapsed_s: float) -> None:
-        """Per process and operation: rare ones are recorded whole, of the others the slowest 1 % and a few samples."""
+        """Per process and operation: rare ones are recorded whole, of the others the slowest 1% and a few samples."""
         groups, inverse = np.unique(keys >> np.uint64(CELL_OP_SHIFT), return_inverse=True)
         rates = np.bincount(inverse, growth["count"]) / elapsed_s
         slots = (groups >> np.uint64(SLOT_SHIFT - CELL_OP_SHIFT)).astype(np.int64)
@@ -185,9 +185,9 @@ def _fill_run_clock(now: Array, before: Array) -> None:
 
     It adds durations last: read in the middle of a call, the rest is too small, and must not shrink.
     """
-    others = now["clock_ns"][:, _RUN + 1 :].sum(axis=1, dtype=np.int64) + now["residual_ns"]
+    others = now["state_ns"][:, _RUN + 1 :].sum(axis=1, dtype=np.int64) + now["residual_ns"]
     ran = now["sum_ns"].astype(np.int64) - others
-    now["clock_ns"][:, _RUN] = np.maximum(ran, before["clock_ns"][:, _RUN].astype(np.int64))
+    now["state_ns"][:, _RUN] = np.maximum(ran, before["state_ns"][:, _RUN].astype(np.int64))
 
 
 def percentile_bound_ns(histogram: Array, ratio: float) -> float:

@@ -34,13 +34,13 @@ class Charge:
 
 
 class CulpritReader:
-    """The kernel's table of (victim process, culprit process)."""
+    """The kernel's table of (affected process process, culprit process)."""
 
     def __init__(self, culprits: Map, layouts: Btf, own: OwnProcesses) -> None:
         self._map, self._own = culprits, own
         self._key, self._value = layouts.dtype("culprit_key"), layouts.dtype("culprit_value")
         self._before: dict[bytes, tuple[int, int]] = {}
-        self._of_victim: dict[int, set[bytes]] = defaultdict(set)  # keys by process slot
+        self._of_affected: dict[int, set[bytes]] = defaultdict(set)  # keys by process slot
         self.names: dict[int, str] = {}
         self._readings = 0
         self._grew: dict[bytes, int] = {}
@@ -60,25 +60,25 @@ class CulpritReader:
                 if ns == ns_before:
                     continue
                 if key not in self._before:
-                    self._of_victim[self._slot(key)].add(key)
+                    self._of_affected[self._slot(key)].add(key)
                 self._before[key], self._grew[key] = (ns, switches), self._readings
                 found.append(self._charge(key, values[index], ns - ns_before, switches - switches_before))
         if len(self._before) > self._most_pairs:
             self._forget_ended_culprits()
             self._most_pairs = max(_FEW_PAIRS, 2 * len(self._before))
-        if len(self.names) > max(_FEW_PAIRS, 2 * len(self._before)):  # of victims that have ended
+        if len(self.names) > max(_FEW_PAIRS, 2 * len(self._before)):  # of affected processes that have ended
             self._forget_names()
         return found
 
     def _forget_ended_culprits(self) -> None:
-        """Removes pairs whose culprit is gone: short-lived ones would fill the table of a long-lived victim."""
+        """Removes pairs whose culprit is gone: short-lived ones would fill the table of a long-lived affected process."""
         quiet = [key for key, at in self._grew.items() if self._readings - at >= _QUIET_READINGS]
         pids = {key: self._pid(key) for key in quiet}
         gone = {pid for pid in set(pids.values()) if pid and not Path(f"/proc/{pid}").exists()}
         ended = [key for key, pid in pids.items() if pid in gone]
         self._drop(ended)
         for key in ended:
-            self._of_victim[self._slot(key)].discard(key)
+            self._of_affected[self._slot(key)].discard(key)
         self._forget_names()
 
     def _forget_names(self) -> None:
@@ -112,5 +112,5 @@ class CulpritReader:
         )
 
     def forget(self, slot: int) -> None:
-        """Removes the pairs of an ended victim: nobody adds to them any more."""
-        self._drop(self._of_victim.pop(slot, ()))
+        """Removes the pairs of an ended affected process: nobody adds to them any more."""
+        self._drop(self._of_affected.pop(slot, ()))

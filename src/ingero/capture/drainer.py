@@ -23,12 +23,13 @@ Consumer = Callable[[np.ndarray[Any, Any]], None]
 
 _LOOK_NS = 5_000_000  # whether other work is done
 DRAIN_NS = 250_000_000  # turning records into rows costs nearly the same for one of them and for a hundred
-# Of epochs nobody wants anything before a second ends, and each batch of a lane is judged beside the 64 before it.
-_UNHURRIED = frozenset({"epochs", "steps", "marks"})
+# Of sync intervals nobody wants anything before a second ends, and each batch of a stream is judged beside the 64
+# before it.
+_UNHURRIED = frozenset({"sync_intervals", "steps", "marks"})
 _FILLED = 1 / 16  # of a ring; whatever fits into an empty one between two looks nearly fits on top of that
 _RECORD_OF_RING = {
     "calls": "call_record",
-    "epochs": "epoch_record",
+    "sync_intervals": "sync_interval_record",
     "steps": "step_record",
     "marks": "mark_record",
     "sequence": "sequence_record",

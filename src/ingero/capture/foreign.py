@@ -67,7 +67,7 @@ class Foreign:
         """Of the processes that read, also of those that have ended."""
         return self._made_by.pids
 
-    def losses(self) -> dict[str, int]:
+    def drops(self) -> dict[str, int]:
         """What was given up since the last time, by counter."""
         with self._lock:
             lost, self._lost = self._lost, Counter()

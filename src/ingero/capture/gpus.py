@@ -39,7 +39,7 @@ class GpuRows:
 
     @property
     def default_device(self) -> int:
-        """The device of a call whose thread has not been seen to choose one: -1 (unknown) unless there is but one."""
+        """The GPU of a call whose thread has not been seen to choose one: -1 (unknown) unless there is but one."""
         return 0 if len(self._gpus) == 1 and not self._gpus[0].mig_uuids else -1
 
     def target(self, process: int, pid: int, environ: Mapping[str, str], *, is_containerized: bool) -> None:

@@ -99,9 +99,9 @@ def _host_sum(published: tuple[Source, int], now: np.void, before: np.void) -> H
     return HostSum(
         source=source,
         op=op,
-        count=growth("target_count"),
-        size_bytes=growth("target_bytes"),
-        duration_ns=growth("target_ns"),
+        count=growth("traced_count"),
+        size_bytes=growth("traced_bytes"),
+        duration_ns=growth("traced_ns"),
         other_count=growth("other_count"),
         other_bytes=growth("other_bytes"),
         other_ns=growth("other_ns"),

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from ingero.events import BLOCKED_KINDS, EpochFlag
+from ingero.events import BLOCKED_KINDS, SyncIntervalFlag
 from ingero.step_counts import StepCount
-from ingero.store.tables import EPOCHS, STEPS, Rows
+from ingero.store.tables import STEPS, SYNC_INTERVALS, Rows
 
-_PROCESS = EPOCHS.columns.index("process")
-_GPU = tuple(EPOCHS.columns.index(column) for column in ("e_ns", "x_ns"))
-_RETURN_DELAY, _FLAGS = EPOCHS.columns.index("p_ns"), EPOCHS.columns.index("flags")
+_PROCESS = SYNC_INTERVALS.columns.index("process")
+_GPU = tuple(SYNC_INTERVALS.columns.index(column) for column in ("idle_ns", "busy_ns"))
+_RETURN_DELAY, _FLAGS = SYNC_INTERVALS.columns.index("return_delay_ns"), SYNC_INTERVALS.columns.index("flags")
 _OF_STEP = {name: STEPS.columns.index(name) for name in ("process", "how", "start_ns", "end_ns")}
 _BLOCKED = tuple(STEPS.columns.index(f"blocked_{kind}_ns") for kind in BLOCKED_KINDS)
 
@@ -37,8 +37,8 @@ class IntervalSums:
         return sum_of(self.counts.values())
 
     def plus_intervals(self, rows: Rows) -> IntervalSums:
-        """With more sync intervals, rows of `tables.EPOCHS`."""
-        seen = [not int(flags or 0) & EpochFlag.ENQUEUES_UNSEEN for flags in rows.column(_FLAGS)]
+        """With more sync intervals, rows of `tables.SYNC_INTERVALS`."""
+        seen = [not int(flags or 0) & SyncIntervalFlag.ENQUEUES_UNSEEN for flags in rows.column(_FLAGS)]
         idle, busy = (_sum(ns for ns, is_seen in zip(rows.column(part), seen, strict=True) if is_seen) for part in _GPU)
         counts = Counter(map(_number, rows.column(_PROCESS)))
         return replace(

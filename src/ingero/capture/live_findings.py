@@ -168,13 +168,13 @@ def incident_rows(one: Incident, session: int) -> Sequence[Row]:
         peak=one.peak_ratio,
         summary=one.summary,
         kind=one.kind.value,
-        victims=json.dumps([record_json(victim) for victim in one.victims]),
+        affected=json.dumps([record_json(affected) for affected in one.affected]),
         culprits=json.dumps([record_json(culprit) for culprit in one.culprits]),
         evidence=json.dumps(dict(one.evidence)),
         fixes=json.dumps([record_json(fix) for fix in one.fixes]),
         line=json.dumps(record_json(one.line) if one.line else None),
         chain=json.dumps([record_json(link) for link in one.chain]),
-        account=json.dumps(dict(one.account)),
+        breakdown=json.dumps(dict(one.breakdown)),
     )
 
 

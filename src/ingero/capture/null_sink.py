@@ -43,6 +43,6 @@ class NullSink:
         """The ids themselves."""
         return cgroup_ids.astype(np.int64)
 
-    def losses(self) -> dict[tuple[str, str], int]:
+    def drops(self) -> dict[tuple[str, str], int]:
         """None."""
         return {}

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ingero.capture.clocks import WallClock
-from ingero.events import CLOCKS
+from ingero.events import STATES
 
-_AWAKE = [CLOCKS.index(name) for name in ("run", "runq", "throttled", "yielded")]
+_AWAKE = [STATES.index(name) for name in ("run", "runq", "throttled", "yielded")]
 
 
 class OpenSince:
@@ -35,8 +35,8 @@ class AwakeSince:
     def __init__(self) -> None:
         self._first: dict[tuple[int, int], int] = {}
 
-    def of(self, calls: Sequence[tuple[int, int]], clock_ns: np.ndarray[Any, Any]) -> list[int]:
+    def of(self, calls: Sequence[tuple[int, int]], state_ns: np.ndarray[Any, Any]) -> list[int]:
         """How long each thread has run, or could have, since then; calls as in `OpenSince.of`, and their clocks."""
-        now = clock_ns[:, _AWAKE].astype(np.int64).sum(axis=1).tolist() if len(calls) else []
+        now = state_ns[:, _AWAKE].astype(np.int64).sum(axis=1).tolist() if len(calls) else []
         self._first = {call: self._first.get(call, awake) for call, awake in zip(calls, now, strict=True)}
         return [awake - self._first[call] for call, awake in zip(calls, now, strict=True)]

@@ -10,7 +10,7 @@ import numpy as np
 
 from ingero.attach.groups import GROUP_OF_OP, Coverage, Coverages, Group
 from ingero.capture.cells import CellGrowth
-from ingero.capture.rungs import RUNTIME_OF, Load
+from ingero.capture.levels import RUNTIME_OF, Load
 from ingero.capture.trap_cost import TrapCosts
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -39,23 +39,23 @@ _SCAN_WITH_EVENTS_NS = 5_000_000_000  # the kernel tells of each mapping: the sc
 class Wanted:
     """Who is to be traced: these processes with their children, or everybody, or everybody of one real user id.
 
-    is_target: an answer of the caller's own for each process; nobody is admitted in the kernel then.
+    is_traced: an answer of the caller's own for each process; nobody is admitted in the kernel then.
     """
 
     pids: Sequence[int] = ()
     uid: int | None = None
-    is_target: Callable[[int], bool] | None = None
+    is_traced: Callable[[int], bool] | None = None
 
     @property
     def admission(self) -> Admission:
         """Whom the kernel makes a target at the first traced call."""
-        if self.pids or self.is_target is not None:
+        if self.pids or self.is_traced is not None:
             return Admission.NOBODY
         return Admission.ANYBODY if self.uid is None else Admission.USER
 
     def has(self, pid: int) -> bool:
         """Whether a process that uses a traced library is to be traced, where no pids were given."""
-        if pid == os.getpid() or (self.is_target is not None and not self.is_target(pid)):
+        if pid == os.getpid() or (self.is_traced is not None and not self.is_traced(pid)):
             return False
         return self.uid is None or real_uid(pid) == self.uid
 
@@ -116,7 +116,7 @@ def _user_name(uid: int) -> str:
 class Pickup:
     """The targets of one recording.
 
-    drain: hands over the records that wait, so that those of processes arrive here.
+    sync: hands over the records that wait, so that those of processes arrive here.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Pickup:
         """How many CUDA processes of whom are not traced because they are not this user's; "" for none."""
         return left_out_text(self._left_out)
 
-    def begin(self, drain: Callable[[], None]) -> None:
+    def begin(self, sync: Callable[[], None]) -> None:
         """Probes the libraries in use, admits and enrolls who uses them, and begins to watch for others."""
         self._watch()
         scan = self._scan()
@@ -148,7 +148,7 @@ class Pickup:
         if self.is_open:
             self._kernel.set_admission(self._wanted.admission, self._wanted.uid or 0)
         if self._wanted.pids:
-            self._enroll_families(drain)
+            self._enroll_families(sync)
         else:
             self._enroll_users(scan.pids)
         self._search.start()
@@ -209,7 +209,7 @@ class Pickup:
 
     def _note_left_out(self, pids: Iterable[int]) -> None:
         """Says once for each user that processes are left out."""
-        if self._wanted.uid is None or self._wanted.pids or self._wanted.is_target is not None:
+        if self._wanted.uid is None or self._wanted.pids or self._wanted.is_traced is not None:
             return
         owners = (real_uid(pid) for pid in pids if pid != os.getpid())
         users = Counter(uid for uid in owners if uid is not None and uid != self._wanted.uid)
@@ -261,7 +261,7 @@ class Pickup:
             if self._targets.of_pid(pid) is None and self._wanted.has(pid):
                 self._add(pid)
 
-    def _enroll_families(self, drain: Callable[[], None]) -> None:
+    def _enroll_families(self, sync: Callable[[], None]) -> None:
         """The processes asked for by pid and all their descendants; the kernel follows what these fork from then on.
 
         Until nothing new is found: a child may be forked between the look at /proc and its parent's enrollment.
@@ -269,7 +269,7 @@ class Pickup:
         wanted: Sequence[int] = self._wanted.pids
         while [pid for pid in wanted if self._targets.of_pid(pid) is None and self._add(pid)]:
             wanted = descendants(self._wanted.pids, parents())
-            drain()  # makes known what the kernel has already followed
+            sync()  # makes known what the kernel has already followed
 
     def _add(self, pid: int) -> bool:
         """Whether it is traced now; one that has ended is not, and is asked for no more."""
@@ -321,12 +321,12 @@ class Pickup:
             if target:
                 self._reports.target_changed(target, change, time_ns, parent)
 
-    def end(self, drain: Callable[[], None]) -> None:
+    def end(self, sync: Callable[[], None]) -> None:
         """No more targets: nobody is admitted, and what those that are there do counts no more."""
         self._search.close()
         if self.is_open:
             self._kernel.set_admission(Admission.NOBODY)
-        drain()
+        sync()
         for target in self._targets:
             self._kernel.release(target.pid, target.slot)
 

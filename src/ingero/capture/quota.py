@@ -1,4 +1,4 @@
-"""Which culprits of a second hold where a CPU quota throttled the victim.
+"""Which culprits of a second hold where a CPU quota throttled the affected process.
 
 A kernel that throttles whole groups (before 6.18) leaves throttled threads on the run queue, so who runs meanwhile is
 charged for a wait that no departure of theirs would have shortened: 50 to 150 times the true one. Nothing tells the two
@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from ingero.capture.culprits import Charge
-from ingero.store.vocabulary import CLOCKS
+from ingero.store.vocabulary import STATES
 
 UNKNOWN_PID = -1
 UNKNOWN_NAME = "unknown (CPU quota)"
-_RUNQ, _THROTTLED, _YIELDED = (CLOCKS.index(name) for name in ("runq", "throttled", "yielded"))
+_RUNQ, _THROTTLED, _YIELDED = (STATES.index(name) for name in ("runq", "throttled", "yielded"))
 
 
 class QuotaSeconds:

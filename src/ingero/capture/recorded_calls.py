@@ -15,7 +15,7 @@ from ingero.capture.stack_frames import MergedStack
 from ingero.events import WAKER_KINDS
 from ingero.foreign_text import decoded
 from ingero.ops import BY_ID
-from ingero.store.vocabulary import CLOCKS
+from ingero.store.vocabulary import STATES
 
 STACK_PATIENCE_NS = 1_000_000_000
 _THREAD_WAKERS = 2  # wakers up to this number are threads and have a tid
@@ -35,7 +35,7 @@ class RecordedCall:
     tid: int
     comm: str
     duration_ns: int
-    clocks_ns: dict[str, int]
+    states_ns: dict[str, int]
     culprit_pid: int
     culprit_name: str
     culprit_ns: int
@@ -117,7 +117,7 @@ class RecordedCalls:
             tid=int(record["tid"]),
             comm=decoded(record["comm"]),
             duration_ns=int(record["duration_ns"]),
-            clocks_ns={clock: int(ns) for clock, ns in zip(CLOCKS, record["clock_ns"], strict=True) if ns},
+            states_ns={clock: int(ns) for clock, ns in zip(STATES, record["state_ns"], strict=True) if ns},
             culprit_pid=culprit_pid,
             culprit_name=name_of_pid(culprit_pid) if culprit_pid else "",
             culprit_ns=int(record["culprit_ns"]),

@@ -19,7 +19,6 @@ from ingero.capture.clocks import PAIR_PERIOD_NS, WallClock, read_pair
 from ingero.capture.communicators import CommunicatorRows
 from ingero.capture.drainer import Drainer
 from ingero.capture.foreign import Foreign
-from ingero.capture.governor import Governor
 from ingero.capture.gpu_samples import GpuSamples, Listed
 from ingero.capture.gpus import GpuRows, UnseenCalls
 from ingero.capture.halts import Halts
@@ -30,6 +29,7 @@ from ingero.capture.kernel_names import KernelNames
 from ingero.capture.libraries import LibraryProbes, ProbeResult
 from ingero.capture.mark_rows import MarkRows
 from ingero.capture.numa import write_numa_nodes
+from ingero.capture.overhead_limiter import OverheadLimiter
 from ingero.capture.own_processes import OwnProcesses
 from ingero.capture.period import period_until
 from ingero.capture.pickup import Change, Pickup, Wanted
@@ -72,7 +72,7 @@ _CROWDED_TICK_NS = 50_000_000  # long enough for the last switch of a thread tha
 class RecorderOptions:
     """pids: the processes to trace with their children; empty: every process that uses a traced library.
 
-    uid: of these only those of this real user id; None: everybody's. is_target: see Wanted.
+    uid: of these only those of this real user id; None: everybody's. is_traced: see Wanted.
     launches_at_driver_only, libraries, given_files: see LibraryProbes.
     deadband_percent, heartbeat_s: see SnapshotRows.
     max_overhead_ratio: of the busiest traced thread's time; max_cpu_ratio: of one core; 0: no limit.
@@ -92,7 +92,7 @@ class RecorderOptions:
     max_cpu_ratio: float = 0
     shown_calls: int = 0
     rehearsal: Rehearsal = NO_REHEARSAL
-    is_target: Callable[[int], bool] | None = None
+    is_traced: Callable[[int], bool] | None = None
 
 
 class Recorder:
@@ -110,7 +110,7 @@ class Recorder:
         self._add_clock_pair()
         boot_unix_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         self.targets = Targets(kernel, boot_unix_ns, sink.process_id)
-        wanted = Wanted(pids=options.pids, uid=options.uid, is_target=options.is_target)
+        wanted = Wanted(pids=options.pids, uid=options.uid, is_traced=options.is_traced)
         self._foreign = self._resources.enter_context(Foreign(nursery))
         self.libraries = LibraryProbes(
             kernel,
@@ -185,7 +185,7 @@ class Recorder:
         consumers = {
             "lifecycle": self._on_lifecycle,
             "calls": self._on_calls,
-            "epochs": self._on_epochs,
+            "sync_intervals": self._on_sync_intervals,
             "steps": self._steps.steps,
             "sequence": self._steps.calls,
             "marks": marks.add,
@@ -206,7 +206,7 @@ class Recorder:
         self._salvage, self._watchdog = Salvage(), self._resources.enter_context(Watchdog())
         self._drainer = self._resources.enter_context(Drainer(kernel, consumers, self._salvage))
         self.seconds.backlog = self._drainer.backlog
-        self.governor = Governor(
+        self.overhead_limiter = OverheadLimiter(
             kernel,
             sink,
             self.seconds,
@@ -221,7 +221,7 @@ class Recorder:
         self._idle_ticks = self._unreadable = self._records = 0
         self._read_ns = time.monotonic_ns()  # when sums were last read
         self._intervals = IntervalSums()  # of a second, which may last long where the machine is: no rows are kept
-        self._sink_losses: dict[tuple[str, str], int] = {}
+        self._sink_drops: dict[tuple[str, str], int] = {}
 
     def start(self) -> None:
         """Attaches clocks and host events, finds targets, probes their libraries."""
@@ -230,7 +230,7 @@ class Recorder:
         self._kernel.start_clocks()
         with self._drainer.working_meanwhile(self._kernel.start):  # the host events take longest to load
             self.probe_ns = calibrate(self._kernel, self._drainer.rings["calls"], self.seconds.forget)
-            self.governor.start()
+            self.overhead_limiter.start()
             self.pickup.begin(self._drainer.drain)
             self._drainer.empty_buffers()
         if not any(self.targets):
@@ -255,7 +255,7 @@ class Recorder:
             self._watch_host()
             self._samples.write_parked()
             now_ns = time.monotonic_ns()
-            if now_ns - last_ns >= self._tick_ns(is_hurried()) or self.governor.ends_second():
+            if now_ns - last_ns >= self._tick_ns(is_hurried()) or self.overhead_limiter.ends_second():
                 on_second(self._tick())
                 last_ns = now_ns
         self._watchdog.rest()
@@ -271,7 +271,7 @@ class Recorder:
         if time.monotonic_ns() - self.clock.last_pair_mono_ns >= PAIR_PERIOD_NS:
             self._add_clock_pair()
         second = self._read_second()
-        self.governor.act()
+        self.overhead_limiter.act()
         self._salvage.part("control groups", self._cgroups.tick)
         system, agent = self._snapshots.write(second.period, self._cgroups.cpu_stats)
         self._rest()
@@ -308,7 +308,7 @@ class Recorder:
 
     def _read_second(self) -> Second:
         # Whoever reads a second's sums takes its records for complete: a thread without an interval would seem to have
-        # run, and an epoch that comes after them is not looked at while tracing goes on.
+        # run, and a sync interval that comes after them is not looked at while tracing goes on.
         self._drainer.empty_buffers()
         self._drainer.drain_backlog()
         now_ns = time.monotonic_ns()
@@ -319,7 +319,7 @@ class Recorder:
         self._salvage.part("processes", lambda: self._processes.look_again(list(self.targets), self.clock.now_ns()))
         second = self.seconds.read(period)
         self._salvage.part("steps", lambda: self._steps.second(second.cells))
-        self._count_own_losses(second)
+        self._count_own_drops(second)
         threads = self.seconds.threads
         self._salvage.part(
             "scheduling", lambda: self._scheduling.write(second.time_ns, self.targets, threads, second.charges)
@@ -329,7 +329,7 @@ class Recorder:
         records, self._records = self._records, 0
         intervals, self._intervals = self._intervals, IntervalSums()
         host = [*second.host, *lifecycle_sums(self._rows.take_lifecycle())]
-        own = self.governor.observe(second)
+        own = self.overhead_limiter.observe(second)
         return replace(
             second,
             records=records,
@@ -338,34 +338,34 @@ class Recorder:
             host=host,
             overhead_ratio=own.overhead.ratio,
             agent_cpu_ratio=own.agent_cpu_ratio,
-            rung=own.rung,
+            level=own.level,
             not_traced=own.not_traced,
         )
 
-    def _count_own_losses(self, second: Second) -> None:
+    def _count_own_drops(self, second: Second) -> None:
         """Rows that the writer could not take, processes that found no slot, libraries that cannot be read."""
-        losses = self._sink.losses()
+        drops = self._sink.drops()
         growth = {
-            f"rows_lost_{table}_{reason}".replace(" ", "_"): count - self._sink_losses.get((table, reason), 0)
-            for (table, reason), count in losses.items()
+            f"rows_lost_{table}_{reason}".replace(" ", "_"): count - self._sink_drops.get((table, reason), 0)
+            for (table, reason), count in drops.items()
         }
-        self._sink_losses = losses
+        self._sink_drops = drops
         for name, count in growth.items():
-            if count:  # not handed to the sink, which stores its own losses with the rows that it could take
-                second.losses[name] = count
-                self.seconds.losses_total[name] += count
-        own = self.stacks.worker.losses() | self._kernel_names.worker.losses()
-        own |= self._halts.worker.losses()
-        own |= self._salvage.losses() | self._watchdog.losses() | self._foreign.losses()
+            if count:  # not handed to the sink, which stores its own dropped data with the rows that it could take
+                second.drops[name] = count
+                self.seconds.drops_total[name] += count
+        own = self.stacks.worker.drops() | self._kernel_names.worker.drops()
+        own |= self._halts.worker.drops()
+        own |= self._salvage.drops() | self._watchdog.drops() | self._foreign.drops()
         own["gpu_samples_missed"] = self._gpu_samples.write()
         own["process_slots_full"] = self.targets.newly_refused()
         own["library_unreadable"] = len(self.pickup.unreadable) - self._unreadable
         self._unreadable = len(self.pickup.unreadable)
         grown = {name: count for name, count in own.items() if count}
         if grown:
-            self.seconds.count_losses(grown, second.period)
+            self.seconds.count_drops(grown, second.period)
             for name, count in grown.items():
-                second.losses[name] = second.losses.get(name, 0) + count
+                second.drops[name] = second.drops.get(name, 0) + count
 
     def _note_members(self, members: Mapping[int, Sequence[Membership]]) -> None:
         """Where targets are in their communicators."""
@@ -447,10 +447,10 @@ class Recorder:
         self._rows.calls(batch, numbers, stack_hashes)
         self._records += len(batch)
 
-    def _on_epochs(self, batch: np.ndarray[Any, Any]) -> None:
-        begun = batch[batch["begin_ns"] != 0]  # the first drain of a lane has no beginning
+    def _on_sync_intervals(self, batch: np.ndarray[Any, Any]) -> None:
+        begun = batch[batch["begin_ns"] != 0]  # the first drain of a stream has no beginning
         if len(begun):
-            self._intervals = self._intervals.plus_intervals(self._rows.epochs(begun))
+            self._intervals = self._intervals.plus_intervals(self._rows.sync_intervals(begun))
 
     def _on_step_rows(self, rows: tables.Rows) -> None:
         self._intervals = self._intervals.plus_steps(rows, self._sink.intern(How.BOTH.value))

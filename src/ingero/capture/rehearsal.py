@@ -10,18 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 
-from ingero.capture.rungs import Rung, Rungs
+from ingero.capture.levels import Level, Levels
 from ingero.capture.trap_cost import TrapCosts
 from ingero.errors import IngeroError
 
 TRAP_COST, GIVE_UP = "INGERO_TEST_TRAP_COST_NS", "INGERO_TEST_GIVE_UP"
 _MOST_NS = 1_000_000  # a millisecond a call: no machine is as slow, so it is a slip
-_RUNGS: Mapping[str, Rung] = MappingProxyType(
+_LEVELS: Mapping[str, Level] = MappingProxyType(
     {
-        "launches": Rung.LAUNCHES_OFF,
-        "copies": Rung.COPIES_OFF,
-        "events": Rung.EVENTS_OFF,
-        "memory": Rung.MEMORY_OFF,
+        "launches": Level.LAUNCHES_OFF,
+        "copies": Level.COPIES_OFF,
+        "events": Level.EVENTS_OFF,
+        "memory": Level.MEMORY_OFF,
     }
 )
 
@@ -32,10 +32,10 @@ class RehearsalError(IngeroError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """trap_cost_ns: of a probed call; None: as measured. given_up: rungs that stay in force from the start."""
+    """trap_cost_ns: of a probed call; None: as measured. given_up: levels that stay in force from the start."""
 
     trap_cost_ns: float | None = None
-    given_up: Rungs = frozenset()
+    given_up: Levels = frozenset()
 
     def costs(self, measured: TrapCosts) -> TrapCosts:
         """What the limiter is to reckon with."""
@@ -57,7 +57,7 @@ def rehearsal_of(environment: Mapping[str, str]) -> Rehearsal:
     cost, names = environment.get(TRAP_COST, ""), environment.get(GIVE_UP, "")
     return Rehearsal(
         trap_cost_ns=_cost_ns(cost) if cost else None,
-        given_up=frozenset(_rung(name) for name in names.split(",")) if names else frozenset(),
+        given_up=frozenset(_level(name) for name in names.split(",")) if names else frozenset(),
     )
 
 
@@ -70,7 +70,7 @@ def _cost_ns(text: str) -> float:
     return float(text)
 
 
-def _rung(name: str) -> Rung:
-    if name not in _RUNGS:
-        raise RehearsalError(f"{GIVE_UP}: {name[:40]!r} is none of {', '.join(_RUNGS)}", hint=f"{GIVE_UP}=launches")
-    return _RUNGS[name]
+def _level(name: str) -> Level:
+    if name not in _LEVELS:
+        raise RehearsalError(f"{GIVE_UP}: {name[:40]!r} is none of {', '.join(_LEVELS)}", hint=f"{GIVE_UP}=launches")
+    return _LEVELS[name]

@@ -13,13 +13,13 @@ import numpy.typing as npt
 from ingero.capture.clocks import WallClock
 from ingero.capture.peer_addresses import PeerAddresses
 from ingero.capture.targets import Target, Targets
-from ingero.decode.epochs import Lane, Readiness, class_key, op_ids, unseen_class_key
+from ingero.decode.sync_intervals import Lane, Readiness, op_ids, step_type, unseen_class_key
 from ingero.events import HostKind, LifecycleKind
 from ingero.foreign_text import decoded
 from ingero.ops import BY_ID, OPS, HostOp, IoOp, Kind, NetOp, Source, TcpOp
 from ingero.store import tables
 from ingero.store.tables import Row, Rows, Table
-from ingero.store.vocabulary import CLOCKS, EpochFlag
+from ingero.store.vocabulary import STATES, SyncIntervalFlag
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -27,7 +27,7 @@ CODE_OF_OP = np.zeros(256, np.int64)
 SOURCE_OF_OP = np.zeros(256, np.int64)
 MAY_WAIT = np.zeros(256, np.int64)  # for the GPU: the calls whose blocked time is counted (bpf/steps.h)
 for _op in OPS:
-    MAY_WAIT[_op.id] = bool(_op.kind & (Kind.DRAIN | Kind.COPY | Kind.LAUNCH | Kind.ALLOC | Kind.FREE))
+    MAY_WAIT[_op.id] = bool(_op.kind & (Kind.SYNC | Kind.COPY | Kind.LAUNCH | Kind.ALLOC | Kind.FREE))
     CODE_OF_OP[_op.id], SOURCE_OF_OP[_op.id] = _op.code, _op.source
 
 # kind of a host event -> published (source, op)
@@ -72,7 +72,7 @@ class Sink(Protocol):
     def process_id(self, pid: int, start_ns: int) -> int:
         """The number of a process, the same each time."""
 
-    def losses(self) -> dict[tuple[str, str], int]:
+    def drops(self) -> dict[tuple[str, str], int]:
         """Rows not taken so far, by (table, reason)."""
 
     def append(self, table: Table, rows: Sequence[Row]) -> int:
@@ -90,8 +90,8 @@ class RowMaker:
 
     name_of_pid, name_of_thread: names by pid and tid, "" where unknown.
     cgroup_keys: the kernel's cgroup ids as the database has them. default_device: of calls without a known one.
-    is_changed: in which of the stretches (monotonic begins and ends) something else was traced than before or after, or
-    too little. owners: pids of culprits, the agent's for its own processes.
+    is_changed: in which of the time ranges (monotonic begins and ends) something else was traced than before or after,
+    or too little. owners: pids of culprits, the agent's for its own processes.
     """
 
     def __init__(
@@ -113,12 +113,14 @@ class RowMaker:
         self._is_changed = is_changed
         self._lifecycle: Counter[HostOp] = Counter()
         self._peers = PeerAddresses(sink.intern)
-        self._lanes: dict[int, tuple[int, int, Lane]] = {}  # by place: the process and stream that have it, the lane
+        self._gpu_streams: dict[
+            int, tuple[int, int, Lane]
+        ] = {}  # by place: the process and stream that have it, the stream
 
     def calls(self, batch: Array, numbers: list[int], stack_hashes: Sequence[int]) -> None:
         """Recorded calls (`struct call_record`), the numbers of their processes, the hashes of their stacks."""
         count = len(batch)
-        slots, clocks = batch["process_slot"], batch["clock_ns"]
+        slots, clocks = batch["process_slot"], batch["state_ns"]
         libraries = self._caller_libraries(slots, batch["caller"])
         waker_names = self._names(np.where(batch["waker_kind"] <= 2, batch["waker_tid"], 0), self._name_of_thread)
         rows = tables.EVENTS.rows(
@@ -155,7 +157,7 @@ class RowMaker:
             woken_ns=self._optional_times(batch["waker_ns"]),
             flags=batch["flags"],
             stack_hash=stack_hashes,
-            **{f"{name}_ns": clocks[:, index] for index, name in enumerate(CLOCKS)},
+            **{f"{name}_ns": clocks[:, index] for index, name in enumerate(STATES)},
         )
         self._sink.append(tables.EVENTS, rows)
 
@@ -248,29 +250,29 @@ class RowMaker:
         taken, self._lifecycle = self._lifecycle, Counter()
         return taken
 
-    def epochs(self, batch: Array) -> Rows:
-        """Drains (`struct epoch_record`), at least one and each with a beginning, judged lane by lane; their rows."""
+    def sync_intervals(self, batch: Array) -> Rows:
+        """Syncs (`struct sync_interval_record`), at least one and each with a beginning, judged stream by stream; their rows."""
         places = batch["process_slot"].astype(np.int64) << 16 | batch["stream_slot"]
-        by_lane = np.argsort(places, kind="stable")
-        batch, places = batch[by_lane], places[by_lane]
-        rows = self._epoch_rows(*self._judged(batch, places))
-        self._sink.append(tables.EPOCHS, rows)
+        by_gpu_stream = np.argsort(places, kind="stable")
+        batch, places = batch[by_gpu_stream], places[by_gpu_stream]
+        rows = self._sync_interval_rows(*self._judged(batch, places))
+        self._sink.append(tables.SYNC_INTERVALS, rows)
         return rows
 
     def forget(self, slot: int) -> None:
         """Forgets the lanes of an ended process: a later one in its slot begins anew."""
-        for place in [place for place in self._lanes if place >> 16 == slot]:
-            del self._lanes[place]
+        for place in [place for place in self._gpu_streams if place >> 16 == slot]:
+            del self._gpu_streams[place]
 
-    def _lane(self, place: int, pid: int, stream: int) -> Lane:
-        """The lane in a place of the kernel's table, a new one where the place has changed hands."""
-        owner = self._lanes.get(place)
+    def _gpu_stream(self, place: int, pid: int, stream: int) -> Lane:
+        """The stream in a place of the kernel's table, a new one where the place has changed hands."""
+        owner = self._gpu_streams.get(place)
         if owner is None or owner[:2] != (pid, stream):
-            owner = self._lanes[place] = (pid, stream, Lane())
+            owner = self._gpu_streams[place] = (pid, stream, Lane())
         return owner[2]
 
     def _judged(self, batch: Array, places: Array) -> tuple[Array, Readiness]:
-        """The epochs without what copies took, and when the device was ready in each.
+        """The sync intervals without what copies took, and when the GPU was ready in each.
 
         Those of a place, which may change hands, stand together.
         """
@@ -279,49 +281,51 @@ class RowMaker:
         parted, found = [], []
         for begin, end in zip(begins, [*begins[1:], len(batch)], strict=True):
             mine = batch[begin:end]
-            lane = self._lane(int(places[begin]), int(mine["pid"][0]), int(mine["stream"][0]))
-            parted.append(lane.parted(mine))
-            found.append(lane.judge(parted[-1]))
+            gpu_stream = self._gpu_stream(int(places[begin]), int(mine["pid"][0]), int(mine["stream"][0]))
+            parted.append(gpu_stream.parted(mine))
+            found.append(gpu_stream.judge(parted[-1]))
         return np.concatenate(parted), Readiness.joined(found)
 
-    def _epoch_rows(self, batch: Array, judged: Readiness) -> Rows:
-        a, f, s, b = (batch[name].astype(np.int64) for name in ("begin_ns", "first_ns", "drain_ns", "return_ns"))
+    def _sync_interval_rows(self, batch: Array, judged: Readiness) -> Rows:
+        a, f, s, b = (batch[name].astype(np.int64) for name in ("begin_ns", "first_ns", "sync_ns", "return_ns"))
         r = judged.ready
         flags = batch["flags"].astype(np.int64)
-        flags |= judged.is_no_wait * int(EpochFlag.NO_WAIT) | judged.is_estimated * int(EpochFlag.ESTIMATED)
-        flags |= self._is_changed(a, b) * int(EpochFlag.COVERAGE_CHANGED)
-        flags |= batch["are_enqueues_unseen"].astype(np.int64) * int(EpochFlag.ENQUEUES_UNSEEN)
+        flags |= judged.is_no_wait * int(SyncIntervalFlag.NO_WAIT) | judged.is_estimated * int(
+            SyncIntervalFlag.ESTIMATED
+        )
+        flags |= self._is_changed(a, b) * int(SyncIntervalFlag.COVERAGE_CHANGED)
+        flags |= batch["are_enqueues_unseen"].astype(np.int64) * int(SyncIntervalFlag.ENQUEUES_UNSEEN)
         # Only the return is converted: the parts are whole to the nanosecond whatever the wall clock does meanwhile.
         to_unix = self._clock.unix_ns(b) - b
         op_sets = [self._op_names(words.tobytes()) for words in batch["op_set"]]
-        return tables.EPOCHS.rows(
+        return tables.SYNC_INTERVALS.rows(
             len(batch),
             session=self._sink.session,
             process=self.process_numbers(batch["process_slot"]),
             pid=batch["pid"],
             device=self.devices(batch["device"]),
             stream=batch["stream"],
-            a_ns=a + to_unix,
-            f_ns=f + to_unix,
-            s_ns=s + to_unix,
-            r_ns=r + to_unix,
-            r_low_ns=judged.low + to_unix,
-            r_high_ns=judged.high + to_unix,
-            b_ns=b + to_unix,
-            e_ns=f - a,
-            x_ns=r - f,
-            p_ns=b - r,
+            prev_sync_end_ns=a + to_unix,
+            first_launch_ns=f + to_unix,
+            sync_start_ns=s + to_unix,
+            gpu_done_ns=r + to_unix,
+            gpu_done_low_ns=judged.low + to_unix,
+            gpu_done_high_ns=judged.high + to_unix,
+            sync_end_ns=b + to_unix,
+            idle_ns=f - a,
+            busy_ns=r - f,
+            return_delay_ns=b - r,
             launches=batch["launches"],
             bytes=batch["size_bytes"],
             op_set=[self._sink.intern(text) for text in op_sets],
-            class_key=[self._sink.intern(text) for text in _class_keys(batch, op_sets)],
+            step_type=[self._sink.intern(text) for text in _class_keys(batch, op_sets)],
             source=SOURCE_OF_OP[batch["op"]],
             op=CODE_OF_OP[batch["op"]],
             caller=batch["caller"],
             graph=batch["graph"],
-            a_tid=batch["begin_tid"],
-            f_tid=batch["first_tid"],
-            b_tid=batch["drain_tid"],
+            prev_sync_tid=batch["begin_tid"],
+            first_launch_tid=batch["first_tid"],
+            sync_tid=batch["sync_tid"],
             flags=flags,
             checkpoint_step=batch["step"],
             checkpoints=self._checkpoints(batch["checkpoint_ns"]),
@@ -339,7 +343,7 @@ class RowMaker:
         return ",".join(BY_ID[op].name for op in op_ids(np.frombuffer(words, np.uint64)) if op in BY_ID)
 
     def devices(self, devices: Array) -> Array:
-        """The device of each record; the usual one where none is known."""
+        """The GPU of each record; the usual one where none is known."""
         return np.where(devices < 0, self._default_device, devices)
 
     def process_numbers(self, slots: Array) -> list[int]:
@@ -389,7 +393,7 @@ def _class_keys(batch: Array, op_sets: Sequence[str]) -> list[str]:
     names = ("are_enqueues_unseen", "op", "launches", "size_bytes", "graph")
     rows = zip(op_sets, *(batch[name].tolist() for name in names), strict=True)
     return [
-        unseen_class_key(op_set, BY_ID[op].name if op in BY_ID else "") if is_unseen else class_key(op_set, *counts)
+        unseen_class_key(op_set, BY_ID[op].name if op in BY_ID else "") if is_unseen else step_type(op_set, *counts)
         for op_set, is_unseen, op, *counts in rows
     ]
 
@@ -410,13 +414,16 @@ def _queue_ns(batch: Array) -> list[int | None]:
 def _parts(batch: Array) -> dict[str, list[int | None]]:
     """The clocks of the three parts; None where another thread took over, so that no clock covers the part."""
     flags = batch["flags"]
-    other_e, other_x = (flags & EpochFlag.E_OTHER_THREAD) != 0, (flags & EpochFlag.X_OTHER_THREAD) != 0
+    other_e, other_x = (
+        (flags & SyncIntervalFlag.IDLE_OTHER_THREAD) != 0,
+        (flags & SyncIntervalFlag.LAUNCH_OTHER_THREAD) != 0,
+    )
     columns: dict[str, list[int | None]] = {}
     never = np.zeros(len(batch), bool)
-    for part, unknown in (("empty", other_e), ("enqueue", other_x), ("drain", never)):
+    for part, unknown in (("idle", other_e), ("launch", other_x), ("sync", never)):
         unknown_at = np.flatnonzero(unknown).tolist()
-        by_clock: list[list[int | None]] = batch[f"{part}_clock_ns"].astype(np.int64).T.tolist()
-        for clock, values in zip(CLOCKS, by_clock, strict=True):
+        by_clock: list[list[int | None]] = batch[f"{part}_state_ns"].astype(np.int64).T.tolist()
+        for clock, values in zip(STATES, by_clock, strict=True):
             for at in unknown_at:
                 values[at] = None
             columns[f"{part}_{clock}_ns"] = values

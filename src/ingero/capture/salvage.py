@@ -20,7 +20,7 @@ _MOST_TRIALS = 256  # of one batch, which holds 8,192 records: a dozen for each 
 
 
 class Salvage:
-    """The losses of one recording by counter, until they are taken."""
+    """The dropped data of one recording by counter, until they are taken."""
 
     def __init__(self) -> None:
         self._lost: Counter[str] = Counter()
@@ -51,7 +51,7 @@ class Salvage:
         except Exception as error:
             self._give_up(PARTS, name, error, 1)
 
-    def losses(self) -> dict[str, int]:
+    def drops(self) -> dict[str, int]:
         """What was given up since the last time, by counter."""
         lost, self._lost = self._lost, Counter()
         return dict(lost)

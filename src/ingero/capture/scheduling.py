@@ -79,7 +79,7 @@ class SchedulingRows:
         self._looked_ns = time_ns
         callers = self._callers(threads)
         living = [target for target in targets if target.exit_ns is None]
-        wanted = dict(self._wanted(living, callers, _takers(charges)))
+        wanted = dict(self._wanted(living, callers, _cpu_users(charges)))
         self._read_groups({pid for pid, _ in wanted})
         rows: list[Row] = []
         for (pid, tid), process in wanted.items():
@@ -88,10 +88,10 @@ class SchedulingRows:
         self._known = {key: known for key, known in self._known.items() if key in wanted or _exists(*key)}
 
     def _wanted(
-        self, targets: Iterable[Target], callers: list[tuple[int, int]], takers: list[int]
+        self, targets: Iterable[Target], callers: list[tuple[int, int]], cpu_users: list[int]
     ) -> Iterator[tuple[tuple[int, int], int]]:
         """(pid, tid) -> number of the process, 0 for culprits that are no target."""
-        yield from (((pid, pid), 0) for pid in takers)
+        yield from (((pid, pid), 0) for pid in cpu_users)
         numbers = {target.pid: target.number for target in targets}
         yield from (((pid, pid), number) for pid, number in numbers.items())
         yield from (((pid, tid), numbers[pid]) for pid, tid in callers if pid in numbers)
@@ -161,7 +161,7 @@ class SchedulingRows:
         )
 
 
-def _takers(charges: Iterable[Charge]) -> list[int]:
+def _cpu_users(charges: Iterable[Charge]) -> list[int]:
     taken: dict[int, int] = defaultdict(int)
     for charge in charges:
         if charge.culprit_pid > 0:

@@ -16,11 +16,11 @@ from ingero.capture.cells import COPY_SUMS, CellGrowth, CellReader
 from ingero.capture.clocks import WallClock
 from ingero.capture.copies import copy_rows
 from ingero.capture.culprits import Charge, CulpritReader
+from ingero.capture.drops import MEANINGS, DropReader
 from ingero.capture.host_sums import HostSum, HostSumReader
 from ingero.capture.identity import CgroupRows
 from ingero.capture.interval_sums import IntervalSums
 from ingero.capture.launches import Launches, LaunchReader
-from ingero.capture.losses import MEANINGS, LossReader
 from ingero.capture.major_faults import MajorFaults
 from ingero.capture.memory_rows import MemoryRows
 from ingero.capture.open_calls import AwakeSince, OpenSince
@@ -39,7 +39,7 @@ from ingero.foreign_text import decoded
 from ingero.ops import BY_ID, Source
 from ingero.store import tables
 from ingero.store.tables import Row
-from ingero.store.vocabulary import CLOCKS, CulpritKind
+from ingero.store.vocabulary import STATES, CulpritKind
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -52,7 +52,7 @@ IN_FLIGHT_NS = 1_000_000_000  # a call open for longer is shown while it is open
 class Second:
     """What happened in one second.
 
-    clocks_ns: summed over the targets' threads, in the order of CLOCKS; their switches and preemptions likewise.
+    states_ns: summed over the targets' threads, in the order of STATES; their switches and preemptions likewise.
     system, agent: None in the last second of a recording.
     """
 
@@ -60,9 +60,9 @@ class Second:
     targets: int
     threads: int
     cells: list[CellGrowth]
-    clocks_ns: Array
+    states_ns: Array
     charges: list[Charge]
-    losses: dict[str, int]
+    drops: dict[str, int]
     in_flight: int
     switches: int = 0
     preemptions: int = 0
@@ -75,7 +75,7 @@ class Second:
     gpus: tuple[tuple[Gpu, GpuSample], ...] = ()
     overhead_ratio: float = 0.0  # of the wall time of the busiest traced thread
     agent_cpu_ratio: float = 0.0  # of a core
-    rung: int = 0  # 0: everything is traced
+    level: int = 0  # 0: everything is traced
     not_traced: tuple[str, ...] = ()
 
     @property
@@ -114,7 +114,7 @@ class SecondReader:
             maps["kernels"], maps["kernel_handles"], layouts.dtype("kernel_cell"), layouts.dtype("kernel_handle")
         )
         self.memory = MemoryRows(kernel, sink, targets)
-        self._losses = LossReader(maps["losses"], layouts)
+        self._drops = DropReader(maps["drops"], layouts)
         self.culprits = CulpritReader(maps["culprits"], layouts, own)
         self._dump = layouts.dtype("thread_dump")
         self.threads: Array = np.zeros(0, self._dump)  # as last read
@@ -129,7 +129,7 @@ class SecondReader:
         self._quota = QuotaSeconds(throttles_tasks=throttles_tasks())
         self._threads_seen: dict[tuple[int, int], str] = {}
         self.thread_names: dict[int, str] = {}
-        self.losses_total: dict[str, int] = defaultdict(int)
+        self.drops_total: dict[str, int] = defaultdict(int)
         # whoever names kernels: gets (target, function, generation) of those launched, and since when (unix ns)
         self.on_launched: Callable[[list[tuple[Target, int, int]], int], None] = lambda _launched, _since_ns: None
         # of a thread's open call; given the process number and its `struct thread_dump`
@@ -154,33 +154,33 @@ class SecondReader:
         growth = self._write_clocks(threads, ended, faults, period)
         self._write_threads(threads, now_ns)
         charges = self._quota.settle(
-            self.culprits.read(), {slot: grown[: len(CLOCKS)] for slot, grown in growth.items()}
+            self.culprits.read(), {slot: grown[: len(STATES)] for slot, grown in growth.items()}
         )
         self._write_charges(charges, period)
-        losses = self._losses.read()
+        drops = self._drops.read()
         if self._quota.unknown_ns:
-            losses["culprit_unknown_ns"] = losses.get("culprit_unknown_ns", 0) + self._quota.unknown_ns
-        clocks = sum(growth.values(), start=np.zeros(len(CLOCKS) + 2, np.int64))
+            drops["culprit_unknown_ns"] = drops.get("culprit_unknown_ns", 0) + self._quota.unknown_ns
+        clocks = sum(growth.values(), start=np.zeros(len(STATES) + 2, np.int64))
         second = Second(
             period=period,
             targets=len(self._targets),
             threads=len(threads),
             cells=cells,
-            clocks_ns=clocks[: len(CLOCKS)],
+            states_ns=clocks[: len(STATES)],
             switches=int(clocks[-2]),
             preemptions=int(clocks[-1]),
             host=self._host.read(sum(faults.values())),
             charges=charges,
-            losses=self.count_losses(losses, period),
+            drops=self.count_drops(drops, period),
             in_flight=self._write_in_flight(threads, now_ns),
         )
         for slot in self._targets.recycle(set(threads["process_slot"].tolist()), self.backlog):
             self.forget(slot)
         return second
 
-    def count_losses(self, growth: dict[str, int], period: Period) -> dict[str, int]:
-        """Stores and sums losses by counter name; returns them."""
-        rows = tables.LOSSES.rows(
+    def count_drops(self, growth: dict[str, int], period: Period) -> dict[str, int]:
+        """Stores and sums dropped data by counter name; returns them."""
+        rows = tables.DROPS.rows(
             len(growth),
             session=self._sink.session,
             **period.columns(),
@@ -188,9 +188,9 @@ class SecondReader:
             reason=[MEANINGS.get(name, "") for name in growth],
             count=list(growth.values()),
         )
-        self._sink.append(tables.LOSSES, rows)
+        self._sink.append(tables.DROPS, rows)
         for name, count in growth.items():
-            self.losses_total[name] += count
+            self.drops_total[name] += count
         return growth
 
     def forget(self, slot: int) -> None:
@@ -222,7 +222,7 @@ class SecondReader:
         if not folded:
             return
         sums = [_summed(group) for group in folded.values()]
-        clocks = np.stack([one["clock_ns"] for one in sums])
+        clocks = np.stack([one["state_ns"] for one in sums])
         rows = tables.OP_STATS.rows(
             len(folded),
             session=self._sink.session,
@@ -239,7 +239,7 @@ class SecondReader:
             sum_ns=[int(one["sum_ns"]) for one in sums],
             max_ns=[max(cell.max_ns for cell in group) for group in folded.values()],
             bytes=[int(one["size_bytes"]) for one in sums],
-            **{f"{name}_ns": clocks[:, index] for index, name in enumerate(CLOCKS)},
+            **{f"{name}_ns": clocks[:, index] for index, name in enumerate(STATES)},
         )
         self._sink.append(tables.OP_STATS, rows)
 
@@ -290,7 +290,7 @@ class SecondReader:
             mine = threads[threads["process_slot"] == target.slot]
             # of a process without threads nobody can be in both: then its sums of now
             gone = ended[target.slot] if len(mine) else self._processes[target.slot]
-            clocks = mine["clock_ns"].sum(axis=0, dtype=np.int64) + gone["gone_clock_ns"].astype(np.int64)
+            clocks = mine["state_ns"].sum(axis=0, dtype=np.int64) + gone["gone_state_ns"].astype(np.int64)
             switches = int(mine["switches"].sum(dtype=np.int64)) + int(gone["gone_switches"])
             preemptions = int(mine["preemptions"].sum(dtype=np.int64)) + int(gone["gone_preemptions"])
             now = np.append(clocks, [switches, preemptions])
@@ -299,7 +299,7 @@ class SecondReader:
             self._clocks_before[target.slot] = np.maximum(now, before)  # who was in neither comes back, and is not new
             grown[target.slot] = growth
             if growth.any() or faults.get(target.slot):
-                rows += tables.CLOCK_SECONDS.rows(
+                rows += tables.THREAD_STATE_SECONDS.rows(
                     1,
                     session=self._sink.session,
                     **period.columns(),
@@ -308,9 +308,9 @@ class SecondReader:
                     switches=int(growth[-2]),
                     preemptions=int(growth[-1]),
                     major_faults=faults.get(target.slot, 0),
-                    **{f"{name}_ns": int(growth[index]) for index, name in enumerate(CLOCKS)},
+                    **{f"{name}_ns": int(growth[index]) for index, name in enumerate(STATES)},
                 )
-        self._sink.append(tables.CLOCK_SECONDS, rows)
+        self._sink.append(tables.THREAD_STATE_SECONDS, rows)
         return grown
 
     def _write_threads(self, threads: Array, now_ns: int) -> None:
@@ -374,7 +374,7 @@ class SecondReader:
         hung = threads[(threads["call_start_ns"] != 0) & (waited > IN_FLIGHT_NS)]
         calls = list(zip(hung["tid"].tolist(), hung["call_start_ns"].tolist(), strict=True))
         rows: list[Row] = []
-        awake = self._awake_since.of(calls, hung["clock_ns"])
+        awake = self._awake_since.of(calls, hung["state_ns"])
         for thread, since_ns, awake_ns in zip(hung, self._open_since.of(calls), awake, strict=True):
             target, op = self._targets.at(int(thread["process_slot"])), BY_ID.get(int(thread["call_op"]))
             if target and op:
@@ -404,6 +404,6 @@ def _summed(group: list[CellGrowth]) -> Any:
     if len(group) == 1:
         return group[0].growth
     total = group[0].growth.copy()
-    for name in ("count", "errors", "nested", "recorded", "sum_ns", "size_bytes", "clock_ns", *COPY_SUMS):
+    for name in ("count", "errors", "nested", "recorded", "sum_ns", "size_bytes", "state_ns", *COPY_SUMS):
         total[name] = sum(cell.growth[name] for cell in group)
     return total

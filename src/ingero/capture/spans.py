@@ -1,4 +1,4 @@
-"""When what is traced changed, or was too little to compare with: stretches of the monotonic clock."""
+"""When what is traced changed, or was too little to compare with: time ranges of the monotonic clock."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _OPEN = np.iinfo(np.int64).max
 
-# Of a governor that tries every two minutes they are thousands a week. What ends after the first one that is kept has
-# begun before that one's end if it touches an older one: then it touches this one, too, and the answer is the same.
+# Of an overhead limiter that tries every two minutes they are thousands a week. What ends after the first one that is
+# kept has begun before that one's end if it touches an older one: then it touches this one, too, and the answer is the
+# same.
 _KEPT = 256
 
 
@@ -30,7 +31,7 @@ class ChangedSpans:
         del self._spans[:-_KEPT]
 
     def touch(self, begin_ns: Array, end_ns: Array) -> Array:
-        """Which of the stretches [begin, end] share a moment with one of these."""
+        """Which of the time ranges [begin, end] share a moment with one of these."""
         if not self._spans:
             return np.zeros(len(begin_ns), bool)
         begins, ends = np.array(self._spans, np.int64).T

@@ -10,7 +10,7 @@ import numpy as np
 from ingero.capture.clocks import WallClock
 from ingero.capture.rows import CODE_OF_OP, SOURCE_OF_OP, Sink
 from ingero.capture.spans import TracedSpans
-from ingero.events import BLOCKED_KINDS, CLOCKS, EpochFlag
+from ingero.events import BLOCKED_KINDS, STATES, SyncIntervalFlag
 from ingero.ops import BY_ID, OPS, Kind
 from ingero.step_counts import How
 from ingero.store import tables
@@ -18,7 +18,7 @@ from ingero.store.tables import Rows
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_SLEEP = CLOCKS.index("sleep")
+_SLEEP = STATES.index("sleep")
 _IS_LAUNCH = np.zeros(256, bool)
 _IS_LAUNCH[[op.id for op in OPS if op.kind & Kind.LAUNCH]] = True
 
@@ -50,11 +50,11 @@ class StepRows:
         # Only the end is converted: clocks add up to the step whatever the wall clock does meanwhile.
         end_unix = self._clock.unix_ns(end)
         host, blocked, kinds = with_other_threads(batch)
-        flags = batch["flags"].astype(np.int64) | int(EpochFlag.STEP)
-        flags |= self._spans.changed.touch(begin, end) * int(EpochFlag.COVERAGE_CHANGED)
+        flags = batch["flags"].astype(np.int64) | int(SyncIntervalFlag.STEP)
+        flags |= self._spans.changed.touch(begin, end) * int(SyncIntervalFlag.COVERAGE_CHANGED)
         is_untimed = self._spans.untimed.touch(begin, end) | (batch["is_queue_unknown"] != 0)
-        flags |= is_untimed * int(EpochFlag.UNTIMED)
-        flags |= self._spans.without_launches.touch(begin, end) * int(EpochFlag.LAUNCHES_UNSEEN)
+        flags |= is_untimed * int(SyncIntervalFlag.UNTIMED)
+        flags |= self._spans.without_launches.touch(begin, end) * int(SyncIntervalFlag.LAUNCHES_UNSEEN)
         how = {False: self._sink.intern(How.REPETITION.value), True: self._sink.intern(How.BOTH.value)}
         rows = tables.STEPS.rows(
             len(batch),
@@ -79,8 +79,8 @@ class StepRows:
             gpu_to_host_bytes=batch["to_host_bytes"],
             flags=flags,
             **{f"blocked_{kind}_ns": kinds[:, index] for index, kind in enumerate(BLOCKED_KINDS)},
-            **{f"host_{clock}_ns": host[:, index] for index, clock in enumerate(CLOCKS)},
-            **{f"blocked_{clock}_ns": blocked[:, index] for index, clock in enumerate(CLOCKS)},
+            **{f"host_{clock}_ns": host[:, index] for index, clock in enumerate(STATES)},
+            **{f"blocked_{clock}_ns": blocked[:, index] for index, clock in enumerate(STATES)},
         )
         self._sink.append(tables.STEPS, rows)
         self._written(rows)
@@ -116,12 +116,12 @@ def _step_type(op: int, counts: Mapping[str, int], unseen: Set[str]) -> str:
 
 
 def with_other_threads(batch: Array) -> tuple[Array, Array, Array]:
-    """Host and blocked clocks of the marker's thread (n, CLOCKS), and for what it was blocked (n, BLOCKED_KINDS).
+    """Host and blocked clocks of the marker's thread (n, STATES), and for what it was blocked (n, BLOCKED_KINDS).
 
     A thread that sleeps while another one, as autograd's, is blocked for the GPU is blocked with it. For how long is
     measured; more than its sleep it can only be where the kernel side has repaired that.
     """
-    host, blocked = (batch[f"{part}_clock_ns"].astype(np.int64) for part in ("host", "blocked"))
+    host, blocked = (batch[f"{part}_state_ns"].astype(np.int64) for part in ("host", "blocked"))
     kinds = batch["blocked_ns"].astype(np.int64)
     for kind, measured in enumerate(batch["shared_ns"].astype(np.int64).T):
         shared = np.minimum(host[:, _SLEEP], measured)

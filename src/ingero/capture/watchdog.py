@@ -38,7 +38,7 @@ class Watchdog:
         """The loop is over: what follows takes as long as it takes. The next beat begins anew."""
         self._beat_s = None
 
-    def losses(self) -> dict[str, int]:
+    def drops(self) -> dict[str, int]:
         """For how long it stood still, in pauses that are longer than the limit, since the last time."""
         stood, self._stood_still_ns = self._stood_still_ns, 0
         return {STOOD_STILL: stood}

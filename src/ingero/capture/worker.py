@@ -74,7 +74,7 @@ class Worker:
         with self._lock:
             self._lost[counter] += 1
 
-    def losses(self) -> dict[str, int]:
+    def drops(self) -> dict[str, int]:
         """What was lost, by counter, since the last time."""
         with self._lock:
             lost, self._lost = self._lost, Counter()

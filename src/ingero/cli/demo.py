@@ -26,11 +26,11 @@ class ContradictionError(IngeroError):
 @click.argument("name", required=False, shell_complete=starting_with((*(one.name for one in STORIES), *ALIASES)))
 @click.option("--no-gpu", is_flag=True, help="From scripts: needs no root, no probes and no compiler.")
 @click.option("--gpu", is_flag=True, help="On the real GPU, with PyTorch or CuPy (needs root).")
-@click.option("--account", is_flag=True, help="Also say where all of the time went, as explain does.")
+@click.option("--breakdown", is_flag=True, help="Also say where all of the time went, as explain does.")
 @click.option(
     "--keep", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER", help="Keep the recordings there."
 )
-def command(name: str | None, no_gpu: bool, gpu: bool, account: bool, keep: Path | None) -> None:
+def command(name: str | None, no_gpu: bool, gpu: bool, breakdown: bool, keep: Path | None) -> None:
     """Show causes of lost GPU time, with the verdict on each (all six, or one by name)."""
     if no_gpu and gpu:
         raise ContradictionError("--gpu and --no-gpu exclude each other", hint="give one of them, or neither")
@@ -38,7 +38,7 @@ def command(name: str | None, no_gpu: bool, gpu: bool, account: bool, keep: Path
     screen = Screen(Console())
     machine = chosen_machine(wants_gpu=gpu, without_gpu=no_gpu)
     screen.machine(machine)
-    right = [play(one, machine, screen, keep=keep, with_account=account) for one in stories]
+    right = [play(one, machine, screen, keep=keep, with_breakdown=breakdown) for one in stories]
     if not all(right):
         wrong = [one.name for one, is_right in zip(stories, right, strict=True) if not is_right]
         screen.say(f"the verdict was not the story's: {', '.join(wrong)}")

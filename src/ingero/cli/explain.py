@@ -24,10 +24,10 @@ from ingero.diagnose.model import UNEXPLAINED, Diagnosis
 from ingero.diagnose.node_by_node import reader_of
 from ingero.diagnose.rule import all_rules
 from ingero.errors import IngeroError
-from ingero.serve.account import Extent, account_text, header_lines
+from ingero.serve.breakdown import Extent, breakdown_text, header_lines
 from ingero.serve.findings_json import diagnosis_json
 from ingero.serve.findings_text import not_looked_at_lines, verdict_lines
-from ingero.serve.per_process import per_process_json, per_process_lines, takers_json
+from ingero.serve.per_process import cpu_users_json, per_process_json, per_process_lines
 from ingero.serve.profile_lines import profile_lines
 from ingero.serve.stored_findings import Stored, stored, stored_json, stored_lines
 from ingero.serve.system_context import system_lines
@@ -67,7 +67,9 @@ class _Wanted:
     shell_complete=lambda _context, _parameter, incomplete: [one for one in _causes() if one.startswith(incomplete)],
 )
 @click.option("--chains", is_flag=True, help="What tracing itself found and stored, instead of a new diagnosis.")
-@click.option("--per-process", is_flag=True, help="Every process with its calls, stalls and takers; the whole account.")
+@click.option(
+    "--per-process", is_flag=True, help="Every process with its calls, stalls and culprits; the whole account."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object (explain.schema.json).")
 @click.option(
     "--stacks",
@@ -168,7 +170,7 @@ def _text(
     nodes = reader.nodes()
     if len(nodes) < 2:
         yield from _verdict(diagnosis, wanted, system_lines(reader, window, has_incident=bool(diagnosis.incidents)))
-        yield from _account(reader, window, wanted, evidence, has_incident=bool(diagnosis.incidents))
+        yield from _breakdown(reader, window, wanted, evidence, has_incident=bool(diagnosis.incidents))
         return
     yield f"{len(nodes)} nodes: {', '.join(nodes)}"
     yield from _verdict(diagnosis, wanted, ())
@@ -182,7 +184,7 @@ def _text(
                 yield from header_lines(*alone)
                 yield from system_lines(*alone, has_incident=has_incident)
                 yield ""
-                yield from _account(*alone, wanted, None, has_incident=has_incident)
+                yield from _breakdown(*alone, wanted, None, has_incident=has_incident)
         yield ""
 
 
@@ -196,19 +198,19 @@ def _verdict(diagnosis: Diagnosis, wanted: _Wanted, machine: Iterable[str]) -> I
         yield ""
 
 
-def _account(
+def _breakdown(
     reader: Reader, window: Window, wanted: _Wanted, evidence: Evidence | None, *, has_incident: bool
 ) -> Iterator[str]:
     """Of one node. evidence: of it, where somebody has read it already."""
     if reader.older_version:
-        yield f"Recorded by Ingero {reader.older_version}, which kept no epochs and no clocks. What it found itself:"
+        yield f"Recorded by Ingero {reader.older_version}, which kept no sync intervals and no clocks. What it found itself:"
         yield from stored_lines(stored(reader, window), most=_MOST_CHAINS)
         return
     if wanted.per_process:
         yield from per_process_lines(reader, window, pid=wanted.pid)
     is_whole = wanted.per_process or wanted.stacks
     extent = Extent.WHOLE if is_whole else Extent.SHORT if has_incident else Extent.MOST
-    yield from account_text(
+    yield from breakdown_text(
         reader, window, pid=wanted.pid, whole_stacks=wanted.stacks, extent=extent, evidence=evidence
     )
 
@@ -219,14 +221,14 @@ def _per_process(reader: Reader, window: Window, pid: int | None) -> Object:
     if len(nodes) < 2:
         return {
             "per_process": per_process_json(reader, window, pid=pid),
-            "takers": takers_json(reader, window, pid=pid),
+            "cpu_users": cpu_users_json(reader, window, pid=pid),
         }
-    found: dict[str, list[Object]] = {"per_process": [], "takers": []}
+    found: dict[str, list[Object]] = {"per_process": [], "cpu_users": []}
     for node in nodes:
         with reader_of(reader, node, window) as alone:
             if alone:
                 found["per_process"] += [{**one, "node": node} for one in per_process_json(*alone, pid=pid)]
-                found["takers"] += [{**one, "node": node} for one in takers_json(*alone, pid=pid)]
+                found["cpu_users"] += [{**one, "node": node} for one in cpu_users_json(*alone, pid=pid)]
     return {**found}
 
 

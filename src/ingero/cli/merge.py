@@ -19,7 +19,7 @@ _SHOWN = {
     "raw_causal_chains": "chains",
     "raw_stacks": "stacks",
     "raw_incidents": "incidents",
-    "raw_epochs": "sync intervals",
+    "raw_sync_intervals": "sync intervals",
     "raw_steps": "steps",
 }
 _ALWAYS_SHOWN = ("raw_events", "raw_causal_chains", "raw_stacks")

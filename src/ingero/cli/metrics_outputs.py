@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ingero.capture.losses import MEANINGS
+from ingero.capture.drops import MEANINGS
 from ingero.capture.second import Second
 from ingero.cli.output import echo
 from ingero.cli.settings import TraceSettings

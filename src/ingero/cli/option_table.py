@@ -23,7 +23,7 @@ _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%?")
 _NODE = re.compile(r"[A-Za-z0-9._-]{1,253}")  # what a host name may hold; a colon would end it in event ids
 _MAX_SAMPLING_RATE = (1 << 32) - 1  # the BPF program's constant is 32 bits wide
 _MIN_DB_BYTES = 1 << 20  # an empty database with its indexes takes a quarter of it
-_MIN_RING_BYTES, _MAX_RING_BYTES = 64 << 10, 1 << 30  # 280 records; beyond 1 GiB no drain is that late
+_MIN_RING_BYTES, _MAX_RING_BYTES = 64 << 10, 1 << 30  # 280 records; beyond 1 GiB no sync is that late
 
 
 class OptionError(IngeroError):

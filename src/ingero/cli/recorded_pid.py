@@ -18,6 +18,6 @@ def check_pid(reader: Reader, pid: int | None) -> None:
         return
     processes = reader.processes()
     if all(process.pid != pid for process in processes):
-        shown = sorted(processes, key=lambda process: not process.is_target)[:_MOST_SHOWN]
+        shown = sorted(processes, key=lambda process: not process.is_traced)[:_MOST_SHOWN]
         known = ", ".join(f"{process.pid} ({process.name})" for process in shown)
         raise UnknownProcessError(f"no process {pid} in this recording", hint=f"--pid with one of: {known}")

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ingero.capture.losses import MEANINGS
+from ingero.capture.drops import MEANINGS
 from ingero.capture.recorder import Recorder
 from ingero.capture.second import Second
 from ingero.discover.file_systems import goes_with_its_container
 from ingero.ops import BY_ID
 from ingero.program import command
 from ingero.step_counts import StepCount, counts_text
-from ingero.store.vocabulary import CLOCKS
+from ingero.store.vocabulary import STATES
 from ingero.units import format_count, format_counter, format_ns
 
 Echo = Callable[[str], None]
@@ -33,7 +33,7 @@ class Summary:
         self._calls: Counter[str] = Counter()
         self._call_ns: Counter[str] = Counter()
         self._culprits: Counter[str] = Counter()
-        self._clocks_ns = np.zeros(len(CLOCKS), np.int64)
+        self._clocks_ns = np.zeros(len(STATES), np.int64)
         self._counts: dict[int, StepCount] = {}
         self._began_s = time.monotonic()
 
@@ -50,7 +50,7 @@ class Summary:
                 self._culprits[f"{charge.culprit_name}[{charge.culprit_pid}]"] += charge.ns
         if len(self._culprits) > _MOST_CULPRITS:
             self._culprits = Counter(dict(self._culprits.most_common(_MOST_CULPRITS // 2)))
-        self._clocks_ns += second.clocks_ns
+        self._clocks_ns += second.states_ns
         for process, count in second.intervals.counts.items():
             self._counts[process] = self._counts.get(process, StepCount()).plus(count)
 
@@ -62,12 +62,12 @@ class Summary:
         for name, ns in self._call_ns.most_common(6):
             echo(f"  {name:28} {format_count(self._calls[name]):>12} calls {format_ns(ns):>10}")
         echo("threads of the targets, summed:")
-        for index, clock in enumerate(CLOCKS):
+        for index, clock in enumerate(STATES):
             if self._clocks_ns[index]:
                 echo(f"  {clock:12} {format_ns(int(self._clocks_ns[index])):>10}")
         for name, ns in self._culprits.most_common(_TOP):
             echo(f"  while runnable, {name} ran {format_ns(ns)}")
-        for name, count in recorder.seconds.losses_total.items():
+        for name, count in recorder.seconds.drops_total.items():
             echo(f"  lost or repaired: {name} {format_counter(name, count)}: {MEANINGS.get(name, '')}")
         for identity, name in list(recorder.targets.refused.items())[:_MOST_REFUSED]:
             echo(f"  no slot was left for {name}[{identity.pid}]")

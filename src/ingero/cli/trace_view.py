@@ -26,7 +26,7 @@ from ingero.ops import BY_ID, Kind
 from ingero.serve.stack_lines import where_text
 from ingero.step_counts import counts_text
 from ingero.store.call_stacks import stack_of
-from ingero.store.vocabulary import CLOCKS
+from ingero.store.vocabulary import STATES
 from ingero.units import (
     format_count,
     format_counted,
@@ -105,7 +105,7 @@ class LineView:
         for target in recorder.targets:
             if target.identity:
                 self._echo(f"  {target.name} [{target.pid}], {target.identity}")
-        self._echo(f"  a probed call costs its thread {format_ns(round(recorder.governor.costs.full_ns))}")
+        self._echo(f"  a probed call costs its thread {format_ns(round(recorder.overhead_limiter.costs.full_ns))}")
         for copy in recorder.libraries.copies:
             self._echo(f"  {copy.mapped_path}")
         self._calls, self._has_stacks = recorder.recorded_calls, recorder.has_stacks
@@ -119,7 +119,7 @@ class LineView:
         self._echo("")
 
     def second(self, second: Second) -> None:
-        """Calls, waiting for the device, and who took the CPU."""
+        """Calls, waiting for the GPU, and who took the CPU."""
         self._summary.add(second)
         for line in self._python.new() if self._python else ():
             self._echo(f"  {line}")
@@ -130,7 +130,7 @@ class LineView:
             _rate(second),
             counts_text(second.intervals.counts.values()),
             f"device wait {format_ns(_sync_ns(second))}",
-            f"runnable {format_ns(int(second.clocks_ns[CLOCKS.index('runq')]))}",
+            f"runnable {format_ns(int(second.states_ns[STATES.index('runq')]))}",
         ]
         taken = Counter[str]()
         for charge in second.charges:
@@ -141,9 +141,9 @@ class LineView:
         parts.append(f"tracing took {own} of a thread, {agent} of a core")
         if second.in_flight:
             parts.append(f"{second.in_flight} calls open for over 1 s")
-        if second.losses:
+        if second.drops:
             parts.append(
-                "lost: " + ", ".join(f"{name} {format_counter(name, count)}" for name, count in second.losses.items())
+                "lost: " + ", ".join(f"{name} {format_counter(name, count)}" for name, count in second.drops.items())
             )
         self._echo("  ".join(parts))
         self._show_tracing(second)
@@ -216,7 +216,7 @@ class JsonView:
                 {"symbol": symbol, "library": library, "reason": reason}
                 for symbol, library, reason in not_probed(recorder, is_all=self._is_verbose)
             ],
-            trap_costs_ns=asdict(recorder.governor.costs),
+            trap_costs_ns=asdict(recorder.overhead_limiter.costs),
         )
 
     def second(self, second: Second) -> None:
@@ -237,14 +237,14 @@ class JsonView:
             steps=second.intervals.total.steps,
             sync_intervals=second.intervals.total.sync_intervals,
             in_flight=second.in_flight,
-            clocks_ns={clock: int(second.clocks_ns[index]) for index, clock in enumerate(CLOCKS)},
+            states_ns={clock: int(second.states_ns[index]) for index, clock in enumerate(STATES)},
             culprits=[
                 {"pid": charge.culprit_pid, "name": charge.culprit_name, "ns": charge.ns} for charge in second.charges
             ],
-            losses=second.losses,
+            drops=second.drops,
             overhead_ratio=round(second.overhead_ratio, 6),
             agent_cpu_ratio=round(second.agent_cpu_ratio, 6),
-            rung=second.rung,
+            level=second.level,
             not_traced=second.not_traced,
         )
 
@@ -258,7 +258,7 @@ class JsonView:
         self._write(
             "finished",
             database=str(path) if path else None,
-            losses=dict(recorder.seconds.losses_total),
+            drops=dict(recorder.seconds.drops_total),
             refused=[{"pid": identity.pid, "name": name} for identity, name in recorder.targets.refused.items()],
             unreadable={one.mapped_path: one.reason for one in recorder.pickup.unreadable.values()},
         )
@@ -291,8 +291,8 @@ def call_line(call: RecordedCall) -> str:
     parts = [
         f"{at}.{call.time_ns // 10**6 % 1000:03} {call.comm}[{call.tid}] {call.name} {format_ns(call.duration_ns)}"
     ]
-    if call.clocks_ns:
-        parts.append("= " + " + ".join(f"{format_ns(ns)} {clock}" for clock, ns in call.clocks_ns.items()))
+    if call.states_ns:
+        parts.append("= " + " + ".join(f"{format_ns(ns)} {clock}" for clock, ns in call.states_ns.items()))
     if call.culprit_ns:
         parts.append(f"{call.culprit_name}[{call.culprit_pid}] took {format_ns(call.culprit_ns)}")
     if call.waker:
@@ -316,4 +316,4 @@ def _rate(second: Second) -> str:
 
 
 def _sync_ns(second: Second) -> int:
-    return sum(int(cell.growth["sum_ns"]) for cell in second.cells if BY_ID[cell.op].kind & Kind.DRAIN)
+    return sum(int(cell.growth["sum_ns"]) for cell in second.cells if BY_ID[cell.op].kind & Kind.SYNC)

@@ -1,4 +1,4 @@
-"""The stretch of a recording that a command is asked about: --since, --last, --from and --to."""
+"""The time range of a recording that a command is asked about: --since, --last, --from and --to."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _PYTHON_VARIABLES = ("PYTHONHOME", "PYTHONPATH")  # of the agent's Python, not o
 
 
 class GpuStage(Stage):
-    """Multiplies matrices: 150 launches, a copy and one drain per step."""
+    """Multiplies matrices: 150 launches, a copy and one sync per step."""
 
     def start(self, *, gate: Path | None, copied_bytes: int) -> Program:
         """A process of its own on GPU 0."""

@@ -30,7 +30,7 @@ class Story:
 
 
 def record(story: Story, path: Path) -> None:
-    """Writes the recording: a healthy stretch, then the stall."""
+    """Writes the recording: a healthy time range, then the stall."""
     with Scene(path, seconds=LENGTH_S) as scene:
         trainer = scene.process(TRAINER, "python", cmdline="python train.py")
         scene.train(trainer, 0, QUIET_S, Step(), calls=_USUAL)
@@ -43,7 +43,7 @@ def _seconds() -> range:
 
 def _taken(scene: Scene, trainer: Actor, pid: int, name: str) -> None:
     """Somebody else has the CPU when the device is ready."""
-    steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + _LATE_MS, drain={"runq": _LATE_MS}))
+    steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + _LATE_MS, sync={"runq": _LATE_MS}))
     for second in _seconds():
         scene.took(trainer, pid, name, second, _LATE_MS * sum(int(end) == second for _, _, end in steps), switches=500)
 
@@ -58,7 +58,7 @@ def _own_workers(scene: Scene, trainer: Actor) -> None:
 
 
 def _quota(scene: Scene, trainer: Actor) -> None:
-    scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=3, drain={"throttled": 2.95}))
+    scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=3, sync={"throttled": 2.95}))
 
 
 def _slow_worker(scene: Scene, trainer: Actor) -> None:
@@ -79,7 +79,7 @@ def _debugger(scene: Scene, trainer: Actor) -> None:
     stop_ms = 2000.0
     scene.process(77, "gdb")
     scene.host_event(HostOp.STOP_SIGNAL, QUIET_S, actor=trainer, arg1=77, arg2=19)
-    scene.train(trainer, QUIET_S, QUIET_S + 0.001, Step(busy_ms=6 + stop_ms, drain={"stopped": stop_ms}))
+    scene.train(trainer, QUIET_S, QUIET_S + 0.001, Step(busy_ms=6 + stop_ms, sync={"stopped": stop_ms}))
     scene.train(trainer, QUIET_S + stop_ms / 1e3 + 0.007, LENGTH_S, Step())
 
 

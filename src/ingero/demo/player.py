@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ingero.demo.gpu_stage import GpuStage
 from ingero.demo.machine import Machine, Mode
-from ingero.demo.pulse import account, lane_of
+from ingero.demo.pulse import breakdown, gpu_stream_of
 from ingero.demo.scene import BEGIN_NS, Scene
 from ingero.demo.screen import Screen
 from ingero.demo.simulated_stage import SimulatedStage
@@ -19,7 +19,7 @@ from ingero.demo.stories.measured import Measured
 from ingero.demo.stories.story import Story
 from ingero.diagnose.engine import diagnose
 from ingero.errors import IngeroError
-from ingero.serve.account import account_text
+from ingero.serve.breakdown import breakdown_text
 from ingero.serve.findings_text import verdict_lines
 from ingero.store.reader import open_reader
 from ingero.store.records import Window
@@ -39,7 +39,7 @@ class _Played:
     fault: Window | None = None
 
 
-def play(story: Story, machine: Machine, screen: Screen, *, keep: Path | None, with_account: bool) -> bool:
+def play(story: Story, machine: Machine, screen: Screen, *, keep: Path | None, with_breakdown: bool) -> bool:
     """Plays one story; whether the diagnosis names its cause. keep: where the recording stays, as NAME.db."""
     screen.story(story)
     with _folder(story, keep) as folder:
@@ -47,7 +47,7 @@ def play(story: Story, machine: Machine, screen: Screen, *, keep: Path | None, w
             played = _script(story, screen, folder)
         else:
             played = _stage(story, machine, screen, folder)
-        is_right = _judge(story, screen, played, with_account=with_account)
+        is_right = _judge(story, screen, played, with_breakdown=with_breakdown)
         if keep is not None:
             kept = keep / f"{story.name}.db"
             played.recording.replace(kept)
@@ -88,28 +88,28 @@ def _stage(story: Story, machine: Machine, screen: Screen, folder: Path) -> _Pla
     return _Played(recording=stage.recording, pid=pid, fault=stage.fault)
 
 
-def _judge(story: Story, screen: Screen, played: _Played, *, with_account: bool) -> bool:
+def _judge(story: Story, screen: Screen, played: _Played, *, with_breakdown: bool) -> bool:
     """Shows what the engine says of the recording; whether it names the story's cause."""
     with open_reader(played.recording) as reader:
         window = reader.window(None, BEGIN_NS + round(story.seconds * SECOND_NS))
         assert window is not None
         diagnosis = diagnose(reader, window)
-        mine = [one for one in diagnosis.incidents if any(victim.pid == played.pid for victim in one.victims)]
+        mine = [one for one in diagnosis.incidents if any(affected.pid == played.pid for affected in one.affected)]
         found = next((one for one in mine if one.cause in story.causes), None)
         measured = None
         if found is not None:
             measured = Measured(reader=reader, diagnosis=diagnosis, incident=found, fault=played.fault)
-            _accounts(screen, measured, played.pid)
+            _breakdowns(screen, measured, played.pid)
         screen.lines(verdict_lines(diagnosis))
-        if with_account:
-            screen.lines(account_text(reader, measured.window if measured else window))
+        if with_breakdown:
+            screen.lines(breakdown_text(reader, measured.window if measured else window))
         number = story.number(measured) if measured else None
         screen.verdict(story, list(dict.fromkeys(one.cause for one in mine)), number)
     return found is not None
 
 
-def _accounts(screen: Screen, measured: Measured, pid: int) -> None:
+def _breakdowns(screen: Screen, measured: Measured, pid: int) -> None:
     """The bars before the fault and while it lasted."""
-    lane = lane_of(measured.reader, pid)
-    if lane is not None:
-        screen.accounts(account(lane, measured.before), account(lane, measured.window))
+    gpu_stream = gpu_stream_of(measured.reader, pid)
+    if gpu_stream is not None:
+        screen.breakdowns(breakdown(gpu_stream, measured.before), breakdown(gpu_stream, measured.window))

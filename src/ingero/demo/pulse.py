@@ -18,7 +18,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Second:
-    """One second of a process: its steps (drains), how long they took, and how busy the device was."""
+    """One second of a process: its steps (syncs), how long they took, and how busy the device was."""
 
     number: int
     steps: int
@@ -28,45 +28,45 @@ class Second:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
-    """Shares of the wall time: device empty, busy, and ready but not picked up."""
+class Breakdown:
+    """Shares of the wall time: GPU idle, busy, and ready but not picked up."""
 
     empty: float
     busy: float
     late: float
 
 
-def lane_of(reader: Reader, pid: int) -> Array | None:
-    """The epochs of a process's main lane so far; None where there are none yet."""
+def gpu_stream_of(reader: Reader, pid: int) -> Array | None:
+    """The sync intervals of a process's main stream so far; None where there are none yet."""
     window = reader.time_range()
     if window is None:
         return None
     evidence = Evidence(reader, window)
     process = next((one.process for one in reader.processes() if one.pid == pid), 0)
-    return evidence.lanes.get(process)
+    return evidence.gpu_streams.get(process)
 
 
-def seconds(lane: Array) -> Iterator[Second]:
-    """The whole seconds from its first epoch on; the last is left out while it may go on."""
-    begin_ns = int(lane["a_ns"][0])
-    numbers = (lane["b_ns"] - begin_ns) // SECOND_NS
+def seconds(gpu_stream: Array) -> Iterator[Second]:
+    """The whole seconds from its first sync interval on; the last is left out while it may go on."""
+    begin_ns = int(gpu_stream["prev_sync_end_ns"][0])
+    numbers = (gpu_stream["sync_end_ns"] - begin_ns) // SECOND_NS
     for number in range(int(numbers[-1])):
-        mine = lane[numbers == number]
-        lengths = mine["b_ns"] - mine["a_ns"]
+        mine = gpu_stream[numbers == number]
+        lengths = mine["sync_end_ns"] - mine["prev_sync_end_ns"]
         yield Second(
             number=number,
             steps=len(mine),
             median_ns=float(np.median(lengths)) if len(mine) else 0.0,
             p99_ns=float(np.quantile(lengths, 0.99)) if len(mine) else 0.0,
-            busy_ratio=float(mine["x_ns"].sum() / max(lengths.sum(), 1)) if len(mine) else 0.0,
+            busy_ratio=float(mine["busy_ns"].sum() / max(lengths.sum(), 1)) if len(mine) else 0.0,
         )
 
 
-def account(lane: Array, window: Window) -> Account | None:
-    """Of the epochs that ended in the window; None where none did."""
-    mine = lane[(lane["b_ns"] >= window.begin_ns) & (lane["b_ns"] < window.end_ns)]
-    wall = float((mine["b_ns"] - mine["a_ns"]).sum())
+def breakdown(gpu_stream: Array, window: Window) -> Breakdown | None:
+    """Of the sync intervals that ended in the window; None where none did."""
+    mine = gpu_stream[(gpu_stream["sync_end_ns"] >= window.begin_ns) & (gpu_stream["sync_end_ns"] < window.end_ns)]
+    wall = float((mine["sync_end_ns"] - mine["prev_sync_end_ns"]).sum())
     if not wall:
         return None
-    empty, busy, late = (float(mine[name].sum()) / wall for name in ("e_ns", "x_ns", "p_ns"))
-    return Account(empty=empty, busy=busy, late=late)
+    empty, busy, late = (float(mine[name].sum()) / wall for name in ("idle_ns", "busy_ns", "return_delay_ns"))
+    return Breakdown(empty=empty, busy=busy, late=late)

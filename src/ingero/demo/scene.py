@@ -1,4 +1,4 @@
-"""A recording made by hand: epochs, waits and calls put together by a script and stored by the real writer.
+"""A recording made by hand: sync intervals, waits and calls put together by a script and stored by the real writer.
 
 It serves the demos of machines without root and the golden pairs of the rules. Times are seconds from its begin.
 """
@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from ingero.events import CLOCKS, THREAD_STATES, WAKER_KINDS, EpochFlag
+from ingero.events import STATES, THREAD_STATES, WAKER_KINDS, SyncIntervalFlag
 from ingero.ops import OPS, HostOp, IoOp, NetOp, Op, Source, TcpOp
 from ingero.store import histograms, tables
 from ingero.store.records import HaltLevel, SessionFacts
@@ -31,9 +31,9 @@ _FLUSH_ROWS = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One epoch: its parts in ms, and the clocks of the thread on the path in each (ms by name of CLOCKS).
+    """One sync interval: its parts in ms, and the clocks of the thread on the path in each (ms by name of STATES).
 
-    What the clocks of `empty` and `enqueue` do not name is `run`, of the drain `sleep`.
+    What the clocks of `empty` and `enqueue` do not name is `run`, of the sync `sleep`.
     """
 
     empty_ms: float = 0.5
@@ -42,10 +42,10 @@ class Step:
     late_ms: float = 0.05
     empty: Mapping[str, float] = field(default_factory=dict)
     enqueue: Mapping[str, float] = field(default_factory=dict)
-    drain: Mapping[str, float] = field(default_factory=dict)
+    sync: Mapping[str, float] = field(default_factory=dict)
     launches: int = 80
     size_bytes: int = 1 << 20
-    flags: int = 0  # of EpochFlag
+    flags: int = 0  # of SyncIntervalFlag
     noise: float = 0.004  # of busy_ms, one sigma
     is_unseen: bool = False  # its launches are not traced: [a, s] is the host's part, all of its clocks are in `empty`
 
@@ -165,44 +165,44 @@ class Scene:
         step: Step,
         *,
         stream: int = 0,
-        drain_op: str = "cudaStreamSynchronize",
+        sync_op: str = "cudaStreamSynchronize",
         calls: Mapping[str, tuple[float, float]] | None = None,
         sizes: Mapping[str, int] | None = None,
     ) -> list[tuple[float, float, float]]:
-        """Steps from begin_s to end_s, one drain each. calls: by name, how many per step and ms per call;
+        """Steps from begin_s to end_s, one sync each. calls: by name, how many per step and ms per call;
         sizes: bytes per call.
 
         Answers each step's begin, first enqueue and end in seconds.
         """
         now = self.at(begin_s)
         end_ns = self.at(end_s)
-        columns: dict[str, list[int]] = {name: [] for name in _EPOCH_TIMES}
+        columns: dict[str, list[int]] = {name: [] for name in _SYNC_INTERVAL_TIMES}
         while now < end_ns:
             busy = step.busy_ms * (1 + step.noise * float(self._random.standard_normal()))
             first = now + _ns(step.empty_ms)
-            drain = first + _ns(min(step.enqueue_ms, busy))
+            sync = first + _ns(min(step.enqueue_ms, busy))
             ready = first + _ns(busy)
-            back = max(ready, drain) + _ns(step.late_ms)
-            for name, value in zip(_EPOCH_TIMES, (now, first, drain, ready, back), strict=True):
+            back = max(ready, sync) + _ns(step.late_ms)
+            for name, value in zip(_SYNC_INTERVAL_TIMES, (now, first, sync, ready, back), strict=True):
                 columns[name].append(value)
             now = back
-        self._epochs(actor, step, columns, stream, _BY_NAME[drain_op])
-        made = calls or _USUAL_CALLS | {drain_op: (1.0, step.busy_ms - step.enqueue_ms)}
+        self._sync_intervals(actor, step, columns, stream, _BY_NAME[sync_op])
+        made = calls or _USUAL_CALLS | {sync_op: (1.0, step.busy_ms - step.enqueue_ms)}
         self._calls_of(actor, columns, made, sizes or {})
-        steps = zip(columns["a_ns"], columns["f_ns"], columns["b_ns"], strict=True)
+        steps = zip(columns["prev_sync_end_ns"], columns["first_launch_ns"], columns["sync_end_ns"], strict=True)
         return [tuple((ns - BEGIN_NS) / SECOND_NS for ns in one) for one in steps]  # type: ignore[misc]
 
-    def _epochs(self, actor: Actor, step: Step, times: dict[str, list[int]], stream: int, drain: Op) -> None:
-        a, f, s, r, b = (np.array(times[name], np.int64) for name in _EPOCH_TIMES)
+    def _sync_intervals(self, actor: Actor, step: Step, times: dict[str, list[int]], stream: int, sync: Op) -> None:
+        a, f, s, r, b = (np.array(times[name], np.int64) for name in _SYNC_INTERVAL_TIMES)
         f = s if step.is_unseen else f
         count = len(a)
         clocks: dict[str, tables.Column] = {}
-        parts = {"empty": (f - a, step.empty, "run"), "enqueue": (s - f, step.enqueue, "run")}
-        parts |= {"drain": (b - s, step.drain, "sleep")}
+        parts = {"idle": (f - a, step.empty, "run"), "launch": (s - f, step.enqueue, "run")}
+        parts |= {"sync": (b - s, step.sync, "sleep")}
         for part, (lengths, named, rest) in parts.items():
             spent = {name: np.minimum(_ns(ms), lengths) for name, ms in named.items()}
             total = np.sum(list(spent.values()), axis=0) if spent else np.zeros(count, np.int64)
-            for name in CLOCKS:
+            for name in STATES:
                 more = np.maximum(lengths - total, 0) if name == rest else 0
                 clocks[f"{part}_{name}_ns"] = np.broadcast_to(spent.get(name, 0) + more, count).astype(np.int64)
         key = (
@@ -211,32 +211,32 @@ class Scene:
             else f"launches 2^{step.launches.bit_length() - 1} bytes 2^{step.size_bytes.bit_length() - 1}"
         )
         self.append(
-            tables.EPOCHS,
+            tables.SYNC_INTERVALS,
             count,
             process=actor.number,
             pid=actor.pid,
             device=0,
             stream=stream,
-            flags=step.flags | (int(EpochFlag.ENQUEUES_UNSEEN) if step.is_unseen else 0),
-            a_ns=a,
-            f_ns=f,
-            s_ns=s,
-            r_ns=r,
-            r_low_ns=r,
-            r_high_ns=r,
-            b_ns=b,
-            e_ns=f - a,
-            x_ns=r - f,
-            p_ns=b - r,
+            flags=step.flags | (int(SyncIntervalFlag.ENQUEUES_UNSEEN) if step.is_unseen else 0),
+            prev_sync_end_ns=a,
+            first_launch_ns=f,
+            sync_start_ns=s,
+            gpu_done_ns=r,
+            gpu_done_low_ns=r,
+            gpu_done_high_ns=r,
+            sync_end_ns=b,
+            idle_ns=f - a,
+            busy_ns=r - f,
+            return_delay_ns=b - r,
             launches=0 if step.is_unseen else step.launches,
             bytes=step.size_bytes,
             op_set=self.text("cudaLaunchKernel,cudaMemcpyAsync"),
-            class_key=self.text(key),
-            source=int(drain.source),
-            op=drain.code,
-            a_tid=actor.pid,
-            f_tid=actor.pid,
-            b_tid=actor.pid,
+            step_type=self.text(key),
+            source=int(sync.source),
+            op=sync.code,
+            prev_sync_tid=actor.pid,
+            first_launch_tid=actor.pid,
+            sync_tid=actor.pid,
             **clocks,
         )
 
@@ -248,7 +248,7 @@ class Scene:
         sizes: Mapping[str, int],
     ) -> None:
         """The exact sums of the steps' calls, by second."""
-        seconds = (np.array(times["b_ns"], np.int64) - BEGIN_NS) // SECOND_NS
+        seconds = (np.array(times["sync_end_ns"], np.int64) - BEGIN_NS) // SECOND_NS
         for second, steps in zip(*np.unique(seconds, return_counts=True), strict=True):
             for name, (per_step, ms) in calls.items():
                 count = round(per_step * int(steps))
@@ -375,12 +375,12 @@ class Scene:
         )
 
     def second(self, actor: Actor, at_s: float, *, major_faults: int = 0, **clocks_ms: float) -> None:
-        """What the threads of a process did in one second, by name of CLOCKS in ms; asleep for the rest."""
-        spent = {name: _ns(clocks_ms.get(name, 0)) for name in CLOCKS}
+        """What the threads of a process did in one second, by name of STATES in ms; asleep for the rest."""
+        spent = {name: _ns(clocks_ms.get(name, 0)) for name in STATES}
         spent["sleep"] = max(spent["sleep"], SECOND_NS - sum(spent.values()))
         clocks: dict[str, Value] = {f"{name}_ns": ns for name, ns in spent.items()}
         clocks |= {"start_ns": self.at(at_s), "process": actor.number, "threads": 1, "major_faults": major_faults}
-        self.append(tables.CLOCK_SECONDS, **clocks)
+        self.append(tables.THREAD_STATE_SECONDS, **clocks)
 
     def stack(self, frames: Sequence[tuple[str, int, str]], *, native: Sequence[str] = ()) -> int:
         """The number of a stack of (file, line, function), innermost first.
@@ -418,7 +418,7 @@ class Scene:
 
     def took(
         self,
-        victim: Actor,
+        affected: Actor,
         pid: int,
         name: str,
         at_s: float,
@@ -428,11 +428,11 @@ class Scene:
         kind: CulpritKind = CulpritKind.RUNQ,
         cgroup_id: int = 0,
     ) -> None:
-        """Who ran for how long in one second while the victim was runnable."""
+        """Who ran for how long in one second while the affected process was runnable."""
         self.append(
             tables.CULPRITS,
             start_ns=self.at(at_s),
-            process=victim.number,
+            process=affected.number,
             kind=int(kind),
             culprit_pid=pid,
             culprit_name=self.text(name),
@@ -564,9 +564,9 @@ class Scene:
                 self.second(actor, second)
 
 
-_EPOCH_TIMES = ("a_ns", "f_ns", "s_ns", "r_ns", "b_ns")
+_SYNC_INTERVAL_TIMES = ("prev_sync_end_ns", "first_launch_ns", "sync_start_ns", "gpu_done_ns", "sync_end_ns")
 _USUAL_CALLS: dict[str, tuple[float, float]] = {"cudaLaunchKernel": (80.0, 0.005), "cudaMemcpyAsync": (2.0, 0.01)}
-_NO_CLOCKS: dict[str, Value] = {f"{name}_ns": 0 for name in CLOCKS if name != "run"}
+_NO_CLOCKS: dict[str, Value] = {f"{name}_ns": 0 for name in STATES if name != "run"}
 
 
 def _ns(ms: float) -> int:

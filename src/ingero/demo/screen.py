@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ingero.demo.machine import Machine, Mode
-from ingero.demo.pulse import Account, Second, lane_of, seconds
+from ingero.demo.pulse import Breakdown, Second, gpu_stream_of, seconds
 from ingero.demo.stories.story import Number, Story
 from ingero.errors import IngeroError
 from ingero.foreign_text import visible
@@ -20,7 +20,7 @@ from ingero.store.reader import open_reader
 from ingero.units import format_ns, format_percent
 
 _BAR = 30  # columns
-_COLUMNS = ("second", "steps", "median", "p99", "device busy")
+_COLUMNS = ("second", "steps", "median", "p99", "GPU busy")
 
 
 class Screen:
@@ -63,20 +63,20 @@ class Screen:
         """Shows what was recorded since the last time."""
         try:
             with open_reader(recording) as reader:
-                lane = lane_of(reader, pid)
+                gpu_stream = gpu_stream_of(reader, pid)
         except IngeroError:
             return  # the recorder has not written its first second yet
-        if lane is not None and len(lane):
-            self._shown = list(seconds(lane))
+        if gpu_stream is not None and len(gpu_stream):
+            self._shown = list(seconds(gpu_stream))
         if self._live is not None:
             self._live.update(_table(self._shown), refresh=True)
 
-    def accounts(self, before: Account | None, now: Account | None) -> None:
+    def breakdowns(self, before: Breakdown | None, now: Breakdown | None) -> None:
         """Where the time went, before and while it lasted."""
-        for name, account in (("before", before), ("incident", now)):
-            if account is not None:
-                for part in ("empty", "busy", "late"):
-                    share: float = getattr(account, part)
+        for name, breakdown in (("before", before), ("incident", now)):
+            if breakdown is not None:
+                for part in ("idle", "busy", "return_delay"):
+                    share: float = getattr(breakdown, part)
                     self._line(f"  {name:<9} device {part:<6} {format_percent(share):>6}  {_bar(share)}")
 
     def lines(self, lines: Iterable[str]) -> None:

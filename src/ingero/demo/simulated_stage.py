@@ -17,13 +17,13 @@ _FIRST_USE_US = 40_000.0  # of about one launch a step; all others take 4
 
 
 class SimulatedStage(Stage):
-    """Trains a small transformer: a data-loading worker, 150 launches and one drain per step, a copy where it waits."""
+    """Trains a small transformer: a data-loading worker, 150 launches and one sync per step, a copy where it waits."""
 
     def start(self, *, gate: Path | None, copied_bytes: int) -> Program:
         """A process of its own; all of one story share the devices."""
         variables = {**os.environ, **environment(build(), ctl=self.knobs, sched="block")}
         arguments: list[object] = ["--seconds", LIFE_S, "--workers", 1, "--knob", self.host_knobs, "--out", os.devnull]
-        arguments += ["--nbytes", copied_bytes, "--blocking-copies", "--drain", "never"] if copied_bytes else []
+        arguments += ["--nbytes", copied_bytes, "--blocking-copies", "--sync", "never"] if copied_bytes else []
         return Program.module("train", *arguments, *(("--gate", gate) if gate else ()), environment=variables)
 
     @contextmanager

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ingero.demo.scene import BEGIN_NS, Actor, Scene
-from ingero.events import CLOCKS, EpochFlag
+from ingero.events import STATES, SyncIntervalFlag
 from ingero.ops import BY_NAME
 from ingero.store import tables
 from ingero.units import SECOND_NS
@@ -20,7 +20,7 @@ _MS_NS = 1_000_000
 class RepeatedStep:
     """One step in ms: the host's own time, and what its thread was blocked for the GPU, by what it was blocked in.
 
-    host: clocks of the first by name of CLOCKS; what they do not name is `run`. The blocked time is `sleep`.
+    host: clocks of the first by name of STATES; what they do not name is `run`. The blocked time is `sleep`.
     """
 
     host_ms: float = 6.0
@@ -30,7 +30,7 @@ class RepeatedStep:
     syncs: int = 0
     step_type: str = ""  # "": by the launches
     noise: float = 0.004  # of the length, one sigma
-    flags: int = 0  # EpochFlag
+    flags: int = 0  # SyncIntervalFlag
 
 
 def add_steps(scene: Scene, actor: Actor, begin_s: float, end_s: float, step: RepeatedStep) -> list[float]:
@@ -43,9 +43,9 @@ def add_steps(scene: Scene, actor: Actor, begin_s: float, end_s: float, step: Re
     noise = np.maximum(noise, -int(step.host_ms * _MS_NS) // 2)
     ends = scene.at(begin_s) + np.cumsum(length_ns + noise)
     starts = np.append(scene.at(begin_s), ends[:-1])
-    clocks: dict[str, tables.Column] = {f"blocked_{clock}_ns": 0 for clock in CLOCKS}
+    clocks: dict[str, tables.Column] = {f"blocked_{clock}_ns": 0 for clock in STATES}
     clocks["blocked_sleep_ns"] = sum(int(ms * _MS_NS) for ms in step.blocked.values())
-    clocks |= {f"host_{clock}_ns": int(step.host.get(clock, 0.0) * _MS_NS) for clock in CLOCKS}
+    clocks |= {f"host_{clock}_ns": int(step.host.get(clock, 0.0) * _MS_NS) for clock in STATES}
     named = sum(int(ms * _MS_NS) for ms in (*step.host.values(), *step.blocked.values()))
     clocks["host_run_ns"] = ends - starts - named
     marker = BY_NAME["cudaMemcpyAsync"]
@@ -65,7 +65,7 @@ def add_steps(scene: Scene, actor: Actor, begin_s: float, end_s: float, step: Re
         launches=step.launches,
         syncs=step.syncs,
         copies=1,
-        flags=int(EpochFlag.STEP) | step.flags,
+        flags=int(SyncIntervalFlag.STEP) | step.flags,
         **{f"blocked_{kind}_ns": int(ms * _MS_NS) for kind, ms in step.blocked.items()},
         **clocks,
     )

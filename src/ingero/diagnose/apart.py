@@ -1,7 +1,7 @@
 """Computing that is apart from the loop's own work: in functions of the program that issue no calls.
 
 A loop of small kernels computes and launches for a share of its time anyway; a function that no call ever came from is
-something else that the device waits for.
+something else that the GPU waits for.
 """
 
 from __future__ import annotations

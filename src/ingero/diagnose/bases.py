@@ -1,7 +1,7 @@
 """A bottleneck that an incident makes worse is said in the incident: one trouble is told once.
 
 A loop that always waits a while for its worker and then waits longer has lost time twice over, against zero and against
-its best regime, but there is one thing to repair. The two losses are never added.
+its best regime, but there is one thing to repair. The two lost times are never added.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ def _identity(finding: Finding) -> tuple[str, str, str]:
 
 def speaks_for(incident: Incident, bottleneck: Incident) -> bool:
     """Whether a bottleneck is said in this incident."""
-    mine = {victim.process for victim in incident.victims}
-    return _says(incident.evidence, bottleneck.cause) and any(one.process in mine for one in bottleneck.victims)
+    mine = {affected.process for affected in incident.affected}
+    return _says(incident.evidence, bottleneck.cause) and any(one.process in mine for one in bottleneck.affected)
 
 
 def _is_same_trouble(one: Found, base: Found) -> bool:
     """Whether both are about one cause on one resource, or about waiting for one worker, whatever that did.
 
-    Two losses without an owner have nothing in common that is proven.
+    Two lost times without an owner have nothing in common that is proven.
     """
     if one.process != base.process:
         return False

@@ -1,4 +1,4 @@
-"""What a recording cannot show: the causes that it silences, and what of that an unexplained loss may be.
+"""What a recording cannot show: the causes that it silences, and what of that an unexplained lost time may be.
 
 What was given up for a while, because tracing had become too expensive, silences its causes for that while.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from ingero.diagnose.cases import Case
 from ingero.diagnose.devices import WHICH_GPU, unknown_gpus
-from ingero.diagnose.evidence import ENQUEUES, EPOCHS, GPU_ACTIVITIES, Evidence
+from ingero.diagnose.evidence import ENQUEUES, GPU_ACTIVITIES, SYNC_INTERVALS, Evidence
 from ingero.diagnose.gaps import overlap_ns
 from ingero.diagnose.model import Incident, NotEvaluated, Part
 from ingero.diagnose.rule import Rule
@@ -36,15 +36,15 @@ def blind_spots(evidence: Evidence, rules: Iterable[Rule]) -> Iterator[NotEvalua
             yield NotEvaluated(cause=rule.cause, reason=f"{IN_PART}{reason}")
         needed = evidence.gaps.of(rule.needs)
         for text, windows in needed.items():
-            yield NotEvaluated(cause=rule.cause, reason=text, stretches=windows)
+            yield NotEvaluated(cause=rule.cause, reason=text, time_ranges=windows)
         for text, windows in evidence.gaps.of(rule.wants).items():
             if text not in needed:
-                yield NotEvaluated(cause=rule.cause, reason=f"{IN_PART}{text}", stretches=windows)
+                yield NotEvaluated(cause=rule.cause, reason=f"{IN_PART}{text}", time_ranges=windows)
 
 
 def can_see(rule: Rule, case: Case) -> bool:
-    """Whether what a rule needs was traced in a case, and in what that is compared with; of epochs both are made."""
-    return was_traced(case, set(rule.needs) - {EPOCHS})
+    """Whether what a rule needs was traced in a case, and in what that is compared with; of sync intervals both are made."""
+    return was_traced(case, set(rule.needs) - {SYNC_INTERVALS})
 
 
 def was_traced(case: Case, names: Iterable[str]) -> bool:
@@ -58,13 +58,13 @@ def was_traced(case: Case, names: Iterable[str]) -> bool:
 def silent(spots: Iterable[NotEvaluated], incidents: Iterable[Incident]) -> list[NotEvaluated]:
     """Without the causes that were found: of those there is no silence, but for times that were not looked at."""
     found = {one.cause for one in incidents}
-    return [one for one in spots if one.stretches or one.cause not in found]
+    return [one for one in spots if one.time_ranges or one.cause not in found]
 
 
 def unseen(evidence: Evidence, rules: Iterable[Rule], part: Part, windows: Iterable[Window] = ()) -> list[str]:
     """Why causes that could own lost time of this part were not evaluated in these windows, each reason once."""
     windows = tuple(windows)
-    is_device = part is Part.DEVICE
+    is_device = part is Part.GPU
     reasons: dict[str, None] = {}
     for rule in rules:
         names = (*rule.needs, *rule.wants)
@@ -72,7 +72,7 @@ def unseen(evidence: Evidence, rules: Iterable[Rule], part: Part, windows: Itera
             continue
         if reason := evidence.missing(names):
             reasons[reason] = None
-        for text, stretches in evidence.gaps.of(names).items():
-            if overlap_ns(stretches, windows):
+        for text, time_ranges in evidence.gaps.of(names).items():
+            if overlap_ns(time_ranges, windows):
                 reasons[text] = None
     return list(reasons)

@@ -18,14 +18,14 @@ Weight = Callable[[Segment], float]
 
 
 class PathWaits:
-    """The paths of a case by part, with that of its drains that returned late."""
+    """The paths of a case by part, with that of its syncs that returned late."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
         self._segments: dict[Part, Sequence[Segment]] = {
-            Part.EMPTY: case.empty_paths,
-            Part.ENQUEUE: case.enqueue_paths,
-            Part.LATE: case.late_waits,
+            Part.IDLE: case.empty_paths,
+            Part.LAUNCH: case.enqueue_paths,
+            Part.RETURN_DELAY: case.late_waits,
         }
 
     def all(self) -> list[Segment]:
@@ -43,7 +43,7 @@ class PathWaits:
             for state in BLOCKED:
                 own = [one for one in segments if one.depth == 0 and one.state == state]
                 claims |= self._claim_share(part, state, own, mine_ns, 0)
-            if part is not Part.LATE:  # its sleep is the wait for the device
+            if part is not Part.RETURN_DELAY:  # its sleep is the wait for the device
                 asleep = [one for one in segments if one.depth > 0 or one.state not in BLOCKED]
                 in_kernel = sum(one.duration_ns for one in segments if blocked(one) and one.depth == 0)
                 claims |= self._claim_share(part, "sleep", asleep, mine_ns, self.case.paths(part).whole_ns - in_kernel)

@@ -16,7 +16,7 @@ from ingero.diagnose.memory import Room
 from ingero.store.records import Process, Window
 
 MIN_RETRIES = 2
-FULL = 0.95  # of the device's memory
+FULL = 0.95  # of the GPU's memory
 LESS = 0.9  # of the usual launches per second
 SERVES = 0.02  # of its time a process waited for somebody outside to ask for something
 # Functions and files of the caches of vLLM, SGLang, TGI and transformers (cache_utils.DynamicCache, past_key_values)
@@ -66,8 +66,8 @@ def _launch_rate(case: Case, windows: Sequence[Window]) -> float:
 
 def serves(evidence: Evidence, process: Process) -> bool:
     """Whether it is seen waiting for requests."""
-    lane = evidence.lanes.get(process.process)
-    if lane is None or not len(lane) or not evidence.reader.is_recorded("raw_offcpu"):
+    gpu_stream = evidence.gpu_streams.get(process.process)
+    if gpu_stream is None or not len(gpu_stream) or not evidence.reader.is_recorded("raw_offcpu"):
         return False
-    wall = int(lane["b_ns"][-1] - lane["a_ns"][0])
-    return float(idle_ns(evidence, process, lane).sum()) >= SERVES * wall
+    wall = int(gpu_stream["sync_end_ns"][-1] - gpu_stream["prev_sync_end_ns"][0])
+    return float(idle_ns(evidence, process, gpu_stream).sum()) >= SERVES * wall

@@ -11,7 +11,7 @@ from ingero.units import format_ns
 
 _KINDS = {(int(op.source), op.code): op.kind for op in OPS}
 ON_PATH = "the calls' exact sums, on the path with an empty or starving device"
-INSIDE = ("run", "sleep", "kernel_lock")  # what a call itself can spend; being runnable has its own rules
+INSIDE = ("run", "sleep", "uninterruptible")  # what a call itself can spend; being runnable has its own rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +24,14 @@ class Growth:
     """
 
     changes: tuple[OpChange, ...]
-    epochs: int
+    sync_intervals: int
     is_as_many: bool = False
     is_against_zero: bool = False
 
     @property
     def grown_ns(self) -> float:
         """Over the whole case."""
-        return max(sum(map(self._grown_ns, self.changes)), 0.0) * self.epochs
+        return max(sum(map(self._grown_ns, self.changes)), 0.0) * self.sync_intervals
 
     def _grown_ns(self, one: OpChange) -> float:
         return one.longer_ns if self.is_as_many and kind_of(one) & Kind.LAUNCH else one.grown_ns
@@ -65,9 +65,9 @@ class Growth:
         """What the largest took over the whole case, as a link of a chain. text: "": that the thread was inside it."""
         one = self.largest
         return Link(
-            text=text or f"the thread that feeds the device was inside {one.totals.name}",
-            seen_ns=int(one.ns * self.epochs),
-            expected_ns=int(one.usual_ns * self.epochs),
+            text=text or f"the thread that feeds the GPU was inside {one.totals.name}",
+            seen_ns=int(one.ns * self.sync_intervals),
+            expected_ns=int(one.usual_ns * self.sync_intervals),
             structure=structure,
             order=order,
         )
@@ -78,7 +78,7 @@ def growth(case: Case, kinds: Kind) -> Growth | None:
     mine = [one for one in case.op_changes if kind_of(one) & kinds]
     is_as_many = case.kind is FindingKind.INCIDENT and case.resynced is None
     is_against_zero = case.kind is FindingKind.BOTTLENECK
-    return Growth(tuple(mine), case.epoch_count, is_as_many, is_against_zero) if mine else None
+    return Growth(tuple(mine), case.sync_interval_count, is_as_many, is_against_zero) if mine else None
 
 
 def kind_of(change: OpChange) -> Kind:

@@ -155,7 +155,7 @@ def users(evidence: Evidence) -> list[Process]:
 def delayed_graphs(case: Case, claims: Mapping[Bucket, int]) -> Link | None:
     """That launches of graphs came late by these claims; None where none are launched or the host's way was free."""
     graphs = [one for one in case.op_changes if kind_of(one) & Kind.GRAPH and one.count > 0]
-    before = sum(ns for bucket, ns in claims.items() if bucket.part in (Part.EMPTY, Part.ENQUEUE))
+    before = sum(ns for bucket, ns in claims.items() if bucket.part in (Part.IDLE, Part.LAUNCH))
     if not graphs or before <= 0:
         return None
     count = sum(one.count for one in graphs)
@@ -164,5 +164,5 @@ def delayed_graphs(case: Case, claims: Mapping[Bucket, int]) -> Link | None:
         seen_ns=before,
         expected_ns=0,
         structure=f"{graphs[0].totals.name} is on the path on which the time was lost",
-        order="the device had nothing to do until the graph was launched",
+        order="the GPU had nothing to do until the graph was launched",
     )

@@ -1,4 +1,4 @@
-"""Where the rules are to look: the stretches of every process that lost time, and what keeps its device waiting."""
+"""Where the rules are to look: the time ranges of every process that lost time, and what keeps its device waiting."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ingero.diagnose.model import Bucket, FindingKind, Part
 from ingero.diagnose.pacing import HOST_BOUND, is_step, is_untimed
 from ingero.diagnose.queue_full import was_full
 from ingero.diagnose.recorders_start import is_recorders_start, settled_at_ns
-from ingero.diagnose.regimes import Usual, at_best, usual_epochs, with_clocks
+from ingero.diagnose.regimes import Usual, at_best, usual_sync_intervals, with_clocks
 from ingero.diagnose.resynced import Resynced, is_same_work, lost_buckets, resynced
 from ingero.diagnose.samples import sample_windows, weighted_windows
-from ingero.diagnose.stretches import MIN_LOSS_NS, ONE_LOSS_NS, Stretch, begins_to_lose, excess_ns, lossy_stretches
+from ingero.diagnose.time_ranges import MIN_LOST_NS, ONE_LOST_NS, TimeRange, begins_to_lose, excess_ns, losing_ranges
 from ingero.diagnose.timeline import timeline
 from ingero.diagnose.unseen_work import is_host_paced, is_unseen
 from ingero.diagnose.utilization import Utilization, utilization_of
-from ingero.events import CLOCKS
+from ingero.events import STATES
 from ingero.store.records import Process, Window
 from ingero.store.spans import Spans
 
@@ -31,15 +31,15 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 BOTTLENECK_RATIO = 0.10  # of wall time against zero, before a share of it is called a bottleneck
 WORK_RATIO = 0.25  # of all time computing and launching, before that is called a bottleneck
-_DEVICE_WAITED = 0.05  # of X; below, the device was done as soon as the host had enqueued the last
-_BRIEF_NS = 5_000_000_000  # from the first epoch to the last of a process that is gone
+_DEVICE_WAITED = 0.05  # of X; below, the GPU was done as soon as the host had enqueued the last
+_BRIEF_NS = 5_000_000_000  # from the first sync interval to the last of a process that is gone
 _HELD_UP_NS = 3_000_000_000  # a loop that has stood still for longer may be over, or idle: that needs no hurry
-_SLOWEST_LINK = 3.0  # bytes a ns: PCIe 3.0 with four lanes, the least that GPUs which train are found on
-_CLOCKS_OF = {Part.EMPTY: "empty", Part.ENQUEUE: "enqueue", Part.LATE: "drain"}
+_SLOWEST_LINK = 3.0  # bytes a ns: PCIe 3.0 with four streams, the least that GPUs which train are found on
+_CLOCKS_OF = {Part.IDLE: "idle", Part.LAUNCH: "launch", Part.RETURN_DELAY: "sync"}
 
 
 def find_cases(evidence: Evidence) -> list[Case]:
-    """The stretches of every process that lost time against its best regime, then the bottlenecks of that regime."""
+    """The time ranges of every process that lost time against its best regime, then the bottlenecks of that regime."""
     search = CaseSearch(evidence)
     return [*search.incidents(), *search.bottlenecks()]
 
@@ -51,145 +51,161 @@ class CaseSearch:
     """
 
     def __init__(self, evidence: Evidence) -> None:
-        self._lanes: list[_Lane] = []
-        for number, lane in evidence.lanes.items():
+        self._gpu_streams: list[_GpuStream] = []
+        for number, gpu_stream in evidence.gpu_streams.items():
             process = evidence.processes.get(number)
-            if process is not None and len(lane) and not (evidence.is_live and _was_brief(process, lane)):
-                self._lanes.append(_Lane(evidence, process, lane))
+            if process is not None and len(gpu_stream) and not (evidence.is_live and _was_brief(process, gpu_stream)):
+                self._gpu_streams.append(_GpuStream(evidence, process, gpu_stream))
 
     def incidents(self) -> list[Case]:
         """What lost time against its best regime."""
-        return [case for lane in self._lanes for case in lane.incidents()]
+        return [case for gpu_stream in self._gpu_streams for case in gpu_stream.incidents()]
 
     def sees_a_beginning(self) -> bool:
         """Whether something begins to lose time or stands still, and has not lost enough to be a case."""
-        return any(lane.begins_to_lose() or lane.is_held_up() for lane in self._lanes)
+        return any(gpu_stream.begins_to_lose() or gpu_stream.is_held_up() for gpu_stream in self._gpu_streams)
 
     def bottlenecks(self) -> list[Case]:
         """What keeps a device waiting in that regime, too."""
-        return [case for lane in self._lanes if (case := lane.bottleneck())]
+        return [case for gpu_stream in self._gpu_streams if (case := gpu_stream.bottleneck())]
 
 
-def _was_brief(process: Process, lane: Array) -> bool:
-    return process.exit_ns is not None and int(lane["b_ns"][-1] - lane["a_ns"][0]) < _BRIEF_NS
+def _was_brief(process: Process, gpu_stream: Array) -> bool:
+    return (
+        process.exit_ns is not None
+        and int(gpu_stream["sync_end_ns"][-1] - gpu_stream["prev_sync_end_ns"][0]) < _BRIEF_NS
+    )
 
 
-class _Lane:
-    """The main lane of one process, without its time without demand."""
+class _GpuStream:
+    """The main stream of one process, without its time without demand."""
 
-    def __init__(self, evidence: Evidence, process: Process, lane: Array) -> None:
+    def __init__(self, evidence: Evidence, process: Process, gpu_stream: Array) -> None:
         self._evidence, self._process = evidence, process
-        self._ends = np.ascontiguousarray(lane["b_ns"])
-        self._idle = idle_ns(evidence, process, lane)
-        self._epochs, self._elapsed_ns = shortened(lane, self._idle), lane["b_ns"] - lane["a_ns"]
+        self._ends = np.ascontiguousarray(gpu_stream["sync_end_ns"])
+        self._idle = idle_ns(evidence, process, gpu_stream)
+        self._sync_intervals, self._elapsed_ns = (
+            shortened(gpu_stream, self._idle),
+            gpu_stream["sync_end_ns"] - gpu_stream["prev_sync_end_ns"],
+        )
         self._started_ns = settled_at_ns(evidence, process.session)
-        found = resynced(self._epochs)
+        found = resynced(self._sync_intervals)
         self._resynced_case = self._resynced(found) if found and found.is_enough else None
         self._resyncs = found is not None and found.is_beginning(int(self._ends[-1]), since_ns=self._started_ns)
         if found and self._resynced_case:
-            self._epochs, self._elapsed_ns = self._epochs[~found.inside], self._elapsed_ns[~found.inside]
-        self._usual = usual_epochs(self._epochs)
-        self._excess = excess_ns(self._epochs, self._usual)
-        self._stretches = lossy_stretches(self._epochs, self._usual, self._excess, apart_ns=self._started_ns)
+            self._sync_intervals, self._elapsed_ns = (
+                self._sync_intervals[~found.inside],
+                self._elapsed_ns[~found.inside],
+            )
+        self._usual = usual_sync_intervals(self._sync_intervals)
+        self._excess = excess_ns(self._sync_intervals, self._usual)
+        self._time_ranges = losing_ranges(self._sync_intervals, self._usual, self._excess, apart_ns=self._started_ns)
 
     def incidents(self) -> Iterator[Case]:
-        """The stretches that lost time."""
+        """The time ranges that lost time."""
         if self._resynced_case:
             yield self._resynced_case
-        if self._stretches:
+        if self._time_ranges:
             self._usual = with_clocks(self._usual, self._whole)
-        for stretch in self._stretches:
-            yield self._incident(self._usual, self._excess, stretch)
+        for time_range in self._time_ranges:
+            yield self._incident(self._usual, self._excess, time_range)
 
     def begins_to_lose(self) -> bool:
-        """Whether the last seconds lose time, and no stretch holds them yet; not while the recorder starts."""
+        """Whether the last seconds lose time, and no time range holds them yet; not while the recorder starts."""
         return self._resyncs or begins_to_lose(
-            self._epochs, self._usual, self._excess, self._stretches, since_ns=self._started_ns
+            self._sync_intervals, self._usual, self._excess, self._time_ranges, since_ns=self._started_ns
         )
 
     def is_held_up(self) -> bool:
         """Whether it stands still for longer than it ever did, by as much as is worth a finding by itself."""
         still_ns = self._evidence.window.end_ns - int(self._ends[-1])
         longest_ns = int(self._elapsed_ns.max(initial=0))
-        return self._process.exit_ns is None and longest_ns + ONE_LOSS_NS < still_ns <= _HELD_UP_NS
+        return self._process.exit_ns is None and longest_ns + ONE_LOST_NS < still_ns <= _HELD_UP_NS
 
     def bottleneck(self) -> Case | None:
-        """Where the device is kept waiting even at best, and for as long as that went on: outside of incidents."""
-        is_best = self._recent(at_best(self._epochs, self._usual))
-        is_lossy = Spans([one.window for one in self._stretches]).have_inside(self._epochs["b_ns"])
-        return self._bottleneck(is_best, self._recent(is_best | ~is_lossy))
+        """Where the GPU is kept waiting even at best, and for as long as that went on: outside of incidents."""
+        is_best = self._recent(at_best(self._sync_intervals, self._usual))
+        is_losing = Spans([one.window for one in self._time_ranges]).have_inside(self._sync_intervals["sync_end_ns"])
+        return self._bottleneck(is_best, self._recent(is_best | ~is_losing))
 
     def _whole(self, window: Window) -> Array:
-        """The whole epochs that ended in a window."""
-        epochs = self._evidence.epochs(window, self._process.process)
+        """The whole sync intervals that ended in a window."""
+        sync_intervals = self._evidence.sync_intervals(window, self._process.process)
         if not self._idle.any():
-            return epochs
-        return shortened(epochs, self._idle[np.searchsorted(self._ends, epochs["b_ns"]).clip(max=len(self._ends) - 1)])
+            return sync_intervals
+        return shortened(
+            sync_intervals,
+            self._idle[np.searchsorted(self._ends, sync_intervals["sync_end_ns"]).clip(max=len(self._ends) - 1)],
+        )
 
-    def _sample(self, lane: Array) -> Array:
-        """These epochs whole, or of very many some."""
-        return self._read(sample_windows(lane), lane)
+    def _sample(self, gpu_stream: Array) -> Array:
+        """These sync intervals whole, or of very many some."""
+        return self._read(sample_windows(gpu_stream), gpu_stream)
 
-    def _read(self, windows: Sequence[Window], lane: Array) -> Array:
-        """The whole epochs of a lane in these windows."""
-        whole: Array = np.concatenate([self._evidence.no_epochs, *(self._whole(window) for window in windows)])
-        chosen: Array = whole[np.isin(whole["b_ns"], lane["b_ns"])]
+    def _read(self, windows: Sequence[Window], gpu_stream: Array) -> Array:
+        """The whole sync intervals of a stream in these windows."""
+        whole: Array = np.concatenate([self._evidence.no_sync_intervals, *(self._whole(window) for window in windows)])
+        chosen: Array = whole[np.isin(whole["sync_end_ns"], gpu_stream["sync_end_ns"])]
         return chosen
 
-    def _incident(self, usual: Mapping[int, Usual], excess: Array, stretch: Stretch) -> Case:
-        inside = (self._epochs["b_ns"] > stretch.window.begin_ns) & (self._epochs["b_ns"] < stretch.window.end_ns)
-        members = self._epochs[inside]
+    def _incident(self, usual: Mapping[int, Usual], excess: Array, time_range: TimeRange) -> Case:
+        inside = (self._sync_intervals["sync_end_ns"] > time_range.window.begin_ns) & (
+            self._sync_intervals["sync_end_ns"] < time_range.window.end_ns
+        )
+        members = self._sync_intervals[inside]
         heavy, spread = (self._read(windows, members) for windows in weighted_windows(members, excess[inside]))
-        epochs = np.sort(np.concatenate([heavy, spread]), order="b_ns")
+        sync_intervals = np.sort(np.concatenate([heavy, spread]), order="sync_end_ns")
         return Case(
             evidence=self._evidence,
             process=self._process,
             kind=FindingKind.INCIDENT,
-            window=stretch.window,
-            epochs=epochs,
-            epoch_count=stretch.epochs,
+            window=time_range.window,
+            sync_intervals=sync_intervals,
+            sync_interval_count=time_range.sync_intervals,
             usual=usual,
-            excess_ns=excess_ns(epochs, usual),
-            wall_ns=stretch.wall_ns,
-            around_ns=stretch.around_ns,
-            loss_ns=stretch.loss_ns,
-            peak_ratio=stretch.peak_ratio,
-            buckets=_extrapolated(heavy, spread, usual, stretch.loss_ns),
-            is_recorders_start=is_recorders_start(self._evidence, self._process.session, self._epochs, excess, stretch),
-            timeline=timeline(self._epochs, excess, stretch.window),
+            excess_ns=excess_ns(sync_intervals, usual),
+            wall_ns=time_range.wall_ns,
+            around_ns=time_range.around_ns,
+            lost_ns=time_range.lost_ns,
+            peak_ratio=time_range.peak_ratio,
+            buckets=_extrapolated(heavy, spread, usual, time_range.lost_ns),
+            is_recorders_start=is_recorders_start(
+                self._evidence, self._process.session, self._sync_intervals, excess, time_range
+            ),
+            timeline=timeline(self._sync_intervals, excess, time_range.window),
         )
 
     def _resynced(self, found: Resynced) -> Case | None:
         """Compared per launch; None where the launches are not of the same work."""
-        members = self._epochs[found.inside]
-        now, before = (self._sample(one) for one in (members, self._epochs[found.usual]))
+        members = self._sync_intervals[found.inside]
+        now, before = (self._sample(one) for one in (members, self._sync_intervals[found.usual]))
         if not is_same_work(now, before):
             return None
-        wall = int((members["b_ns"] - members["a_ns"]).sum())
+        wall = int((members["sync_end_ns"] - members["prev_sync_end_ns"]).sum())
         return Case(
             evidence=self._evidence,
             process=self._process,
             kind=FindingKind.INCIDENT,
             window=found.window,
-            epochs=now,
-            epoch_count=len(members),
-            usual=with_clocks(usual_epochs(self._epochs[found.usual]), self._whole),
-            excess_ns=(now["b_ns"] - now["a_ns"]) - found.wanted_ns(now),
+            sync_intervals=now,
+            sync_interval_count=len(members),
+            usual=with_clocks(usual_sync_intervals(self._sync_intervals[found.usual]), self._whole),
+            excess_ns=(now["sync_end_ns"] - now["prev_sync_end_ns"]) - found.wanted_ns(now),
             wall_ns=wall,
-            loss_ns=found.lost_ns,
+            lost_ns=found.lost_ns,
             peak_ratio=found.lost_ns / max(wall, 1),
             buckets=lost_buckets(now, before, int(members["launches"].sum())),
             resynced=found,
         )
 
-    def _proven(self, members: Array, epochs: Array, scale: float) -> dict[Bucket, int]:
-        """Of the intervals whose launches were not traced, as far as it is proven; epochs: of members, to be scaled."""
-        members, epochs = members[is_unseen(members)], epochs[is_unseen(epochs)]
-        if not len(epochs):
+    def _proven(self, members: Array, sync_intervals: Array, scale: float) -> dict[Bucket, int]:
+        """Of the intervals whose launches were not traced, as far as it is proven; sync intervals: of members, to be scaled."""
+        members, sync_intervals = members[is_unseen(members)], sync_intervals[is_unseen(sync_intervals)]
+        if not len(sync_intervals):
             return {}
-        window, wall = _window_of(members), int((members["b_ns"] - members["a_ns"]).sum())
-        used = utilization_of(self._evidence, self._process, int(epochs["device"][0]), (window,))
-        return proven_idle(_scaled(host_share(epochs), scale), wall, used, self._copied_bytes(window))
+        window, wall = _window_of(members), int((members["sync_end_ns"] - members["prev_sync_end_ns"]).sum())
+        used = utilization_of(self._evidence, self._process, int(sync_intervals["device"][0]), (window,))
+        return proven_idle(_scaled(host_share(sync_intervals), scale), wall, used, self._copied_bytes(window))
 
     def _copied_bytes(self, window: Window) -> float:
         shares = self._evidence.reader.copy_shares((window,), process=self._process.process)
@@ -197,77 +213,91 @@ class _Lane:
 
     def _recent(self, chosen: Array) -> Array:
         """Those in the window, if there are any: while recording, a reference from long before is at hand, too."""
-        recent = chosen & (self._epochs["b_ns"] >= self._evidence.window.begin_ns)
+        recent = chosen & (self._sync_intervals["sync_end_ns"] >= self._evidence.window.begin_ns)
         return recent if recent.any() else chosen
 
     def _bottleneck(self, is_best: Array, is_as_ever: Array) -> Case | None:
         """Nothing where it is little of the time, idle or not. is_best: what the rest of is_as_ever is judged by."""
-        waits = np.sum(list(_host_lengths(self._epochs).values()), axis=0)
+        waits = np.sum(list(_host_lengths(self._sync_intervals).values()), axis=0)
         for chosen in (is_best, is_as_ever):
-            if waits[chosen].sum() < max(BOTTLENECK_RATIO * self._elapsed_ns[chosen].sum(), MIN_LOSS_NS):
+            if waits[chosen].sum() < max(BOTTLENECK_RATIO * self._elapsed_ns[chosen].sum(), MIN_LOST_NS):
                 return None
-        members, epochs = self._epochs[is_as_ever], self._sample(self._epochs[is_best])
-        seen, waited = float(sum(one.sum() for one in _host_lengths(epochs).values())), float(waits[is_as_ever].sum())
-        scale = waited / seen if len(epochs) < len(members) and seen else 1.0
-        sums = Counter(self._proven(members, epochs, scale))
-        sums.update(_scaled(host_share(epochs[~is_unseen(epochs)]), scale))
+        members, sync_intervals = self._sync_intervals[is_as_ever], self._sample(self._sync_intervals[is_best])
+        seen, waited = (
+            float(sum(one.sum() for one in _host_lengths(sync_intervals).values())),
+            float(waits[is_as_ever].sum()),
+        )
+        scale = waited / seen if len(sync_intervals) < len(members) and seen else 1.0
+        sums = Counter(self._proven(members, sync_intervals, scale))
+        sums.update(_scaled(host_share(sync_intervals[~is_unseen(sync_intervals)]), scale))
         window = _window_of(members)
         wall = int(self._elapsed_ns[is_as_ever].sum())
-        used = utilization_of(self._evidence, self._process, int(epochs["device"][0]), (window,))
-        hidden = frozenset(Part) if is_step(epochs).any() else frozenset({Part.ENQUEUE})
+        used = utilization_of(self._evidence, self._process, int(sync_intervals["device"][0]), (window,))
+        hidden = frozenset(Part) if is_step(sync_intervals).any() else frozenset({Part.LAUNCH})
         against_zero = at_most_idle(sums, wall, used, hidden)
         lost = sum(against_zero.values())
-        if lost < max(BOTTLENECK_RATIO * wall, MIN_LOSS_NS):
+        if lost < max(BOTTLENECK_RATIO * wall, MIN_LOST_NS):
             return None
         return Case(
             evidence=self._evidence,
             process=self._process,
             kind=FindingKind.BOTTLENECK,
             window=window,
-            epochs=epochs,
-            epoch_count=len(members),
+            sync_intervals=sync_intervals,
+            sync_interval_count=len(members),
             usual=self._usual,
-            excess_ns=(epochs["b_ns"] - epochs["a_ns"]).astype(np.float64),
+            excess_ns=(sync_intervals["sync_end_ns"] - sync_intervals["prev_sync_end_ns"]).astype(np.float64),
             wall_ns=wall,
-            loss_ns=lost,
+            lost_ns=lost,
             peak_ratio=lost / max(wall, 1),
             buckets=against_zero,
         )
 
 
-def _window_of(epochs: Array) -> Window:
+def _window_of(sync_intervals: Array) -> Window:
     """From the begin of the first to the end of the last."""
-    return Window(begin_ns=int(epochs["a_ns"][0]), end_ns=int(epochs["b_ns"][-1]) + 1)
+    return Window(
+        begin_ns=int(sync_intervals["prev_sync_end_ns"][0]), end_ns=int(sync_intervals["sync_end_ns"][-1]) + 1
+    )
 
 
 def _scaled(lost: Mapping[Bucket, int], scale: float) -> dict[Bucket, int]:
     return {bucket: int(ns * scale) for bucket, ns in lost.items()}
 
 
-def _extrapolated(heavy: Array, spread: Array, usual: Mapping[int, Usual], loss_ns: int) -> dict[Bucket, int]:
-    """Lost time by bucket: of the heavy epochs as it is, and of the spread ones for all the rest of the loss."""
+def _extrapolated(heavy: Array, spread: Array, usual: Mapping[int, Usual], lost_ns: int) -> dict[Bucket, int]:
+    """Lost time by bucket: of the heavy sync intervals as it is, and of the spread ones for all the rest of the lost time."""
     lost = buckets(heavy, usual)
     if not len(spread):
         return lost
-    rest, seen = loss_ns - float(excess_ns(heavy, usual).sum()), float(excess_ns(spread, usual).sum())
+    rest, seen = lost_ns - float(excess_ns(heavy, usual).sum()), float(excess_ns(spread, usual).sum())
     scale = rest / seen if rest > 0 and seen > 0 else 1.0
     for bucket, ns in buckets(spread, usual).items():
         lost[bucket] = lost.get(bucket, 0) + round(ns * scale)
     return lost
 
 
-def _host_lengths(epochs: Array) -> dict[Part, Array]:
-    """E and P as they are, and [f, s] where the device was ready as soon as the host had enqueued; of either kind."""
-    steps = is_step(epochs)
+def _host_lengths(sync_intervals: Array) -> dict[Part, Array]:
+    """E and P as they are, and [f, s] where the GPU was ready as soon as the host had enqueued; of either kind."""
+    steps = is_step(sync_intervals)
     if steps.any():  # what the host does anyway is no wait of the GPU, and where the GPU paces too nothing is proven
-        is_host_bound = (epochs["x_ns"] <= HOST_BOUND * (epochs["b_ns"] - epochs["a_ns"])) & ~is_untimed(epochs)
-        none = np.zeros(len(epochs), np.int64)
-        return {Part.EMPTY: np.where(is_host_bound, epochs["e_ns"], 0), Part.ENQUEUE: none, Part.LATE: none}
-    kept_waiting = (epochs["r_ns"] - epochs["s_ns"] < _DEVICE_WAITED * epochs["x_ns"]) & ~was_full(epochs)
+        is_host_bound = (
+            sync_intervals["busy_ns"]
+            <= HOST_BOUND * (sync_intervals["sync_end_ns"] - sync_intervals["prev_sync_end_ns"])
+        ) & ~is_untimed(sync_intervals)
+        none = np.zeros(len(sync_intervals), np.int64)
+        return {
+            Part.IDLE: np.where(is_host_bound, sync_intervals["idle_ns"], 0),
+            Part.LAUNCH: none,
+            Part.RETURN_DELAY: none,
+        }
+    kept_waiting = (
+        sync_intervals["gpu_done_ns"] - sync_intervals["sync_start_ns"] < _DEVICE_WAITED * sync_intervals["busy_ns"]
+    ) & ~was_full(sync_intervals)
     return {
-        Part.EMPTY: np.where(is_unseen(epochs) & ~is_host_paced(epochs), 0, epochs["e_ns"]),
-        Part.ENQUEUE: np.where(kept_waiting, epochs["s_ns"] - epochs["f_ns"], 0),
-        Part.LATE: epochs["p_ns"],
+        Part.IDLE: np.where(is_unseen(sync_intervals) & ~is_host_paced(sync_intervals), 0, sync_intervals["idle_ns"]),
+        Part.LAUNCH: np.where(kept_waiting, sync_intervals["sync_start_ns"] - sync_intervals["first_launch_ns"], 0),
+        Part.RETURN_DELAY: sync_intervals["return_delay_ns"],
     }
 
 
@@ -275,7 +305,7 @@ def at_most_idle(
     lost: dict[Bucket, int],
     wall_ns: int,
     used: Utilization | None,
-    hidden: frozenset[Part] = frozenset({Part.ENQUEUE}),
+    hidden: frozenset[Part] = frozenset({Part.LAUNCH}),
 ) -> dict[Bucket, int]:
     """The same, with no more of the hidden parts than leaves the GPU the time in which NVML has seen a kernel run.
 
@@ -300,34 +330,34 @@ def proven_idle(
     Waits and the time without a kernel that together are longer than all of it overlap by the difference. A GPU that
     copies runs none: copied_bytes between it and the host take what they would on the slowest link.
     """
-    waits_ns = sum(ns for bucket, ns in lost.items() if bucket.part is not Part.LATE)
+    waits_ns = sum(ns for bucket, ns in lost.items() if bucket.part is not Part.RETURN_DELAY)
     idle_ns = wall_ns * (1 - used.share - used.error) - copied_bytes / _SLOWEST_LINK if used else 0.0
     scale = max(waits_ns + max(idle_ns, 0.0) - wall_ns, 0.0) / max(waits_ns, 1)
-    return {bucket: ns if bucket.part is Part.LATE else int(ns * scale) for bucket, ns in lost.items()}
+    return {bucket: ns if bucket.part is Part.RETURN_DELAY else int(ns * scale) for bucket, ns in lost.items()}
 
 
-def _launching_ns(epochs: Array, lengths: Array) -> int:
+def _launching_ns(sync_intervals: Array, lengths: Array) -> int:
     """Computing where launches were not traced: it may be launching, and the GPU busy meanwhile."""
-    mine = is_unseen(epochs) & (lengths > 0)
-    return int(np.maximum(epochs["empty_clock_ns"][mine, CLOCKS.index("run")], 0).sum())
+    mine = is_unseen(sync_intervals) & (lengths > 0)
+    return int(np.maximum(sync_intervals["idle_state_ns"][mine, STATES.index("run")], 0).sum())
 
 
-def host_share(epochs: Array) -> dict[Bucket, int]:
-    """The account of E and P as it is, and of [f, s] where the device was ready as soon as the host had enqueued."""
+def host_share(sync_intervals: Array) -> dict[Bucket, int]:
+    """The account of E and P as it is, and of [f, s] where the GPU was ready as soon as the host had enqueued."""
     found: dict[Bucket, int] = {}
-    for part, lengths in _host_lengths(epochs).items():
-        clocks = epochs[f"{_CLOCKS_OF[part]}_clock_ns"]
-        counted = (clocks[:, 0] >= 0) & (lengths > 0 if part is not Part.LATE else True)
+    for part, lengths in _host_lengths(sync_intervals).items():
+        clocks = sync_intervals[f"{_CLOCKS_OF[part]}_state_ns"]
+        counted = (clocks[:, 0] >= 0) & (lengths > 0 if part is not Part.RETURN_DELAY else True)
         sums = clocks[counted].sum(axis=0).astype(np.float64)
-        if part is Part.LATE:
-            sums[[CLOCKS.index("run"), CLOCKS.index("sleep")]] = 0  # of the whole drain: that is device wait
+        if part is Part.RETURN_DELAY:
+            sums[[STATES.index("run"), STATES.index("sleep")]] = 0  # of the whole sync: that is device wait
         total = float(lengths.sum())
-        if is_step(epochs).any():
-            sums[CLOCKS.index("run")] = 0
+        if is_step(sync_intervals).any():
+            sums[STATES.index("run")] = 0
             total = min(total, float(sums.sum()))
         scale = min(1.0, total / sums.sum()) if sums.sum() else 0.0
-        shares = {Bucket(part, clock): int(ns) for clock, ns in zip(CLOCKS, sums * scale, strict=True)}
+        shares = {Bucket(part, clock): int(ns) for clock, ns in zip(STATES, sums * scale, strict=True)}
         found |= shares | {Bucket(part, "unknown"): int(total - sum(shares.values()))}
-        if part is Part.EMPTY:
-            found[Bucket(part, "run")] -= int(_launching_ns(epochs, lengths) * scale)
+        if part is Part.IDLE:
+            found[Bucket(part, "run")] -= int(_launching_ns(sync_intervals, lengths) * scale)
     return {bucket: ns for bucket, ns in found.items() if ns > 0}

@@ -1,4 +1,4 @@
-"""What the rules look at: one process, one stretch of time, and the lost time in buckets that wait for an owner."""
+"""What the rules look at: one process, one time range of time, and the lost time in buckets that wait for an owner."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.host_time import HostStays, host_stays
-from ingero.diagnose.model import Bucket, CodeLine, Culprit, Finding, FindingKind, Moment, Part, Victim
+from ingero.diagnose.model import Affected, Bucket, CodeLine, Culprit, Finding, FindingKind, Moment, Part
 from ingero.diagnose.pacing import is_step
 from ingero.diagnose.paths import Paths, growth_of_workers, late_waits, paths, slowest
 from ingero.diagnose.regimes import Usual, reference_windows
@@ -27,12 +27,12 @@ from ingero.units import SECOND_NS, format_ns, format_percent
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-_MOSTLY = 0.5  # of the epochs of a case
+_MOSTLY = 0.5  # of the sync intervals of a case
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpChange:
-    """One call, per epoch of the main lane: in the case, and in the reference (0 where there is none).
+    """One call, per epoch of the main stream: in the case, and in the reference (0 where there is none).
 
     timed: of count, the calls that have a duration; the others were only counted.
     ns: inside those, without what held the thread up there (`events.HELD_UP`) and would have done so elsewhere.
@@ -50,12 +50,12 @@ class OpChange:
 
     @property
     def grown_ns(self) -> float:
-        """Per epoch."""
+        """Per sync interval."""
         return self.ns - self.usual_ns
 
     @property
     def longer_ns(self) -> float:
-        """Per epoch, by calls that take longer than in the reference; 0 where that has none."""
+        """Per sync interval, by calls that take longer than in the reference; 0 where that has none."""
         return self.ns - self.timed * self.usual_mean_ns if self.usual_timed else 0.0
 
     @property
@@ -71,9 +71,10 @@ class OpChange:
 
 @dataclass(kw_only=True)
 class Case:
-    """A stretch of one process's main lane that lost time, and what is still without an owner.
+    """A time range of one process's main stream that lost time, and what is still without an owner.
 
-    epochs: whole ones (`store.arrays.EPOCH_DTYPE`): all of epoch_count, of very many a sample (see `is_sampled`).
+    sync intervals: whole ones (`store.arrays.SYNC_INTERVAL_DTYPE`): all of sync_interval_count, of very many a sample
+    (see `is_sampled`).
     buckets: lost ns; for a bottleneck against zero. left: what of it no rule has claimed yet.
     """
 
@@ -81,12 +82,12 @@ class Case:
     process: Process
     kind: FindingKind
     window: Window
-    epochs: Array
-    epoch_count: int
+    sync_intervals: Array
+    sync_interval_count: int
     usual: Mapping[int, Usual]
     excess_ns: Array
     wall_ns: int
-    loss_ns: int
+    lost_ns: int
     peak_ratio: float
     buckets: dict[Bucket, int]
     around_ns: int = 0  # wall time that a finding must be worth telling against; never less than wall_ns
@@ -96,7 +97,7 @@ class Case:
     siblings: Sequence[Case] = ()  # every case of the window, this one, too
     _paths: dict[Part, Paths] = field(default_factory=dict, init=False, repr=False)
     is_recorders_start: bool = False  # what was lost after it is not worth telling
-    resynced: Resynced | None = None  # its epochs are cut otherwise than in the reference: compared per launch
+    resynced: Resynced | None = None  # its sync intervals are cut otherwise than in the reference: compared per launch
 
     def __post_init__(self) -> None:
         """Everything waits for an owner."""
@@ -105,22 +106,24 @@ class Case:
 
     @property
     def device(self) -> int:
-        """CUDA's ordinal of the device that its epochs are of; 0 without any."""
-        return int(self.epochs["device"][0]) if len(self.epochs) else 0
+        """CUDA's ordinal of the GPU that its sync intervals are of; 0 without any."""
+        return int(self.sync_intervals["device"][0]) if len(self.sync_intervals) else 0
 
     @property
     def is_of_steps(self) -> bool:
-        """Whether its epochs are steps by repetition: then nothing is known of when the GPU was idle within them."""
-        return bool(len(self.epochs)) and bool(is_step(self.epochs[:1])[0])
+        """Whether its sync intervals are steps by repetition: then nothing is known of when the GPU was idle within them."""
+        return bool(len(self.sync_intervals)) and bool(is_step(self.sync_intervals[:1])[0])
 
     @property
     def knows_idle(self) -> bool:
-        """Whether it is known when the GPU was idle within its epochs: not of steps, nor where launches were unseen."""
-        return not self.is_of_steps and not (len(self.epochs) and is_unseen(self.epochs).mean() > _MOSTLY)
+        """Whether it is known when the GPU was idle within its sync intervals: not of steps, nor where launches were unseen."""
+        return not self.is_of_steps and not (
+            len(self.sync_intervals) and is_unseen(self.sync_intervals).mean() > _MOSTLY
+        )
 
     @property
     def when_idle(self) -> str:
-        """In which part of its epochs the host's time counts, as texts say it."""
+        """In which part of its sync intervals the host's time counts, as texts say it."""
         return "with an empty device" if self.knows_idle else "outside calls that wait for the GPU"
 
     @property
@@ -130,22 +133,26 @@ class Case:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether the buckets were scaled up from some of the epochs; the loss itself is always of all."""
-        return len(self.epochs) < self.epoch_count
+        """Whether the buckets were scaled up from some of the sync intervals; the lost time itself is always of all."""
+        return len(self.sync_intervals) < self.sync_interval_count
 
     @property
     def scale(self) -> float:
-        """By what to multiply what its whole epochs show, for all: some are a sample, and of an incident the worst."""
+        """By what to multiply what its whole sync intervals show, for all: some are a sample, and of an incident the worst."""
         if not self.is_sampled:
             return 1.0
-        of_all, seen_ns = self.epoch_count / max(len(self.epochs), 1), float(self.excess_ns.sum())
+        of_all, seen_ns = self.sync_interval_count / max(len(self.sync_intervals), 1), float(self.excess_ns.sum())
         if self.kind is FindingKind.BOTTLENECK or seen_ns <= 0:
             return of_all
-        return min(max(self.loss_ns / seen_ns, 1.0), of_all)
+        return min(max(self.lost_ns / seen_ns, 1.0), of_all)
 
-    def count_of(self, class_key: int) -> float:
-        """How many of all its epochs are of a class."""
-        return int((self.epochs["class_key"] == class_key).sum()) * self.epoch_count / max(len(self.epochs), 1)
+    def count_of(self, step_type: int) -> float:
+        """How many of all its sync intervals are of a class."""
+        return (
+            int((self.sync_intervals["step_type"] == step_type).sum())
+            * self.sync_interval_count
+            / max(len(self.sync_intervals), 1)
+        )
 
     # Claims
 
@@ -176,14 +183,16 @@ class Case:
 
     @property
     def host_ns(self) -> int:
-        """Lost in the host's parts of the epochs."""
-        return sum(ns for bucket, ns in self.buckets.items() if bucket.part is not Part.DEVICE)
+        """Lost in the host's parts of the sync intervals."""
+        return sum(ns for bucket, ns in self.buckets.items() if bucket.part is not Part.GPU)
 
     @property
     def can_judge_device(self) -> bool:
-        """Whether most of its epochs are of classes that repeat themselves well enough for a verdict on the device."""
+        """Whether most of its sync intervals are of classes that repeat themselves well enough for a verdict on the GPU."""
         steady = [key for key, one in self.usual.items() if one.reference.can_judge_device]
-        return float(np.isin(self.epochs["class_key"], steady).mean()) > 0.5 if len(self.epochs) else False
+        return (
+            float(np.isin(self.sync_intervals["step_type"], steady).mean()) > 0.5 if len(self.sync_intervals) else False
+        )
 
     def ratio(self, ns: float) -> float:
         """Share of the wall time of the case."""
@@ -196,24 +205,24 @@ class Case:
         return f"{self.process.name} [{self.process.pid}]" + (f" of {job}" if job else "")
 
     def amount(self, ns: float) -> str:
-        """Lost time as texts say it: "1.6 s (27 % of its time)"."""
+        """Lost time as texts say it: "1.6 s (27% of its time)"."""
         return f"{format_ns(int(ns))} ({format_percent(self.ratio(ns))} of its time)"
 
     @property
-    def victim(self) -> Victim:
-        """The process as a victim."""
+    def affected(self) -> Affected:
+        """The process as an affected process."""
         one = self.process
-        return Victim(
+        return Affected(
             process=one.process,
             pid=one.pid,
             name=one.name,
-            lost_ns=self.loss_ns,
+            lost_ns=self.lost_ns,
             rank=one.rank,
             container=self.evidence.container_of(one.cgroup_id),
             job=self.evidence.job_of(one.pid, one.cgroup_id),
         )
 
-    # Evidence of this stretch
+    # Evidence of this time range
 
     @cached_property
     def family(self) -> set[int]:
@@ -236,7 +245,7 @@ class Case:
         return reference_windows(self.usual) if self.kind is FindingKind.INCIDENT else ()
 
     @cached_property
-    def stretches(self) -> tuple[Window, ...]:
+    def time_ranges(self) -> tuple[Window, ...]:
         """The time that it is about: its window, of a bottleneck without the incidents that lie in it.
 
         The best seconds of all may lie within one, between two that lost more.
@@ -247,7 +256,7 @@ class Case:
         return left_out(self.window, (one.window for one in mine if one.kind is FindingKind.INCIDENT)) or (self.window,)
 
     @cached_property
-    def takers(self) -> list[Culprit]:
+    def cpu_users(self) -> list[Culprit]:
         """Who ran while the process or one of its workers waited to run, most time first."""
         return self.culprits(self.members)
 
@@ -261,7 +270,7 @@ class Case:
         share: of that.
         """
         taken: dict[Bucket, int] = {}
-        for part in (Part.EMPTY, Part.ENQUEUE):
+        for part in (Part.IDLE, Part.LAUNCH):
             wanted = self.total((part,), ("sleep",)) * self.path_share(part, is_mine) * share
             if wanted:
                 taken |= self.take((part,), ("sleep",), wanted)
@@ -279,8 +288,8 @@ class Case:
         numbers = [self.process.process] if processes is None else list(processes)
         found = []
         usual = self._charges(numbers, self.baselines)
-        scale = length_ns(self.stretches) / max(length_ns(self.baselines), 1)
-        for pid, charges in self._charges(numbers, self.stretches).items():
+        scale = length_ns(self.time_ranges) / max(length_ns(self.baselines), 1)
+        for pid, charges in self._charges(numbers, self.time_ranges).items():
             most = max(charges, key=lambda one: one.ns)  # a process that has just started runs under its parent's name
             grown = sum(one.ns for one in charges) - scale * sum(one.ns for one in usual.get(pid, ()))
             if grown > 0:
@@ -308,22 +317,22 @@ class Case:
         """The calls of the process per epoch against the reference, largest growth first.
 
         Calls are counted by the second: what lies beside the case in its first and last second is taken as usual.
-        Against zero they are those of the best regime alone, whatever an incident between its stretches called.
+        Against zero they are those of the best regime alone, whatever an incident between its time ranges called.
         """
         if self.kind is FindingKind.BOTTLENECK and self.usual:
             at_best, count = self._calls_in(reference_windows(self.usual))
             best = [_change(one, max(count, 1), None, 1, 0) for one in at_best.values()]
             return sorted(best, key=lambda one: -one.grown_ns)
-        usual, epochs = self._calls_in(self.baselines)
+        usual, sync_intervals = self._calls_in(self.baselines)
         (span,) = self.evidence.reader.op_spans((self.window,), process=self.process.process)
-        beside = self.epochs_in(span) - self.epoch_count if self.baselines else 0
+        beside = self.sync_intervals_in(span) - self.sync_interval_count if self.baselines else 0
         now = self.evidence.ops((span,), self.process.process)
-        mine, theirs = max(self.epoch_count, 1), max(epochs, 1)
+        mine, theirs = max(self.sync_interval_count, 1), max(sync_intervals, 1)
         changes = [_change(one, mine, usual.get((one.source, one.op)), theirs, max(beside, 0)) for one in now]
         return sorted(changes, key=lambda one: -one.grown_ns)
 
     def _calls_in(self, windows: Iterable[Window]) -> tuple[dict[tuple[int, int], OpShare], int]:
-        """The calls of stretches of time by operation, and how many epochs they are of.
+        """The calls of time ranges of time by operation, and how many sync intervals they are of.
 
         Of one shorter than a second whole seconds: idle time was cut out of it, and its share of a second's calls
         would be less by that.
@@ -334,21 +343,21 @@ class Case:
         long = (one for one in windows if one.duration_ns >= SECOND_NS)
         spans = joined((*reader.op_spans(short, process=number), *long))
         calls = {(one.source, one.op): one for one in self.evidence.ops(spans, number)}
-        return calls, sum(map(self.epochs_in, spans))
+        return calls, sum(map(self.sync_intervals_in, spans))
 
-    def epochs_in(self, window: Window) -> int:
-        """How many of the main lane's ended in a window."""
-        return len(self.evidence.lane_in(window, self.process.process))
+    def sync_intervals_in(self, window: Window) -> int:
+        """How many of the main stream's ended in a window."""
+        return len(self.evidence.gpu_stream_in(window, self.process.process))
 
     @property
     def empty_paths(self) -> Sequence[Segment]:
-        """What the sleeps with an empty device went into: of the draining thread, in the epochs that lost most."""
-        return self.paths(Part.EMPTY).segments
+        """What the sleeps with an empty device went into: of the syncing thread, in the sync intervals that lost most."""
+        return self.paths(Part.IDLE).segments
 
     @property
     def enqueue_paths(self) -> Sequence[Segment]:
-        """What the sleeps between the first enqueue and the drain went into: of the enqueuing thread."""
-        return self.paths(Part.ENQUEUE).segments
+        """What the sleeps between the first enqueue and the sync went into: of the enqueuing thread."""
+        return self.paths(Part.LAUNCH).segments
 
     @property
     def waits(self) -> tuple[Segment, ...]:
@@ -357,12 +366,12 @@ class Case:
 
     @cached_property
     def late_waits(self) -> Sequence[Segment]:
-        """What the draining thread waited for between the device's end and its return, in the latest epochs."""
+        """What the syncing thread waited for between the GPU's end and its return, in the latest sync intervals."""
         return late_waits(self)
 
     @cached_property
     def host_stays(self) -> HostStays:
-        """Where the threads on the path were, outside calls, in its epochs and in those of the reference."""
+        """Where the threads on the path were, outside calls, in its sync intervals and in those of the reference."""
         return host_stays(self)
 
     def paths(self, part: Part) -> Paths:
@@ -377,7 +386,7 @@ class Case:
 
     @cached_property
     def _slowest(self) -> Array:
-        return slowest(self.epochs, self.excess_ns)
+        return slowest(self.sync_intervals, self.excess_ns)
 
     def line_of(self, change: OpChange) -> CodeLine | None:
         """The workload's own line that spent most of the recorded time of these calls in the case."""
@@ -388,15 +397,17 @@ class Case:
         return self.evidence.text(segment.comm)
 
 
-def _change(one: OpShare, epochs: int, usual: OpShare | None, usual_epochs: int, beside: int) -> OpChange:
-    def per_epoch(total: float, usual_total: float) -> tuple[float, float]:
-        reference = usual_total / usual_epochs
-        return max(total - reference * beside, 0.0) / epochs, reference
+def _change(
+    one: OpShare, sync_intervals: int, usual: OpShare | None, usual_sync_intervals: int, beside: int
+) -> OpChange:
+    def per_sync_interval(total: float, usual_total: float) -> tuple[float, float]:
+        reference = usual_total / usual_sync_intervals
+        return max(total - reference * beside, 0.0) / sync_intervals, reference
 
-    count, usual_count = per_epoch(one.count, usual.count if usual else 0.0)
-    timed, usual_timed = per_epoch(one.timed, usual.timed if usual else 0.0)
-    ns, usual_ns = per_epoch(one.own_ns, usual.own_ns if usual else 0.0)
-    size_bytes, usual_bytes = per_epoch(one.bytes, usual.bytes if usual else 0.0)
+    count, usual_count = per_sync_interval(one.count, usual.count if usual else 0.0)
+    timed, usual_timed = per_sync_interval(one.timed, usual.timed if usual else 0.0)
+    ns, usual_ns = per_sync_interval(one.own_ns, usual.own_ns if usual else 0.0)
+    size_bytes, usual_bytes = per_sync_interval(one.bytes, usual.bytes if usual else 0.0)
     return OpChange(
         totals=one,
         count=count,

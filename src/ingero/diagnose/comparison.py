@@ -1,4 +1,4 @@
-"""Two recordings of one program, before and after: what changed by class of epoch, by cause and by call.
+"""Two recordings of one program, before and after: what changed by class of sync interval, by cause and by call.
 
 A change is only called better or worse when it is larger than the noise of both recordings; the noise is shown with it.
 """
@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ingero.diagnose.change_verdict import MIN_CHANGE, Verdict, overall, verdict_of
-from ingero.diagnose.comparison_side import MIN_EPOCHS, CauseShare, Lengths, Side, side_of
+from ingero.diagnose.comparison_side import MIN_SYNC_INTERVALS, CauseShare, Lengths, Side, side_of
 from ingero.diagnose.profile.step_changes import ProfileChange, StepChange, StepChanges, step_changes
 from ingero.store import histograms
 from ingero.store.reader import Reader
 from ingero.store.records import Window
 
-MIN_TAIL_CHANGE = 0.20  # of p99: that of a launch differs by up to 15 % between two recordings of one healthy loop
+MIN_TAIL_CHANGE = 0.20  # of p99: that of a launch differs by up to 15% between two recordings of one healthy loop
 MIN_CALLS = 20
 _BUCKET_RATIO = 2 ** (1 / 8) - 1  # width of a bucket of a histogram: quantiles are not known better
 
@@ -134,7 +134,7 @@ def _class_changes(first: Side, second: Side) -> Iterator[ClassChange]:
 
 def _class_change(interval: str, name: str, before: Lengths | None, after: Lengths | None) -> ClassChange:
     change = noise = None
-    if before and after and min(before.count, after.count) >= MIN_EPOCHS and before.mean_ns:
+    if before and after and min(before.count, after.count) >= MIN_SYNC_INTERVALS and before.mean_ns:
         change = after.mean_ns / before.mean_ns - 1
         if before.noise_ratio is not None and after.noise_ratio is not None:
             noise = (before.noise_ratio**2 + after.noise_ratio**2) ** 0.5

@@ -23,7 +23,7 @@ from ingero.store.records import Window
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MIN_EPOCHS = 20
+MIN_SYNC_INTERVALS = 20
 CHUNKS = 20  # whose means say how much a recording varies within itself
 
 
@@ -98,11 +98,11 @@ def side_of(reader: Reader, window: Window) -> Side:
 
 def _classes(evidence: Evidence) -> Iterator[Lengths]:
     lengths: dict[tuple[str, str], list[Array]] = defaultdict(list)
-    for process, lane in evidence.lanes.items():
-        noun = evidence.main_lanes[process].noun
-        for key in np.unique(lane["class_key"]):
-            mine = lane[lane["class_key"] == key]
-            lengths[noun, evidence.text(int(key))].append(mine["b_ns"] - mine["a_ns"])
+    for process, gpu_stream in evidence.gpu_streams.items():
+        noun = evidence.main_streams[process].noun
+        for key in np.unique(gpu_stream["step_type"]):
+            mine = gpu_stream[gpu_stream["step_type"] == key]
+            lengths[noun, evidence.text(int(key))].append(mine["sync_end_ns"] - mine["prev_sync_end_ns"])
     for (noun, name), parts in lengths.items():
         whole = np.concatenate(parts)
         yield Lengths(
@@ -112,12 +112,12 @@ def _classes(evidence: Evidence) -> Iterator[Lengths]:
             sum_ns=float(whole.sum()),
             mean_ns=float(whole.mean()),
             p99_ns=float(np.quantile(whole, 0.99)),
-            noise_ratio=_noise(whole) if len(whole) >= MIN_EPOCHS else None,
+            noise_ratio=_noise(whole) if len(whole) >= MIN_SYNC_INTERVALS else None,
         )
 
 
 def _noise(lengths: Array) -> float | None:
-    """Standard error of the mean as a ratio, by the means of pieces: neighbours in time are alike."""
+    """Standard error of the mean as a ratio, by the means of pieces: neighbors in time are alike."""
     means = np.array([piece.mean() for piece in np.array_split(lengths, min(CHUNKS, len(lengths) // 4))])
     return float(means.std(ddof=1) / len(means) ** 0.5 / means.mean()) if means.any() else None
 

@@ -8,13 +8,14 @@ from dataclasses import replace
 from ingero.diagnose.model import Diagnosis
 
 
-def is_about(pid: int, victims: Collection[int], root: str) -> bool:
-    """Whether an incident with these victims (pids) and this root is about a process, or about nobody in particular.
+def is_about(pid: int, affected: Collection[int], root: str) -> bool:
+    """Whether an incident with these affected processes (pids) and this root is about a process, or about nobody in
+    particular.
 
-    An event without lost time has no victims; whom it happened to is the first word of its root.
+    An event without lost time has no affected processes; whom it happened to is the first word of its root.
     """
-    if victims:
-        return pid in victims
+    if affected:
+        return pid in affected
     first = root.partition(" ")[0]
     return not first.isdecimal() or int(first) == pid
 
@@ -25,7 +26,7 @@ def chosen(diagnosis: Diagnosis, *, pid: int | None, rule: str | None) -> Diagno
         one
         for one in diagnosis.incidents
         if (rule is None or one.cause == rule)
-        and (pid is None or is_about(pid, [victim.pid for victim in one.victims], one.root))
+        and (pid is None or is_about(pid, [affected.pid for affected in one.affected], one.root))
     )
     return replace(
         diagnosis,

@@ -22,7 +22,7 @@ from ingero.store.records import Window
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MIN_FAULTS = 20  # fewer are single pages of a program or library that was not in memory
-_ASLEEP = [THREAD_STATES.index(name) for name in ("sleep", "kernel_lock")]
+_ASLEEP = [THREAD_STATES.index(name) for name in ("sleep", "uninterruptible")]
 _THREAD = WAKER_KINDS.index("thread")
 _DRIVERS = ("nvidia", "nv_", "irq/", "UVM", "kworker")  # threads of the driver end waits for the GPU
 
@@ -48,7 +48,7 @@ def copied_faults(case: Case) -> CopiedFaults | None:
     mine, usual = _waits(case, (case.window,)), _waits(case, case.baselines)
     scale = case.window.duration_ns / max(sum(one.duration_ns for one in case.baselines), 1)
     grown_ns = float(_asleep_ns(mine).sum()) - scale * float(_asleep_ns(usual).sum())
-    claims = case.take((Part.DEVICE,), (DEVICE,), grown_ns) if grown_ns > 0 else {}
+    claims = case.take((Part.GPU,), (DEVICE,), grown_ns) if grown_ns > 0 else {}
     if not sum(claims.values()):
         return None
     served: Counter[tuple[int, str]] = Counter()
@@ -61,17 +61,19 @@ def copied_faults(case: Case) -> CopiedFaults | None:
 
 def _faults(case: Case) -> int:
     """Pages that the process's threads had to wait for."""
-    rows = case.evidence.clock_seconds((case.window,), case.process.process)
+    rows = case.evidence.thread_state_seconds((case.window,), case.process.process)
     return int(np.maximum(rows["major_faults"], 0).sum())
 
 
 def _waits(case: Case, windows: Iterable[Window]) -> Array:
-    """Sleeps of the draining threads inside such calls that a thread of another process ended, not the driver's."""
+    """Sleeps of the syncing threads inside such calls that a thread of another process ended, not the driver's."""
     found = [case.evidence.offcpu[:0]]
     strangers = set(case.family)
     for window in windows:
         rows = case.evidence.offcpu_in(window)
-        is_mine = np.isin(rows["tid"], np.unique(case.epochs["b_tid"])) & (rows["process"] == case.process.process)
+        is_mine = np.isin(rows["tid"], np.unique(case.sync_intervals["sync_tid"])) & (
+            rows["process"] == case.process.process
+        )
         is_ended = (rows["waker_kind"] == _THREAD) & (rows["waker_pid"] > 0) & ~np.isin(rows["waker_pid"], [*strangers])
         rows = rows[is_mine & is_ended & (rows["is_gpu_call"] != 0) & np.isin(rows["state"], _ASLEEP)]
         names = [case.evidence.text(int(name)) for name in rows["waker_name"]]
@@ -88,7 +90,7 @@ def _call(case: Case) -> tuple[int, int]:
     """The call that ended most of what was lost."""
     lost: Counter[tuple[int, int]] = Counter()
     for source, op, ns in zip(
-        case.epochs["source"].tolist(), case.epochs["op"].tolist(), case.excess_ns.tolist(), strict=True
+        case.sync_intervals["source"].tolist(), case.sync_intervals["op"].tolist(), case.excess_ns.tolist(), strict=True
     ):
         lost[source, op] += max(int(ns), 0)
     return max(lost, key=lambda one: lost[one], default=(0, 0))

@@ -12,7 +12,7 @@ import numpy as np
 from ingero.diagnose import memory
 from ingero.diagnose.cases import Case, OpChange
 from ingero.diagnose.model import Fix
-from ingero.events import CLOCKS, HostMemory
+from ingero.events import STATES, HostMemory
 from ingero.ops import BY_CODE, MemoryKind, Source
 from ingero.store.records import Window
 
@@ -58,14 +58,14 @@ class Moved:
 
 
 def moved_in_case(case: Case, copies: OpChange) -> Moved:
-    """Per epoch of the case."""
+    """Per sync interval of the case."""
     rows = _recorded(case, copies, (case.window,))
     figures = copies.count, copies.size_bytes, copies.ns
     return _moved(case, copies, (case.window,), figures, rows, _paces(case, copies)[0])
 
 
 def moved_usually(case: Case, copies: OpChange) -> Moved:
-    """Per epoch of the reference; where no copy of it tells how fast the link was, it was as fast as in the case."""
+    """Per sync interval of the reference; where no copy of it tells how fast the link was, it was as fast as in the case."""
     rows = _recorded(case, copies, case.baselines)
     figures = copies.usual_count, copies.usual_bytes, copies.usual_ns
     return _moved(case, copies, case.baselines, figures, rows, _paces(case, copies)[1])
@@ -168,7 +168,7 @@ def _pace(copies: OpChange, rows: Array, otherwise: float) -> _Pace:
     """
     between = _between(copies, rows)
     sizes, took = between["arg0"], np.maximum(between["duration_ns"], 1)
-    ran, slept = (between["clock_ns"][:, CLOCKS.index(name)] for name in ("run", "sleep"))
+    ran, slept = (between["state_ns"][:, STATES.index(name)] for name in ("run", "sleep"))
     copies_itself = np.isin(between["arg1"], list(_TOLD)) & (ran > 0) & ("Async" in copies.totals.name)
     took = np.where(copies_itself, ran, took)
     rated = (sizes >= _RATED_BYTES) & (sizes <= took * _FASTEST_BYTES_PER_NS)

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from ingero.diagnose.cases import Case
-from ingero.events import CLOCKS
+from ingero.events import STATES
 from ingero.store.records import Window
 from ingero.store.spans import Spans
 
-_RUN = (CLOCKS.index("run"),)
-_COULD_RUN = (*_RUN, CLOCKS.index("runq"), CLOCKS.index("yielded"))
+_RUN = (STATES.index("run"),)
+_COULD_RUN = (*_RUN, STATES.index("runq"), STATES.index("yielded"))
 _MUCH = 0.5  # CPUs that others keep busy
-_NEAR_NS = 250_000_000  # a second that lies so far beside a stretch is taken for it
+_NEAR_NS = 250_000_000  # a second that lies so far beside a time range is taken for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ def would_fit_alone(case: Case) -> bool:
 
     For a case that has no reference: those others may have been there all the time.
     """
-    use = _use(case, case.stretches)
+    use = _use(case, case.time_ranges)
     cpus = max((one.cpu_count for one in case.evidence.sessions), default=0)
-    return use is not None and use.others >= _MUCH and _threads(case, case.stretches, _COULD_RUN) <= cpus
+    return use is not None and use.others >= _MUCH and _threads(case, case.time_ranges, _COULD_RUN) <= cpus
 
 
 def _use(case: Case, windows: Sequence[Window]) -> CpuUse | None:
@@ -67,8 +67,8 @@ def _threads(case: Case, windows: Sequence[Window], clocks: Sequence[int]) -> fl
     spent_ns = 0.0
     periods: dict[int, int] = {}
     for process in (one.process for one in case.evidence.processes.values() if one.pid in case.job):
-        rows = case.evidence.clock_seconds(windows, process)
-        spent_ns += float(rows["clock_ns"][:, list(clocks)].sum())
+        rows = case.evidence.thread_state_seconds(windows, process)
+        spent_ns += float(rows["state_ns"][:, list(clocks)].sum())
         periods |= dict(zip(rows["start_ns"].tolist(), rows["period_ns"].tolist(), strict=True))
     elapsed_ns = sum(periods.values())
     return spent_ns / elapsed_ns if elapsed_ns else 0.0

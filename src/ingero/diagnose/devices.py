@@ -36,7 +36,7 @@ def gpu_name(evidence: Evidence, process: Process, ordinal: int) -> tuple[str, s
     index = next((one.gpu_index for one in evidence.gpu_samples if one.uuid == uuid), None)
     if uuid and index is not None:
         return uuid, f"GPU {index}"
-    return uuid or f"{process.pid} device {ordinal}", f"device {ordinal}" if ordinal >= 0 else "the device"
+    return uuid or f"{process.pid} device {ordinal}", f"device {ordinal}" if ordinal >= 0 else "the GPU"
 
 
 def gpu_of_ordinal(evidence: Evidence, process: Process, ordinal: int) -> str | None:
@@ -74,7 +74,7 @@ def same_gpu(evidence: Evidence, one: tuple[int, int], other: tuple[int, int]) -
 
 def unknown_gpus(evidence: Evidence) -> str:
     """Why it is not known which process used which GPU; empty where it is, or nothing hangs on it."""
-    using = [evidence.processes[number] for number in evidence.main_lanes if number in evidence.processes]
+    using = [evidence.processes[number] for number in evidence.main_streams if number in evidence.processes]
     unknown = [one for one in using if gpu_of_ordinal(evidence, one, device_of(evidence, one.process)) is None]
     if not unknown or (len(using) < 2 and not evidence.gpu_samples):
         return ""
@@ -85,5 +85,5 @@ def unknown_gpus(evidence: Evidence) -> str:
 
 
 def device_of(evidence: Evidence, process: int) -> int:
-    """The ordinal of the device that a process's main lane is on, as the process counts."""
-    return evidence.main_lanes[process].device
+    """The ordinal of the GPU that a process's main stream is on, as the process counts."""
+    return evidence.main_streams[process].device

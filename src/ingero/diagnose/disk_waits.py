@@ -174,9 +174,9 @@ class DiskWaits:
     @cached_property
     def asks_as_usual(self) -> bool:
         """Whether the process and its workers moved no more bytes a step than in the reference: the disk was slower."""
-        usual = _size_bytes(self.usual_own()) / max(sum(map(self.case.epochs_in, self.case.baselines)), 1)
+        usual = _size_bytes(self.usual_own()) / max(sum(map(self.case.sync_intervals_in, self.case.baselines)), 1)
         now = _size_bytes(one for one in self.own if one.start_ns >= self.case.window.begin_ns)
-        return now <= _AS_MUCH * usual * self.case.epoch_count
+        return now <= _AS_MUCH * usual * self.case.sync_interval_count
 
     def others(self, device: int) -> list[tuple[Culprit, int]]:
         """Processes beside the case's own that used the device meanwhile, with bytes, most time first.

@@ -33,7 +33,7 @@ from ingero.diagnose.process_verdicts import process_verdicts
 from ingero.diagnose.profile.verdict import not_in_a_profile
 from ingero.diagnose.rule import Rule, all_rules
 from ingero.diagnose.rules import cpu_steal
-from ingero.diagnose.stretches import MIN_LOSS_NS, MIN_RATIO, UNOWNED_RATIO
+from ingero.diagnose.time_ranges import MIN_LOST_NS, MIN_RATIO, UNOWNED_RATIO
 from ingero.program import command
 from ingero.store.reader import Reader
 from ingero.store.records import Window
@@ -41,10 +41,10 @@ from ingero.units import format_percent
 
 logger = logging.getLogger(__name__)
 
-MIN_SHARE = 0.10  # of the loss, before a cause is named
-_LEAST_NS = MIN_LOSS_NS // 2  # of a cause; a loss that is just long enough to be told has one cause, not several
-_MAIN_SHARE = 1 / 3  # of a loss that is certain, before what owns most of it is named however little that is
-EXPLAINED = 0.80  # of the loss by all causes together, else the verdict is "unexplained"
+MIN_SHARE = 0.10  # of the lost time, before a cause is named
+_LEAST_NS = MIN_LOST_NS // 2  # of a cause; a lost time that is just long enough to be told has one cause, not several
+_MAIN_SHARE = 1 / 3  # of a lost time that is certain, before what owns most of it is named however little that is
+EXPLAINED = 0.80  # of the lost time by all causes together, else the verdict is "unexplained"
 FAILED = "its rule failed"  # begin of the reason
 SLOWER_RATIO = 0.10  # of wall time by which a CPU that others share does the same work more slowly
 _OF_THE_PROGRAM = frozenset(("run", "sleep"))  # states that a line of the program explains
@@ -122,8 +122,8 @@ def _explain(case: Case, rules: Iterable[Rule], failed: dict[str, str]) -> list[
         for finding in _guarded(rule, rule.find(case), failed) if rule.find and can_see(rule, case) else ():
             case.accept(finding)
     least_ratio = BOTTLENECK_RATIO if case.kind is FindingKind.BOTTLENECK else MIN_RATIO
-    # the whole loss is worth its surroundings
-    least_ns = max(MIN_SHARE * case.loss_ns, least_ratio * case.wall_ns, _LEAST_NS)
+    # the whole lost time is worth its surroundings
+    least_ns = max(MIN_SHARE * case.lost_ns, least_ratio * case.wall_ns, _LEAST_NS)
     findings = joined(case.findings, case.amount)
     for part in (one for one in findings if not one.is_whole):
         case.give_back(part)
@@ -134,12 +134,12 @@ def _explain(case: Case, rules: Iterable[Rule], failed: dict[str, str]) -> list[
     if case.is_recorders_start:
         return named + hidden
     explained = explained_ratio(case)
-    rest_ns = (1 - explained) * case.loss_ns
+    rest_ns = (1 - explained) * case.lost_ns
     worth_ns = max(least_ratio, UNOWNED_RATIO) * case.around_ns
     if explained >= EXPLAINED or rest_ns < worth_ns or rest_ns - _no_fault_ns(case) < worth_ns:
         return named + hidden
     if not case.knows_idle and case.kind is FindingKind.BOTTLENECK:
-        return named + hidden  # what a step usually consists of is no loss by itself
+        return named + hidden  # what a step usually consists of is no lost time by itself
     rest = _unexplained(case, named, explained)
     return named if _is_its_work(case, rest) else [rest]
 
@@ -158,8 +158,8 @@ def _main(case: Case, findings: Sequence[Finding]) -> list[Finding]:
     sure = (one for one in findings if not one.least_ratio and 2 * _computed_ns(one) <= one.lost_ns)
     most = max(sure, key=lambda one: one.lost_ns, default=None)
     stolen_ns = sum(one.lost_ns for one in findings if one.cause == cpu_steal.CAUSE)
-    is_enough = case.kind is FindingKind.INCIDENT and case.loss_ns - stolen_ns >= UNOWNED_RATIO * case.around_ns
-    return [most] if most and is_enough and most.lost_ns >= _MAIN_SHARE * case.loss_ns else []
+    is_enough = case.kind is FindingKind.INCIDENT and case.lost_ns - stolen_ns >= UNOWNED_RATIO * case.around_ns
+    return [most] if most and is_enough and most.lost_ns >= _MAIN_SHARE * case.lost_ns else []
 
 
 def _computed_ns(finding: Finding) -> int:
@@ -168,9 +168,9 @@ def _computed_ns(finding: Finding) -> int:
 
 
 def _no_fault_ns(case: Case) -> float:
-    """Of what is left, the time that a CPU took longer for the same work, as usual, and the device for more work."""
-    slower_ns = sum(max(case.left.get(Bucket(part, "run"), 0), 0) for part in (Part.EMPTY, Part.ENQUEUE))
-    device_ns = max(case.left.get(Bucket(Part.DEVICE, DEVICE), 0), 0)
+    """Of what is left, the time that a CPU took longer for the same work, as usual, and the GPU for more work."""
+    slower_ns = sum(max(case.left.get(Bucket(part, "run"), 0), 0) for part in (Part.IDLE, Part.LAUNCH))
+    device_ns = max(case.left.get(Bucket(Part.GPU, DEVICE), 0), 0)
     found = 0.0
     if case.kind is FindingKind.INCIDENT and slower_ns:
         most_ns = SLOWER_RATIO * case.wall_ns if is_same_work(case) else colder_ns(case)
@@ -186,7 +186,7 @@ def _is_its_work(case: Case, finding: Finding) -> bool:
 
 
 def _unexplained(case: Case, named: list[Finding], explained: float) -> Finding:
-    facts: dict[str, Fact] = {f"partly {one.cause} (ratio)": one.lost_ns / max(case.loss_ns, 1) for one in named}
+    facts: dict[str, Fact] = {f"partly {one.cause} (ratio)": one.lost_ns / max(case.lost_ns, 1) for one in named}
     where = max(case.left, key=lambda bucket: case.left[bucket], default=None)
     place = f", most of it {_place(where, knows_idle=case.knows_idle)}" if where else ""
     rest = format_percent(1 - explained)
@@ -217,8 +217,13 @@ def _rest(left: Mapping[Bucket, int]) -> dict[Bucket, int]:
 
 
 def _place(bucket: Bucket, *, knows_idle: bool) -> str:
-    words = {"empty": "with nothing enqueued", "enqueue": "while enqueuing", "device": "on the device", "late": "after"}
+    words = {
+        "idle": "with nothing enqueued",
+        "launch": "while enqueuing",
+        "gpu": "on the GPU",
+        "return_delay": "after",
+    }
     if not knows_idle:
         host = "in the host's time of the step"
-        words |= {"empty": host, "enqueue": host, "device": "blocked for the GPU"}
+        words |= {"idle": host, "launch": host, "gpu": "blocked for the GPU"}
     return f"{words[bucket.part.value]} ({bucket.state})"

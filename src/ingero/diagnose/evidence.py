@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ingero.diagnose.feeding import Feeding, feeding_threads
 from ingero.diagnose.gaps import Gaps
 from ingero.diagnose.kept_answers import Answer
 from ingero.diagnose.kept_reads import KeptReads
+from ingero.diagnose.launching import Launching, launching_threads
 from ingero.diagnose.leads import Leads, awaited, leads
 from ingero.diagnose.main_stream import judged_alone
 from ingero.diagnose.model import CodeLine
@@ -25,21 +25,20 @@ from ingero.diagnose.offcpu_blocks import OffcpuBlocks
 from ingero.diagnose.pacing import PacedBy, as_paced, paces, refills
 from ingero.diagnose.profile.report import Profiles, profiles
 from ingero.diagnose.run_ahead import joined, joined_like
-from ingero.diagnose.step_lanes import ProcessSteps, pacing_lanes, process_steps
+from ingero.diagnose.step_gpu_streams import ProcessSteps, pacing_streams, process_steps
 from ingero.diagnose.wait_windows import WaitWindows
-from ingero.events import CLOCKS as CLOCK_NAMES
-from ingero.events import EpochFlag
+from ingero.events import STATES as CLOCK_NAMES
+from ingero.events import SyncIntervalFlag
 from ingero.identity import job_text, short_id
 from ingero.ops import Source, is_launch
 from ingero.store import arrays
 from ingero.store.call_stacks import StackBook
 from ingero.store.conditions import LONGEST_PERIOD_NS
+from ingero.store.gpu_streams import Lane
 from ingero.store.host_events import HostEvent
-from ingero.store.lanes import Lane
 from ingero.store.machine import GpuUse, Scheduling
 from ingero.store.reader import Reader
 from ingero.store.records import (
-    ClockTotals,
     Communicator,
     Container,
     CulpritTotals,
@@ -48,6 +47,7 @@ from ingero.store.records import (
     Process,
     Session,
     Thread,
+    ThreadStateTotals,
     Throttling,
     WakerTotals,
     Window,
@@ -61,37 +61,39 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_UNUSABLE = int(EpochFlag.COVERAGE_CHANGED | EpochFlag.FIRST_UNKNOWN)
+_UNUSABLE = int(SyncIntervalFlag.COVERAGE_CHANGED | SyncIntervalFlag.FIRST_UNKNOWN)
 _STOPPED = 0.5  # of the clocks of its threads
 _NO_SAMPLES: Array = np.zeros(0, arrays.SAMPLE_DTYPE)
-_NO_SECONDS: Array = np.zeros(0, arrays.CLOCK_SECOND_DTYPE)
+_NO_SECONDS: Array = np.zeros(0, arrays.THREAD_STATE_SECOND_DTYPE)
 
 # What a rule may need, and the table that holds it. A source of events that is not traced has its name in `not_traced`.
-EPOCHS = "epochs"
-CLOCKS = "clock_seconds"
+SYNC_INTERVALS = "sync_intervals"
+STATES = "thread_state_seconds"
 OFFCPU = "offcpu"
 CULPRITS = "culprits"
 OP_STATS = "op_stats"
-SAMPLES = "samples"
+SAMPLES = "stack_samples"
 GPU_ACTIVITIES = "gpu_activities"  # only imported profiles have any
 LAUNCHES = "launches"
 ENQUEUES = "enqueues"  # all of them: what a sync interval's GPU time is known by
-_TABLES = {name: f"raw_{name}" for name in (EPOCHS, CLOCKS, OFFCPU, CULPRITS, OP_STATS, "wakers", "in_flight", "halts")}
+_TABLES = {
+    name: f"raw_{name}" for name in (SYNC_INTERVALS, STATES, OFFCPU, CULPRITS, OP_STATS, "wakers", "in_flight", "halts")
+}
 _TABLES |= {name: f"raw_{name}" for name in (SAMPLES, "gpu_samples", "scheduling", "allocations", "communicators")}
 _TABLES |= {"cpu_seconds": "raw_cpu_seconds", GPU_ACTIVITIES: "raw_gpu_activities"}
 # Durations of calls, and counts, that tracing may give up for a while beside the rest of a table.
 _TABLES |= dict.fromkeys((LAUNCHES, "launch_times", "allocation_times", "copies"), "raw_op_stats")
-_TABLES |= {ENQUEUES: "raw_epochs"}
+_TABLES |= {ENQUEUES: "raw_sync_intervals"}
 
 
-def _usable(lanes: Iterable[Lane]) -> list[Lane]:
-    """Without the epochs that nothing can be compared with."""
+def _usable(gpu_streams: Iterable[Lane]) -> list[Lane]:
+    """Without the sync intervals that nothing can be compared with."""
     found = []
-    for lane in lanes:
-        mine = lane.epochs
-        usable = (mine["a_ns"] > 0) & ((mine["flags"] & _UNUSABLE) == 0)
-        found.append(lane if usable.all() else replace(lane, epochs=mine[usable]))
-    return [lane for lane in found if len(lane.epochs)]
+    for gpu_stream in gpu_streams:
+        mine = gpu_stream.sync_intervals
+        usable = (mine["prev_sync_end_ns"] > 0) & ((mine["flags"] & _UNUSABLE) == 0)
+        found.append(gpu_stream if usable.all() else replace(gpu_stream, sync_intervals=mine[usable]))
+    return [gpu_stream for gpu_stream in found if len(gpu_stream.sync_intervals)]
 
 
 class Evidence:
@@ -111,9 +113,9 @@ class Evidence:
         self.gpu_idle: dict[int, GpuIdle] = {}  # what `diagnose.gpu_idle` has found, by process
         self._culprits: dict[tuple[tuple[Window, ...], int], list[CulpritTotals]] = {}
         self._ops: dict[tuple[tuple[Window, ...], int], list[OpShare]] = {}
-        self._clocks: dict[tuple[int, int], list[ClockTotals]] = {}
+        self._clocks: dict[tuple[int, int], list[ThreadStateTotals]] = {}
         self._texts: dict[int, str] = {0: ""}
-        self._feeding: dict[int, Feeding] = {}
+        self._launching: dict[int, Launching] = {}
         self._leads: dict[int, Leads] = {}
         self._offcpu = OffcpuBlocks(reader.offcpu_rows)
         self._samples: dict[tuple[tuple[Window, ...], int], Array] = {}
@@ -160,7 +162,7 @@ class Evidence:
     @cached_property
     def gaps(self) -> Gaps:
         """What was not traced for a while."""
-        steps = self.reader.governor_steps(self.window) if self.reader.is_recorded("raw_governor") else []
+        steps = self.reader.overhead_levels(self.window) if self.reader.is_recorded("raw_overhead_levels") else []
         return Gaps(steps, self.sessions, self.window)
 
     @cached_property
@@ -170,7 +172,7 @@ class Evidence:
 
     def read_processes(self) -> list[Process]:
         """The processes that there is something to say of."""
-        return self.reader.processes(only_targets=False)
+        return self.reader.processes(only_traced=False)
 
     @cached_property
     def containers(self) -> dict[int, Container]:
@@ -206,7 +208,7 @@ class Evidence:
 
     @cached_property
     def _by_pid(self) -> dict[int, Process]:
-        return {one.pid: one for one in sorted(self.processes.values(), key=lambda one: one.start_ns) if one.is_target}
+        return {one.pid: one for one in sorted(self.processes.values(), key=lambda one: one.start_ns) if one.is_traced}
 
     @cached_property
     def children(self) -> dict[int, list[Process]]:
@@ -214,7 +216,7 @@ class Evidence:
         found: dict[int, list[Process]] = defaultdict(list)
         for one in self.processes.values():
             parent = self._by_pid.get(one.parent_pid or 0)
-            if parent and one.is_target and parent.process != one.process:
+            if parent and one.is_traced and parent.process != one.process:
                 found[parent.process].append(one)
         return found
 
@@ -268,112 +270,132 @@ class Evidence:
     # Time
 
     @cached_property
-    def main_lanes(self) -> dict[int, Lane]:
-        """The lane that paces each process; of two streams the one with more device work. Lanes are never summed."""
-        if not self.reader.is_recorded("raw_epochs"):
+    def main_streams(self) -> dict[int, Lane]:
+        """The stream that paces each process; of two streams the one with more device work. Streams are never summed."""
+        if not self.reader.is_recorded("raw_sync_intervals"):
             return {}
-        synced = judged_alone(self.synced_lanes, self._launches)
+        synced = judged_alone(self.synced_streams, self._launches)
         profiled = {report.process.process for report in self.profiles.reports}  # of these the GPU's time is measured
-        steps = [lane for lane in self.repeated_steps if lane.process not in profiled]
-        lanes = pacing_lanes(_usable(synced), _usable(steps)).items()
-        return {number: replace(one, epochs=joined(one.epochs)) if one.is_steps else one for number, one in lanes}
+        steps = [gpu_stream for gpu_stream in self.repeated_steps if gpu_stream.process not in profiled]
+        gpu_streams = pacing_streams(_usable(synced), _usable(steps)).items()
+        return {
+            number: replace(one, sync_intervals=joined(one.sync_intervals)) if one.is_steps else one
+            for number, one in gpu_streams
+        }
 
     @cached_property
     def steps(self) -> dict[int, ProcessSteps]:
         """The steps of each process and how they are known, by its number."""
-        return process_steps(self.main_lanes, self.repeated_steps, self.profiles.reports)
+        return process_steps(self.main_streams, self.repeated_steps, self.profiles.reports)
 
     def _launches(self, process: int) -> float:
         calls = self.ops((self.window,), process) if self.reader.is_recorded("raw_op_stats") else []
         return sum(one.count for one in calls if is_launch(one.source, one.op))
 
     @cached_property
-    def synced_lanes(self) -> list[Lane]:
+    def synced_streams(self) -> list[Lane]:
         """The sync intervals of every stream that ended in the window, in short."""
-        return self.read_lanes()
+        return self.read_gpu_streams()
 
     @cached_property
     def repeated_steps(self) -> list[Lane]:
         """The steps by repetition of every process in the window, in short."""
-        return self.read_step_lanes()
+        return self.read_step_gpu_streams()
 
-    def read_lanes(self) -> list[Lane]:
-        """Every lane of the window, in short."""
-        return self.reader.lanes(self.window)
+    def read_gpu_streams(self) -> list[Lane]:
+        """Every stream of the window, in short."""
+        return self.reader.gpu_streams(self.window)
 
-    def read_step_lanes(self) -> list[Lane]:
+    def read_step_gpu_streams(self) -> list[Lane]:
         """The steps by repetition of every process in the window, in short."""
-        return self.reader.step_lanes(self.window)
+        return self.reader.step_gpu_streams(self.window)
 
     @cached_property
     def paces(self) -> dict[int, dict[int, PacedBy]]:
         """Who paces the steps of each type, of the processes whose steps are found by repetition."""
-        return {process: paces(lane.epochs) for process, lane in self.main_lanes.items() if lane.is_steps}
+        return {
+            process: paces(gpu_stream.sync_intervals)
+            for process, gpu_stream in self.main_streams.items()
+            if gpu_stream.is_steps
+        }
 
     @cached_property
-    def lanes(self) -> dict[int, Array]:
-        """The epochs of the main lane of each process in short (`store.arrays.LANE_DTYPE`), by their end.
+    def gpu_streams(self) -> dict[int, Array]:
+        """The sync intervals of the main stream of each process in short (`store.arrays.GPU_STREAM_DTYPE`), by their
+        end.
 
         Of steps by repetition without those that fill an emptied queue.
         """
-        return {process: self._as_paced(lane.epochs, process) for process, lane in self.main_lanes.items()}
+        return {
+            process: self._as_paced(gpu_stream.sync_intervals, process)
+            for process, gpu_stream in self.main_streams.items()
+        }
 
     @cached_property
     def _refill_ends(self) -> dict[int, Array]:
         """When the steps ended that fill an emptied queue, of the processes whose steps are found by repetition."""
-        lanes = {process: lane.epochs for process, lane in self.main_lanes.items() if lane.is_steps}
-        return {process: steps["b_ns"][refills(steps, self.paces[process])] for process, steps in lanes.items()}
+        gpu_streams = {
+            process: gpu_stream.sync_intervals
+            for process, gpu_stream in self.main_streams.items()
+            if gpu_stream.is_steps
+        }
+        return {
+            process: steps["sync_end_ns"][refills(steps, self.paces[process])] for process, steps in gpu_streams.items()
+        }
 
-    def _as_paced(self, epochs: Array, process: int) -> Array:
+    def _as_paced(self, sync_intervals: Array, process: int) -> Array:
         if process not in self.paces:
-            return epochs
-        judged: Array = epochs[~np.isin(epochs["b_ns"], self._refill_ends[process])]
+            return sync_intervals
+        judged: Array = sync_intervals[~np.isin(sync_intervals["sync_end_ns"], self._refill_ends[process])]
         known = self.leads(process)
         return as_paced(judged, self.paces[process], known.of(judged), known.ahead_ns)
 
     def leads(self, process: int) -> Leads:
         """Who sets the pace of a process's steps by repetition, as far as waits tell."""
         if process not in self._leads:
-            waits = awaited(self.synced_lanes, process)
-            self._leads[process] = leads(self.main_lanes[process].epochs, waits)
+            waits = awaited(self.synced_streams, process)
+            self._leads[process] = leads(self.main_streams[process].sync_intervals, waits)
         return self._leads[process]
 
     @cached_property
-    def _lane_ends(self) -> dict[int, Array]:
-        """When their epochs ended: side by side in memory, for searching."""
-        return {process: np.ascontiguousarray(epochs["b_ns"]) for process, epochs in self.lanes.items()}
+    def _gpu_stream_ends(self) -> dict[int, Array]:
+        """When their sync intervals ended: side by side in memory, for searching."""
+        return {
+            process: np.ascontiguousarray(sync_intervals["sync_end_ns"])
+            for process, sync_intervals in self.gpu_streams.items()
+        }
 
-    def lane_in(self, window: Window, process: int) -> Array:
-        """The epochs of a process's main lane that ended in a part of the window, in short."""
-        first, last = np.searchsorted(self._lane_ends[process], (window.begin_ns, window.end_ns))
-        mine: Array = self.lanes[process][first:last]
+    def gpu_stream_in(self, window: Window, process: int) -> Array:
+        """The sync intervals of a process's main stream that ended in a part of the window, in short."""
+        first, last = np.searchsorted(self._gpu_stream_ends[process], (window.begin_ns, window.end_ns))
+        mine: Array = self.gpu_streams[process][first:last]
         return mine
 
-    def epochs(self, window: Window, process: int) -> Array:
-        """The same as whole epochs (`store.arrays.EPOCH_DTYPE`).
+    def sync_intervals(self, window: Window, process: int) -> Array:
+        """The same as whole sync intervals (`store.arrays.SYNC_INTERVAL_DTYPE`).
 
         Where the size limit has taken them, they are made from what is left: without clocks.
         """
-        if self.main_lanes[process].is_steps:  # kept apart: as time goes on a process may be judged by the other kind
+        if self.main_streams[process].is_steps:  # kept apart: as time goes on a process may be judged by the other kind
             return self._as_paced(self._joined_steps(window, process), process)
-        return self._reads.get(window, process, lambda: self._fed(self._read_epochs(window, process), process))
+        return self._reads.get(window, process, lambda: self._fed(self._read_sync_intervals(window, process), process))
 
-    def feeding(self, process: int) -> Feeding:
+    def launching(self, process: int) -> Launching:
         """The threads of a process that launch: within a case launches may be given up, so those of all the window."""
-        if process not in self._feeding:
+        if process not in self._launching:
             launching = self.reader.launching_threads(self.window, process=process)
             names = [(one.tid, one.name) for one in self._every_thread if one.process == process]
-            self._feeding[process] = Feeding(feeding_threads(launching, names), self.waits.path)
-        return self._feeding[process]
+            self._launching[process] = Launching(launching_threads(launching, names), self.waits.path)
+        return self._launching[process]
 
-    def _fed(self, epochs: Array, process: int) -> Array:
-        return self.feeding(process).as_one(epochs) if self.has_offcpu else epochs
+    def _fed(self, sync_intervals: Array, process: int) -> Array:
+        return self.launching(process).as_one(sync_intervals) if self.has_offcpu else sync_intervals
 
     def _joined_steps(self, window: Window, process: int) -> Array:
-        short = self.lane_in(window, process)
+        short = self.gpu_stream_in(window, process)
         is_joined = len(short) > 0 and bool(short["joined"].any())
         if is_joined:  # the first may have begun with steps that ended before the window
-            window = Window(begin_ns=min(window.begin_ns, int(short["a_ns"][0]) + 1), end_ns=window.end_ns)
+            window = Window(begin_ns=min(window.begin_ns, int(short["prev_sync_end_ns"][0]) + 1), end_ns=window.end_ns)
         steps = self._reads.get(window, -process, lambda: self._fed(self._read_steps(window, process), process))
         return joined_like(steps, short) if is_joined else steps
 
@@ -382,16 +404,16 @@ class Evidence:
         usable: Array = steps[(steps["flags"] & _UNUSABLE) == 0]
         return usable
 
-    def _read_epochs(self, window: Window, process: int) -> Array:
-        lane = self.main_lanes[process]
-        mine: Array = self.reader.epochs(window, process=process)
-        mine = mine[(mine["stream"] == lane.stream) & (mine["device"] == lane.device)]
-        mine = mine[(mine["a_ns"] > 0) & ((mine["flags"] & _UNUSABLE) == 0)]
-        known = self.lane_in(window, process)
+    def _read_sync_intervals(self, window: Window, process: int) -> Array:
+        gpu_stream = self.main_streams[process]
+        mine: Array = self.reader.sync_intervals(window, process=process)
+        mine = mine[(mine["stream"] == gpu_stream.stream) & (mine["device"] == gpu_stream.device)]
+        mine = mine[(mine["prev_sync_end_ns"] > 0) & ((mine["flags"] & _UNUSABLE) == 0)]
+        known = self.gpu_stream_in(window, process)
         if len(mine) >= len(known):
             return mine
-        made: Array = arrays.without_clocks(known, process=process, pid=lane.pid)
-        made["device"], made["stream"] = lane.device, lane.stream
+        made: Array = arrays.without_clocks(known, process=process, pid=gpu_stream.pid)
+        made["device"], made["stream"] = gpu_stream.device, gpu_stream.stream
         return made
 
     @property
@@ -409,9 +431,9 @@ class Evidence:
         return self._offcpu.rows(window)
 
     @property
-    def no_epochs(self) -> Array:
+    def no_sync_intervals(self) -> Array:
         """None, of the whole kind."""
-        return np.zeros(0, arrays.EPOCH_DTYPE)
+        return np.zeros(0, arrays.SYNC_INTERVAL_DTYPE)
 
     @cached_property
     def waits(self) -> WaitWindows:
@@ -445,10 +467,10 @@ class Evidence:
 
     def stopped_seconds(self, process: int) -> list[Window]:
         """Stretches in which the threads of a process were stopped most of the time."""
-        if not self.reader.is_recorded("raw_clock_seconds"):
+        if not self.reader.is_recorded("raw_thread_state_seconds"):
             return []
-        rows = self.reader.clock_seconds(self.window, process=process)
-        stopped = rows["clock_ns"][:, CLOCK_NAMES.index("stopped")] > _STOPPED * rows["clock_ns"].sum(axis=1)
+        rows = self.reader.thread_state_seconds(self.window, process=process)
+        stopped = rows["state_ns"][:, CLOCK_NAMES.index("stopped")] > _STOPPED * rows["state_ns"].sum(axis=1)
         found: list[Window] = []
         for row in rows[stopped]:
             begin, end = int(row["start_ns"]), int(row["start_ns"] + row["period_ns"])
@@ -467,12 +489,12 @@ class Evidence:
         named = next((one.name for one in self.processes.values() if one.pid == pid and one.name), "")
         return named or next((one.names[pid] for one in self.gpu_samples if pid in one.names), "")
 
-    def clock_totals(self, window: Window) -> list[ClockTotals]:
+    def thread_state_totals(self, window: Window) -> list[ThreadStateTotals]:
         """What the threads of each process did in a part of the window."""
         key = (window.begin_ns, window.end_ns)
         if key not in self._clocks:
-            is_there = self.reader.is_recorded("raw_clock_seconds")
-            self._clocks[key] = self.reader.clock_totals(window) if is_there else []
+            is_there = self.reader.is_recorded("raw_thread_state_seconds")
+            self._clocks[key] = self.reader.thread_state_totals(window) if is_there else []
         return self._clocks[key]
 
     @cached_property
@@ -493,12 +515,12 @@ class Evidence:
         """Recorded calls or host events of these sources, `store.arrays.CALL_DTYPE`."""
         return self.reader.call_rows(window, sources=sources, process=process)
 
-    def clock_seconds(self, windows: Iterable[Window], process: int) -> Array:
-        """What the threads of a process did in each second that touches these stretches: `CLOCK_SECOND_DTYPE`."""
-        if not self.reader.is_recorded("raw_clock_seconds"):
+    def thread_state_seconds(self, windows: Iterable[Window], process: int) -> Array:
+        """What the threads of a process did in each second that touches these time ranges: `THREAD_STATE_SECOND_DTYPE`."""
+        if not self.reader.is_recorded("raw_thread_state_seconds"):
             return _NO_SECONDS
         spans = Spans(windows)
-        near = [self.reader.clock_seconds(one, process=process) for one in spans.near(LONGEST_PERIOD_NS)]
+        near = [self.reader.thread_state_seconds(one, process=process) for one in spans.near(LONGEST_PERIOD_NS)]
         rows: Array = np.concatenate([_NO_SECONDS, *near])
         return rows[spans.touch(rows["start_ns"], rows["start_ns"] + rows["period_ns"])]
 
@@ -510,7 +532,7 @@ class Evidence:
         return self._samples[key]
 
     def _read_samples(self, spans: Spans, process: int) -> Array:
-        if not self.reader.is_recorded("raw_samples"):
+        if not self.reader.is_recorded("raw_stack_samples"):
             return _NO_SAMPLES
         near = [self.reader.sample_rows(one, process=process) for one in spans.near(SECOND_NS)]
         rows: Array = np.concatenate([_NO_SAMPLES, *near])
@@ -524,7 +546,7 @@ class Evidence:
     @cached_property
     def threads(self) -> dict[int, tuple[int, int]]:
         """(process, pid) of the threads of traced processes, by thread id."""
-        pids = {number: one.pid for number, one in self.processes.items() if one.is_target}
+        pids = {number: one.pid for number, one in self.processes.items() if one.is_traced}
         return {one.tid: (one.process, pids[one.process]) for one in self._every_thread if one.process in pids}
 
     @cached_property
@@ -556,7 +578,7 @@ class Evidence:
 
     def sampled_line(self, window: Window, process: int, *, states: Sequence[str] = ()) -> CodeLine | None:
         """The own line at which a process's threads were most, outside GPU calls; in these states, or in any."""
-        if not self.reader.is_recorded("raw_samples"):
+        if not self.reader.is_recorded("raw_stack_samples"):
             return None
         spent: dict[CodeLine, int] = defaultdict(int)
         for one in self.reader.samples(window, process=process):
@@ -606,7 +628,7 @@ class Evidence:
         return self.reader.agent_pids(self.window)
 
     def agent_cpus(self, windows: Iterable[Window]) -> float:
-        """CPUs that the recorder itself used in these stretches, on average; between two readings evenly."""
+        """CPUs that the recorder itself used in these time ranges, on average; between two readings evenly."""
         times, used_ns = self._agent_use
         ends = [(one.begin_ns, one.end_ns) for one in windows]
         grown = sum(float(np.diff(np.interp(pair, times, used_ns))[0]) for pair in ends)

@@ -1,4 +1,4 @@
-"""Lost time of a stretch by part of the epoch and state of the thread on the path: what the rules have to explain."""
+"""Lost time of a time range by part of the sync interval and state of the thread on the path: what the rules have to explain."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from typing import Any
 
 import numpy as np
 
-from ingero.diagnose.loss import host_paced_ns
+from ingero.diagnose.lost_time import host_paced_ns
 from ingero.diagnose.model import Bucket, Part
 from ingero.diagnose.pacing import is_step, is_untimed
 from ingero.diagnose.queue_full import was_full
 from ingero.diagnose.regimes import Usual
 from ingero.diagnose.unseen_work import host_growth_ns, is_unseen
-from ingero.events import CLOCKS
+from ingero.events import STATES
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-DEVICE = "device"
+DEVICE = "gpu_execution"
 UNKNOWN = "unknown"
 _NOT_RECORDED = -1
-_WAITING = tuple(CLOCKS.index(name) for name in ("runq", "throttled", "yielded", "io", "kernel_lock", "stopped"))
-_MAY_BE_BLOCKED = np.array([CLOCKS.index(name) for name in ("run", "sleep")])  # on a full queue, or the host's own work
-_MOSTLY_DEVICE = 0.1  # of the excess of X beyond what the host can have caused: then the device is slower, too
+_WAITING = tuple(STATES.index(name) for name in ("runq", "throttled", "yielded", "io", "uninterruptible", "stopped"))
+_MAY_BE_BLOCKED = np.array([STATES.index(name) for name in ("run", "sleep")])  # on a full queue, or the host's own work
+_MOSTLY_DEVICE = 0.1  # of the excess of X beyond what the host can have caused: then the GPU is slower, too
 
 
-def buckets(epochs: Array, usual: Mapping[int, Usual]) -> dict[Bucket, int]:
-    """Signed ns by bucket, of epochs whose class has a reference."""
+def buckets(sync_intervals: Array, usual: Mapping[int, Usual]) -> dict[Bucket, int]:
+    """Signed ns by bucket, of sync intervals whose class has a reference."""
     sums: dict[Bucket, float] = defaultdict(float)
     for key, one in usual.items():
-        mine = epochs["class_key"] == key
+        mine = sync_intervals["step_type"] == key
         if not mine.any():
             continue
-        members = epochs[mine]  # a class is of one kind
+        members = sync_intervals[mine]  # a class is of one kind
         if is_step(members).all():
             _steps(sums, members, one)
             continue
@@ -53,82 +53,90 @@ def _steps(sums: dict[Bucket, float], steps: Array, usual: Usual) -> None:
     long it did on a full queue is not known of steps without times of launches: of these only what was no such wait and
     took longer than the host can have been ahead is the host's.
     """
-    is_gpu_paced = (steps["e_ns"] == 0) & (steps["x_ns"] > 0)
+    is_gpu_paced = (steps["idle_ns"] == 0) & (steps["busy_ns"] > 0)
     untimed = is_untimed(steps)
-    clocks = steps["empty_clock_ns"] + steps["enqueue_clock_ns"]
-    growth = clocks - (usual.empty_clock_ns + usual.enqueue_clock_ns)
+    clocks = steps["idle_state_ns"] + steps["launch_state_ns"]
+    growth = clocks - (usual.idle_state_ns + usual.launch_state_ns)
     growth[np.ix_(is_gpu_paced & untimed, _MAY_BE_BLOCKED)] = 0
-    length = steps["b_ns"] - steps["a_ns"]
+    length = steps["sync_end_ns"] - steps["prev_sync_end_ns"]
     excess, longer = length - usual.reference.t_ns, growth.sum(axis=1)
-    hidden = np.where(is_gpu_paced, np.where(untimed, steps["x_ns"], length - clocks.sum(axis=1)), 0)
+    hidden = np.where(is_gpu_paced, np.where(untimed, steps["busy_ns"], length - clocks.sum(axis=1)), 0)
     most = float(np.clip(longer - hidden, 0, np.maximum(excess, 0)).sum())
     total = float(excess.sum())
     host = min(max(min(float(longer.sum()), most), 0.0), max(total, 0.0))
     growth[np.ix_(untimed, _MAY_BE_BLOCKED)] = 0
-    part = Part.ENQUEUE if is_gpu_paced.all() else Part.EMPTY
+    part = Part.LAUNCH if is_gpu_paced.all() else Part.IDLE
     spread(sums, part, host, growth.sum(axis=0), is_partial=True)
-    sums[Bucket(Part.DEVICE, DEVICE)] += total - host
+    sums[Bucket(Part.GPU, DEVICE)] += total - host
 
 
-def _empty(sums: dict[Bucket, float], epochs: Array, usual: Usual) -> None:
-    total = float((epochs["e_ns"] - usual.reference.e_ns).sum())
-    clocks = epochs["empty_clock_ns"]
+def _empty(sums: dict[Bucket, float], sync_intervals: Array, usual: Usual) -> None:
+    total = float((sync_intervals["idle_ns"] - usual.reference.idle_ns).sum())
+    clocks = sync_intervals["idle_state_ns"]
     known = clocks[:, 0] != _NOT_RECORDED
-    spread(sums, Part.EMPTY, total, (clocks[known] - usual.empty_clock_ns).sum(axis=0))
+    spread(sums, Part.IDLE, total, (clocks[known] - usual.idle_state_ns).sum(axis=0))
 
 
-def _host_and_wait(sums: dict[Bucket, float], epochs: Array, usual: Usual) -> None:
+def _host_and_wait(sums: dict[Bucket, float], sync_intervals: Array, usual: Usual) -> None:
     """The host's part by the clocks of its thread, as far as the interval grew by it; the rest to the GPU."""
-    host = float(host_growth_ns(epochs, usual.reference.e_ns, usual.reference.x_ns).sum())
-    total = float((epochs["e_ns"] + epochs["x_ns"] - usual.reference.e_ns - usual.reference.x_ns).sum())
-    clocks = epochs["empty_clock_ns"]
+    host = float(host_growth_ns(sync_intervals, usual.reference.idle_ns, usual.reference.busy_ns).sum())
+    total = float(
+        (
+            sync_intervals["idle_ns"] + sync_intervals["busy_ns"] - usual.reference.idle_ns - usual.reference.busy_ns
+        ).sum()
+    )
+    clocks = sync_intervals["idle_state_ns"]
     known = clocks[:, 0] != _NOT_RECORDED
-    spread(sums, Part.EMPTY, host, (clocks[known] - usual.empty_clock_ns).sum(axis=0))
-    stopped = min(_stopped(epochs, usual), max(total - host, 0.0))
-    sums[Bucket(Part.LATE, "stopped")] += stopped
-    sums[Bucket(Part.DEVICE, DEVICE)] += total - host - stopped
+    spread(sums, Part.IDLE, host, (clocks[known] - usual.idle_state_ns).sum(axis=0))
+    stopped = min(_stopped(sync_intervals, usual), max(total - host, 0.0))
+    sums[Bucket(Part.RETURN_DELAY, "stopped")] += stopped
+    sums[Bucket(Part.GPU, DEVICE)] += total - host - stopped
 
 
-def _busy(sums: dict[Bucket, float], epochs: Array, usual: Usual) -> None:
-    """The host's part by the clocks of the enqueuing thread, the rest to the device."""
-    x = usual.reference.x_ns
-    excess = epochs["x_ns"] - x
-    is_paced = ~was_full(epochs)  # else the launches waited for the device, not it for them
-    low = float(np.minimum(host_paced_ns(epochs, x) - x, excess)[is_paced].sum())
-    enqueuing = np.where(is_paced, np.maximum(epochs["s_ns"] - epochs["f_ns"] - usual.reference.enqueue_ns, 0), 0)
+def _busy(sums: dict[Bucket, float], sync_intervals: Array, usual: Usual) -> None:
+    """The host's part by the clocks of the enqueuing thread, the rest to the GPU."""
+    x = usual.reference.busy_ns
+    excess = sync_intervals["busy_ns"] - x
+    is_paced = ~was_full(sync_intervals)  # else the launches waited for the GPU, not it for them
+    low = float(np.minimum(host_paced_ns(sync_intervals, x) - x, excess)[is_paced].sum())
+    enqueuing = np.where(
+        is_paced,
+        np.maximum(sync_intervals["sync_start_ns"] - sync_intervals["first_launch_ns"] - usual.reference.launch_ns, 0),
+        0,
+    )
     high = float(np.minimum(enqueuing, np.maximum(excess, 0)).sum())
     total = float(excess.sum())
     low = min(low, high)
     is_device_slower = total - high > _MOSTLY_DEVICE * max(total, 1)
     host = max(0.0, low if is_device_slower else max(low, min(high, total)))
-    clocks = epochs["enqueue_clock_ns"]
+    clocks = sync_intervals["launch_state_ns"]
     known = clocks[:, 0] != _NOT_RECORDED
-    spread(sums, Part.ENQUEUE, host, (clocks[known] - usual.enqueue_clock_ns).sum(axis=0))
-    stopped = min(_stopped(epochs, usual), max(total - host, 0.0))
-    sums[Bucket(Part.LATE, "stopped")] += stopped
-    sums[Bucket(Part.DEVICE, DEVICE)] += total - host - stopped
+    spread(sums, Part.LAUNCH, host, (clocks[known] - usual.launch_state_ns).sum(axis=0))
+    stopped = min(_stopped(sync_intervals, usual), max(total - host, 0.0))
+    sums[Bucket(Part.RETURN_DELAY, "stopped")] += stopped
+    sums[Bucket(Part.GPU, DEVICE)] += total - host - stopped
 
 
-def _stopped(epochs: Array, usual: Usual) -> float:
-    """A thread stopped in its drain goes back to sleep when it continues, so that X seems to last until then."""
-    index = CLOCKS.index("stopped")
-    clocks = epochs["drain_clock_ns"][:, index]
-    return float(np.maximum(clocks - usual.drain_clock_ns[index], 0)[clocks > 0].sum())
+def _stopped(sync_intervals: Array, usual: Usual) -> float:
+    """A thread stopped in its sync goes back to sleep when it continues, so that X seems to last until then."""
+    index = STATES.index("stopped")
+    clocks = sync_intervals["sync_state_ns"][:, index]
+    return float(np.maximum(clocks - usual.sync_state_ns[index], 0)[clocks > 0].sum())
 
 
-def _late(sums: dict[Bucket, float], epochs: Array, usual: Usual) -> None:
-    """By the clocks of the draining thread that can keep a finished wait from returning."""
-    total = float((epochs["p_ns"] - usual.reference.p_ns).sum())
-    clocks = epochs["drain_clock_ns"]
+def _late(sums: dict[Bucket, float], sync_intervals: Array, usual: Usual) -> None:
+    """By the clocks of the syncing thread that can keep a finished wait from returning."""
+    total = float((sync_intervals["return_delay_ns"] - usual.reference.return_delay_ns).sum())
+    clocks = sync_intervals["sync_state_ns"]
     known = clocks[:, 0] != _NOT_RECORDED
-    grown = kept_waiting((clocks[known] - usual.drain_clock_ns).sum(axis=0))
-    spread(sums, Part.LATE, total, grown, is_partial=True)
+    grown = kept_waiting((clocks[known] - usual.sync_state_ns).sum(axis=0))
+    spread(sums, Part.RETURN_DELAY, total, grown, is_partial=True)
 
 
-def kept_waiting(clock_ns: Array) -> Array:
-    """Of the clocks of a drain, those that can keep a finished wait from returning."""
-    kept = np.zeros(len(CLOCKS))
-    kept[list(_WAITING)] = clock_ns[list(_WAITING)]
+def kept_waiting(state_ns: Array) -> Array:
+    """Of the clocks of a sync, those that can keep a finished wait from returning."""
+    kept = np.zeros(len(STATES))
+    kept[list(_WAITING)] = state_ns[list(_WAITING)]
     return kept
 
 
@@ -145,7 +153,7 @@ def spread(sums: dict[Bucket, float], part: Part, total: float, grown: Array, *,
     if not is_partial:
         covered = max(covered, 1.0)
     scale = min(1.0, total / covered) if covered else 0.0
-    for name, ns in zip(CLOCKS, positive * scale, strict=True):
+    for name, ns in zip(STATES, positive * scale, strict=True):
         if ns:
             sums[Bucket(part, name)] += float(ns)
     rest = total - covered * scale

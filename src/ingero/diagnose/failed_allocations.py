@@ -26,7 +26,7 @@ _SOURCES = tuple(sorted({Source(source) for source, _ in _ON_GPU | _FREES}))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedAllocation:
-    """One request that the device had no memory for, and what the thread did next.
+    """One request that the GPU had no memory for, and what the thread did next.
 
     end_ns: when it had the memory, or the last of its tries had failed. frees: memory given back between.
     """
@@ -139,5 +139,5 @@ def are_all_recorded(evidence: Evidence, window: Window, process: int, *, with_f
 
 def goes_on(evidence: Evidence, failure: FailedAllocation) -> bool:
     """Whether the process waited for its device again afterwards: it can do without."""
-    lane = evidence.lanes.get(failure.process)
-    return lane is not None and bool((lane["f_ns"] > failure.end_ns).any())
+    gpu_stream = evidence.gpu_streams.get(failure.process)
+    return gpu_stream is not None and bool((gpu_stream["first_launch_ns"] > failure.end_ns).any())

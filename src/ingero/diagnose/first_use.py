@@ -76,7 +76,7 @@ def first_uses(evidence: Evidence) -> Iterator[FirstUse]:
     yield from found.values()
     for number in sorted(_busy(evidence) - found.keys()):
         process = evidence.processes[number]
-        if process.is_target and not _has_stepped(evidence, number, evidence.window.end_ns):
+        if process.is_traced and not _has_stepped(evidence, number, evidence.window.end_ns):
             sampled = _sampled(evidence, number, process.pid)
             if sampled and not has_passed(evidence, number, sampled.seen_ns):
                 yield sampled
@@ -84,7 +84,7 @@ def first_uses(evidence: Evidence) -> Iterator[FirstUse]:
 
 def _busy(evidence: Evidence) -> set[int]:
     """Processes that have run for as long as is worth telling: of hundreds of short-lived ones nothing is asked."""
-    totals = evidence.clock_totals(evidence.window)
+    totals = evidence.thread_state_totals(evidence.window)
     return evidence.processes.keys() & {one.process for one in totals if one.clocks.run_ns >= WORTH_NS}
 
 
@@ -128,5 +128,5 @@ def _inside(stack: CallStack | None) -> str:
 
 
 def _has_stepped(evidence: Evidence, process: int, before_ns: int) -> bool:
-    lane = evidence.lanes.get(process)
-    return lane is not None and bool((lane["b_ns"] <= before_ns).any())
+    gpu_stream = evidence.gpu_streams.get(process)
+    return gpu_stream is not None and bool((gpu_stream["sync_end_ns"] <= before_ns).any())

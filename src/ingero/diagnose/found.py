@@ -17,7 +17,7 @@ class Found:
 
     @property
     def kind(self) -> FindingKind:
-        """What it claims; a bottleneck is counted against zero, so that it is never added to an incident's loss."""
+        """What it claims; a bottleneck is counted against zero, so that it is never added to an incident's lost time."""
         return self.finding.kind or (self.case.kind if self.case else FindingKind.EVENT)
 
     @property
@@ -25,7 +25,7 @@ class Found:
         """Whose case it is about, or who lost the time; 0: nobody in particular."""
         if self.case:
             return self.case.process.process
-        return self.finding.victim.process if self.finding.victim else 0
+        return self.finding.affected.process if self.finding.affected else 0
 
     @property
     def begin_ns(self) -> int:

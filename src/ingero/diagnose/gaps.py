@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ingero.given_up import EVIDENCE
-from ingero.store.records import GovernorStep, Session, Window
+from ingero.store.records import OverheadLevel, Session, Window
 from ingero.store.spans import joined
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """One stretch in which one thing was given up. text: what, as a sentence; evidence: what is missing for that."""
+    """One time range in which one thing was given up. text: what, as a sentence; evidence: what is missing for that."""
 
     window: Window
     text: str
@@ -22,7 +22,7 @@ class Gap:
 class Gaps:
     """The gaps of a window. sessions: those that touch it; what was given up in another has ended with that."""
 
-    def __init__(self, steps: Sequence[GovernorStep], sessions: Iterable[Session], window: Window) -> None:
+    def __init__(self, steps: Sequence[OverheadLevel], sessions: Iterable[Session], window: Window) -> None:
         self._gaps: list[Gap] = []
         for step, held in held_steps(steps, sessions, window):
             lost = ((text, EVIDENCE.get(text, frozenset())) for text in step.not_traced.splitlines())
@@ -43,8 +43,8 @@ class Gaps:
 
 
 def held_steps(
-    steps: Sequence[GovernorStep], sessions: Iterable[Session], window: Window
-) -> list[tuple[GovernorStep, Window]]:
+    steps: Sequence[OverheadLevel], sessions: Iterable[Session], window: Window
+) -> list[tuple[OverheadLevel, Window]]:
     """Each step with the part of the window that it held for: until the next of its session, or until that ended."""
     ends = {one.session: one.stopped_ns or one.last_seen_ns for one in sessions}
     found = []

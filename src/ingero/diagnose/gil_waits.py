@@ -3,7 +3,7 @@
 Where the agent could read the interpreter, sleeps at its lock are marked. Of others there is a signature: a thread
 that waits for the lock sleeps for the switch interval (5 ms unless changed), asks for the lock, and sleeps again until
 the thread that holds it hands it over. Another thread of its process was awake all that time: that tells it from a loop
-that polls every 5 ms. On busy CPUs it may be preempted in between, or find the lock free when its timer has rung.
+that polls every 5 ms. On busy CPUs it may be preempted in between, or find the lock free when its timer has level.
 
 A few such sleeps tell where the lock is, because where they slept is recorded in any case, and then every sleep there
 is a wait for it, also those that ended before a switch interval had passed.
@@ -31,7 +31,7 @@ _MOST_LONGER = 0.02  # of the sleeps there, whose timers were late; nobody waits
 _PLACE_BYTES = 8  # the two words of a condition variable, which take turns, lie side by side
 _THREAD = WAKER_KINDS.index("thread")
 _TIMER = WAKER_KINDS.index("timer")
-_ASLEEP = tuple(THREAD_STATES.index(name) for name in ("sleep", "io", "kernel_lock"))
+_ASLEEP = tuple(THREAD_STATES.index(name) for name in ("sleep", "io", "uninterruptible"))
 
 
 def gil_waits(of_thread: Mapping[int, Array]) -> dict[int, set[int]]:
@@ -95,7 +95,7 @@ def _waits(intervals: Array, siblings: list[Array]) -> list[int]:
 
 
 def _is_held(begins: Array, ends: Array, siblings: list[Array]) -> Array:
-    """Whether one other thread was awake, or kept from running, for most of each of these stretches."""
+    """Whether one other thread was awake, or kept from running, for most of each of these time ranges."""
     held = np.zeros(len(begins), bool)
     for one in siblings:
         asleep = one[np.isin(one["state"], _ASLEEP)]

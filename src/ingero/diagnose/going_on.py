@@ -1,4 +1,4 @@
-"""Whether the losses that were told go on as they were: explaining them again would only say the same."""
+"""Whether the lost times that were told go on as they were: explaining them again would only say the same."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from ingero.diagnose.cases import Case
 from ingero.diagnose.model import UNEXPLAINED, Bucket, FindingKind, Identity, Incident
-from ingero.diagnose.stretches import MIN_RATIO
+from ingero.diagnose.time_ranges import MIN_RATIO
 from ingero.diagnose.tracking import UPDATE_NS
 
 _CaseKey: TypeAlias = "tuple[int, int]"
@@ -38,7 +38,7 @@ class Explained:
         self._has_cause_for_all = all(any(_is_cause_of(one, case) for one in incidents) for case in cases)
 
     def is_due(self, until_ns: int) -> bool:
-        """Whether it is time to explain all of it again: soon where little had been seen of a loss."""
+        """Whether it is time to explain all of it again: soon where little had been seen of a lost time."""
         return until_ns - self.at_ns >= min(_EXPLAIN_AGAIN_NS, self._youngest_ns)
 
     def holds(self, cases: Iterable[Case]) -> bool:
@@ -82,8 +82,8 @@ def _is_cause_of(incident: Incident, case: Case) -> bool:
     window = case.window
     end_ns = window.end_ns if incident.end_ns is None else incident.end_ns
     is_then = incident.start_ns < window.end_ns and end_ns > window.begin_ns
-    is_victim = any(victim.process == case.process.process for victim in incident.victims)
-    return incident.kind is FindingKind.INCIDENT and incident.cause != UNEXPLAINED and is_then and is_victim
+    is_affected = any(affected.process == case.process.process for affected in incident.affected)
+    return incident.kind is FindingKind.INCIDENT and incident.cause != UNEXPLAINED and is_then and is_affected
 
 
 def _goes_on(before: _Weight, now: Case) -> bool:

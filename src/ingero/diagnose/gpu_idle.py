@@ -17,8 +17,8 @@ from ingero.diagnose.profile.intervals import Intervals, united
 from ingero.diagnose.progress import queued_ns
 from ingero.diagnose.queue_full import was_full
 from ingero.diagnose.utilization import utilization_of
-from ingero.events import EpochFlag
-from ingero.store.lanes import Lane
+from ingero.events import SyncIntervalFlag
+from ingero.store.gpu_streams import Lane
 from ingero.store.records import Process, Window
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -28,8 +28,8 @@ SAME = 0.01  # bounds that differ by less are one figure
 _SHOWN = 0.005  # of the time; a bound that is no further from "never" or "always" is not worth a word
 
 _SYNCS, _MARKS, _NVML = "sync intervals", "progress marks", "NVML"
-_UNKNOWN = int(EpochFlag.FIRST_UNKNOWN | EpochFlag.COVERAGE_CHANGED | EpochFlag.ENQUEUES_UNSEEN)
-_PARTIAL, _ESTIMATED = int(EpochFlag.PARTIAL), int(EpochFlag.ESTIMATED)
+_UNKNOWN = int(SyncIntervalFlag.FIRST_UNKNOWN | SyncIntervalFlag.COVERAGE_CHANGED | SyncIntervalFlag.ENQUEUES_UNSEEN)
+_PARTIAL, _ESTIMATED = int(SyncIntervalFlag.PARTIAL), int(SyncIntervalFlag.ESTIMATED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +76,13 @@ def gpu_idle(evidence: Evidence, process: Process) -> GpuIdle:
 
 
 def _gpu_idle(evidence: Evidence, process: Process) -> GpuIdle:
-    main, judged = evidence.main_lanes[process.process], evidence.lanes[process.process]
-    window = Window(begin_ns=int(judged["a_ns"].min()), end_ns=int(judged["b_ns"].max()))
-    same = (lane for lane in evidence.synced_lanes if lane.process == process.process)
-    lanes = [lane for lane in same if lane.device == main.device]
-    mine = [lane for lane in lanes if lane.stream == main.stream]
+    main, judged = evidence.main_streams[process.process], evidence.gpu_streams[process.process]
+    window = Window(begin_ns=int(judged["prev_sync_end_ns"].min()), end_ns=int(judged["sync_end_ns"].max()))
+    same = (gpu_stream for gpu_stream in evidence.synced_streams if gpu_stream.process == process.process)
+    gpu_streams = [gpu_stream for gpu_stream in same if gpu_stream.device == main.device]
+    mine = [gpu_stream for gpu_stream in gpu_streams if gpu_stream.stream == main.stream]
     length = max(window.duration_ns, 1)
-    idle_ns = _idle_ns(mine, [lane for lane in lanes if lane.stream != main.stream], window)
+    idle_ns = _idle_ns(mine, [gpu_stream for gpu_stream in gpu_streams if gpu_stream.stream != main.stream], window)
     highs = [(1 - _waited_ns(mine, window) / length, _SYNCS)]
     if main.is_steps:  # of a stream that is synced in each step marks say no more than its sync intervals
         marks = evidence.reader.progress_marks(window, process=process.process)
@@ -102,32 +102,37 @@ def _idle_ns(mine: Iterable[Lane], others: Iterable[Lane], window: Window) -> in
 
     Less what other streams, as far as they are synced themselves, had queued meanwhile.
     """
-    begins, ends = _joined(part for lane in mine for part in _empty(lane.epochs))
+    begins, ends = _joined(part for gpu_stream in mine for part in _empty(gpu_stream.sync_intervals))
     idle = _clipped(begins, ends, window)
-    busy = united(*_joined((lane.epochs["f_ns"], lane.epochs["r_ns"]) for lane in others))
+    busy = united(
+        *_joined(
+            (gpu_stream.sync_intervals["first_launch_ns"], gpu_stream.sync_intervals["gpu_done_ns"])
+            for gpu_stream in others
+        )
+    )
     return idle.total_ns - int(busy.between(idle.begins, idle.ends).sum())
 
 
-def _empty(epochs: Array) -> Iterator[tuple[Array, Array]]:
+def _empty(sync_intervals: Array) -> Iterator[tuple[Array, Array]]:
     """When a stream was empty: from the return of a sync to the next launch, and from "done" to the return.
 
     Where another stream has work that nobody waited for, at either end, the GPU need not have been idle.
     """
-    sure = ((epochs["flags"] & _UNKNOWN) == 0) & ((epochs["flags"] & _PARTIAL) == 0)
-    follows = np.zeros(len(epochs), bool)
-    follows[1:] = sure[1:] & sure[:-1] & (epochs["a_ns"][1:] == epochs["b_ns"][:-1])
-    yield epochs["a_ns"][follows], epochs["f_ns"][follows]
-    done = sure & ((epochs["flags"] & _ESTIMATED) == 0)
-    yield epochs["r_ns"][done], epochs["b_ns"][done]
+    sure = ((sync_intervals["flags"] & _UNKNOWN) == 0) & ((sync_intervals["flags"] & _PARTIAL) == 0)
+    follows = np.zeros(len(sync_intervals), bool)
+    follows[1:] = sure[1:] & sure[:-1] & (sync_intervals["prev_sync_end_ns"][1:] == sync_intervals["sync_end_ns"][:-1])
+    yield sync_intervals["prev_sync_end_ns"][follows], sync_intervals["first_launch_ns"][follows]
+    done = sure & ((sync_intervals["flags"] & _ESTIMATED) == 0)
+    yield sync_intervals["gpu_done_ns"][done], sync_intervals["sync_end_ns"][done]
 
 
 def _waited_ns(mine: Iterable[Lane], window: Window) -> int:
     """When a thread waited for the stream that was not done, or launched onto its full queue."""
     begins, ends = [], []
-    for lane in mine:
-        sure = lane.epochs[(lane.epochs["flags"] & (_UNKNOWN | _ESTIMATED)) == 0]
-        begins.append(np.where(was_full(sure), sure["f_ns"], sure["s_ns"]))
-        ends.append(sure["r_ns"])
+    for gpu_stream in mine:
+        sure = gpu_stream.sync_intervals[(gpu_stream.sync_intervals["flags"] & (_UNKNOWN | _ESTIMATED)) == 0]
+        begins.append(np.where(was_full(sure), sure["first_launch_ns"], sure["sync_start_ns"]))
+        ends.append(sure["gpu_done_ns"])
     return _clipped(*_joined(zip(begins, ends, strict=True)), window).total_ns
 
 

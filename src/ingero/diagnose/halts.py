@@ -114,14 +114,14 @@ def halted(evidence: Evidence) -> Iterator[HaltedProcess]:
 
 
 def _halt(evidence: Evidence, number: int, rows: Sequence[HaltRow]) -> HaltedProcess | None:
-    process, lane = evidence.processes.get(number), evidence.lanes.get(number)
-    if process is None or lane is None or rows[0].depth != 0:
+    process, gpu_stream = evidence.processes.get(number), evidence.gpu_streams.get(number)
+    if process is None or gpu_stream is None or rows[0].depth != 0:
         return None
-    before = lane[lane["b_ns"] <= rows[0].time_ns]
+    before = gpu_stream[gpu_stream["sync_end_ns"] <= rows[0].time_ns]
     if len(before) < _FEW_STEPS:
         return None
-    ended_ns, counted_ns = int(before["b_ns"].max()), rows[0].since_ns
-    usual_ns = int(np.median(before["b_ns"] - before["a_ns"]))
+    ended_ns, counted_ns = int(before["sync_end_ns"].max()), rows[0].since_ns
+    usual_ns = int(np.median(before["sync_end_ns"] - before["prev_sync_end_ns"]))
     # of an old halt the last steps may have left the window that is looked at
     since_ns = ended_ns if counted_ns - ended_ns < 2 * SECOND_NS + 2 * usual_ns else counted_ns
     return HaltedProcess(
@@ -129,7 +129,7 @@ def _halt(evidence: Evidence, number: int, rows: Sequence[HaltRow]) -> HaltedPro
         process=process,
         rows=tuple(rows),
         since_ns=since_ns,
-        is_over=bool((lane["b_ns"] > rows[0].time_ns).any()),
+        is_over=bool((gpu_stream["sync_end_ns"] > rows[0].time_ns).any()),
         dead=_dead(evidence, number, rows, since_ns),
     )
 
@@ -149,9 +149,9 @@ def _dead(evidence: Evidence, number: int, rows: Sequence[HaltRow], since_ns: in
 
 
 def _is_proven(halt: HaltedProcess) -> bool:
-    before = halt.evidence.lanes[halt.process.process]
-    before = before[before["b_ns"] <= halt.seen_ns]
-    steps = before["b_ns"] - before["a_ns"]
+    before = halt.evidence.gpu_streams[halt.process.process]
+    before = before[before["sync_end_ns"] <= halt.seen_ns]
+    steps = before["sync_end_ns"] - before["prev_sync_end_ns"]
     usual_ns = _STEPS_NS * float(np.median(steps))
     if halt.is_certain:
         return halt.length_ns >= max(_CERTAIN_NS, usual_ns)

@@ -52,7 +52,7 @@ class HiddenWork:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A stretch of a case: its steps, what these take at best, and what each worker did on average, ns by what."""
+    """A time range of a case: its steps, what these take at best, and what each worker did on average, ns by what."""
 
     steps: int
     wanted_ns: float
@@ -74,7 +74,7 @@ def hidden_work(case: Case) -> HiddenWork | None:
     workers = data_workers(case.evidence, case.process)
     if case.kind is not FindingKind.INCIDENT or case.resynced or not workers or not case.baselines:
         return None
-    if case.ratio(case.loss_ns - _waited_ns(case)) < MIN_RATIO:
+    if case.ratio(case.lost_ns - _waited_ns(case)) < MIN_RATIO:
         return None  # a loop loses at least what its workers are too slow by
     healthy, now = (_end(one) for one in (max(case.baselines, key=lambda one: one.duration_ns), case.window))
     usual = _piece(case, _main_threads(case, workers, healthy), healthy)
@@ -118,10 +118,10 @@ def _main_threads(case: Case, workers: Sequence[Process], window: Window) -> lis
 
 
 def _piece(case: Case, threads: Sequence[Array], window: Window) -> _Piece:
-    mine = case.evidence.lane_in(window, case.process.process)
-    wanted = (mine["b_ns"] - mine["a_ns"]).astype(np.float64)
+    mine = case.evidence.gpu_stream_in(window, case.process.process)
+    wanted = (mine["sync_end_ns"] - mine["prev_sync_end_ns"]).astype(np.float64)
     for key, one in case.usual.items():
-        wanted[mine["class_key"] == key] = one.reference.t_ns
+        wanted[mine["step_type"] == key] = one.reference.t_ns
     total: Counter[str] = Counter()
     for rows in threads:
         total.update(_spent(rows, window))

@@ -1,4 +1,4 @@
-"""On-CPU time outside calls on the path to the device, by what it was for, against the reference."""
+"""On-CPU time outside calls on the path to the GPU, by what it was for, against the reference."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _MORE = 1.25  # times the samples of the reference,
 _CHANCE = 0.01  # of as many where nothing has changed: several kinds of time and many places are asked for
-_MOST = 0.9  # of a loss is looked at where it is thickest
+_MOST = 0.9  # of a lost time is looked at where it is thickest
 
 
 class HostStays(NamedTuple):
-    """Samples on the path to the device: of the epochs that lost, of the reference, and by what to multiply these."""
+    """Samples on the path to the GPU: of the sync intervals that lost, of the reference, and by what to multiply these."""
 
     now: Sequence[Stay]
     before: Sequence[Stay]
@@ -37,7 +37,7 @@ class HostStays(NamedTuple):
 
 
 def run_growth(case: Case) -> Mapping[Doing, Spent]:
-    """On-CPU time outside calls on the path of the epochs that lost, beyond the reference, by what it was for.
+    """On-CPU time outside calls on the path of the sync intervals that lost, beyond the reference, by what it was for.
 
     Where the reference was sampled at all, only what is more than chance.
     """
@@ -73,19 +73,19 @@ def count_of(found: Sequence[Stay]) -> int:
 
 
 def host_stays(case: Case) -> HostStays:
-    """The samples of a case, in the epochs that lost most: half of all others are beyond their median, too."""
-    lossy = case.epochs[holding(_looked_at_share(case), case.excess_ns)]
-    return HostStays(_feeding_stays(case, (case.window,), lossy), *_usual_stays(case, len(lossy)))
+    """The samples of a case, in the sync intervals that lost most: half of all others are beyond their median, too."""
+    losing = case.sync_intervals[holding(_looked_at_share(case), case.excess_ns)]
+    return HostStays(_launching_stays(case, (case.window,), losing), *_usual_stays(case, len(losing)))
 
 
-def _feeding_stays(case: Case, windows: Sequence[Window], epochs: Array) -> list[Stay]:
-    """Where the threads that feed the device ran: each in its own part of the step, and while another waited for it.
+def _launching_stays(case: Case, windows: Sequence[Window], sync_intervals: Array) -> list[Stay]:
+    """Where the threads that feed the GPU ran: each in its own part of the step, and while another waited for it.
 
     One without frames of Python is at the line that waits for it.
     """
-    process, own = case.process.process, host_spans(epochs)
+    process, own = case.process.process, host_spans(sync_intervals)
     found = stays(case.evidence, process, windows, own, RUN)
-    meanwhile = case.evidence.feeding(process).spans(epochs)
+    meanwhile = case.evidence.launching(process).spans(sync_intervals)
     if not meanwhile:
         return found
     asleep = (one.stack for one in stays(case.evidence, process, windows, own, SLEEP))
@@ -97,7 +97,7 @@ def _feeding_stays(case: Case, windows: Sequence[Window], epochs: Array) -> list
 
 
 def holding(share: float, excess_ns: Array) -> Array:
-    """The fewest epochs that hold this share of what was lost by those that lost."""
+    """The fewest sync intervals that hold this share of what was lost by those that lost."""
     lost = np.maximum(excess_ns, 0)
     order = np.argsort(-lost, kind="stable")
     found: Array = np.zeros(len(lost), bool)
@@ -106,7 +106,7 @@ def holding(share: float, excess_ns: Array) -> Array:
 
 
 def _looked_at_share(case: Case) -> float:
-    """Against zero every epoch lost all of its time."""
+    """Against zero every sync interval lost all of its time."""
     return 1.0 if case.kind is FindingKind.BOTTLENECK else _MOST
 
 
@@ -124,15 +124,17 @@ def claim_run(case: Case, grown: Spent | None, *, but_ns: float = 0.0) -> dict[B
     """
     if grown is None or not grown.is_enough:
         return {}
-    parts, states = (Part.EMPTY, Part.ENQUEUE), ("run",)
+    parts, states = (Part.IDLE, Part.LAUNCH), ("run",)
     sampled_ns = grown.at_most_ns * case.scale / _looked_at_share(case)
     left_ns = sum(case.take(parts, states).values())
     return case.take(parts, states, min(sampled_ns, max(left_ns - but_ns, 0.0)))
 
 
-def _usual_stays(case: Case, epochs: int) -> tuple[list[Stay], float]:
-    """The same in the reference, and by what to multiply it for so many epochs."""
+def _usual_stays(case: Case, sync_intervals: int) -> tuple[list[Stay], float]:
+    """The same in the reference, and by what to multiply it for so many sync intervals."""
     process = case.process.process
-    usual = np.concatenate([case.evidence.no_epochs, *(case.evidence.epochs(one, process) for one in case.baselines)])
-    before = _feeding_stays(case, case.baselines, usual)
-    return before, epochs / max(len(usual), 1)
+    usual = np.concatenate(
+        [case.evidence.no_sync_intervals, *(case.evidence.sync_intervals(one, process) for one in case.baselines)]
+    )
+    before = _launching_stays(case, case.baselines, usual)
+    return before, sync_intervals / max(len(usual), 1)

@@ -1,4 +1,4 @@
-"""Host events by whom they befell, to be asked for what touched a stretch of time."""
+"""Host events by whom they befell, to be asked for what touched a time range of time."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def _job(evidence: Evidence, process: Process) -> list[Process]:
     same = [
         one
         for one in evidence.processes.values()
-        if one.is_target and one.rank is not None and one.world_size == process.world_size
+        if one.is_traced and one.rank is not None and one.world_size == process.world_size
     ]
     siblings = [one for one in same if one.parent_pid == process.parent_pid]
     chosen = siblings if len(siblings) > 1 else same

@@ -12,10 +12,10 @@ from ingero.store.records import Collective, InFlight, Window
 
 HANGS_NS = 3_000_000_000
 FIRST_HANGS_NS = 30_000_000_000  # with nothing before it: a first wait compiles, loads and makes contexts
-TIMES_LONGEST = 3  # as long as the longest drain before it: steps of large models take seconds, each time
+TIMES_LONGEST = 3  # as long as the longest sync before it: steps of large models take seconds, each time
 _LAST = 64
 _LIVE_NS = 2_500_000_000  # an open call is seen each second while it is open
-_WAITS = {(int(op.source), op.code) for op in OPS if op.kind & (Kind.DRAIN | Kind.COPY)}
+_WAITS = {(int(op.source), op.code) for op in OPS if op.kind & (Kind.SYNC | Kind.COPY)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +79,12 @@ def disagreement(evidence: Evidence, ranks: HungRanks) -> tuple[Collective, Coll
 
 
 def is_longest_yet(evidence: Evidence, call: InFlight) -> bool:
-    """Whether a call has been open for far longer than any drain of its process's main lane before it."""
+    """Whether a call has been open for far longer than any sync of its process's main stream before it."""
     open_ns = call.time_ns - call.since_ns
-    lane = evidence.lanes.get(call.process)
-    if lane is None or not (lane["b_ns"] <= call.since_ns).any():
+    gpu_stream = evidence.gpu_streams.get(call.process)
+    if gpu_stream is None or not (gpu_stream["sync_end_ns"] <= call.since_ns).any():
         return open_ns >= FIRST_HANGS_NS
-    before = lane[lane["b_ns"] <= call.since_ns]
+    before = gpu_stream[gpu_stream["sync_end_ns"] <= call.since_ns]
     return open_ns >= TIMES_LONGEST * int(waited_ns(before).max())
 
 

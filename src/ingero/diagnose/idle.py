@@ -1,4 +1,4 @@
-"""Time without demand: the device is empty because nobody asked for anything. It is not lost."""
+"""Time without demand: the GPU is empty because nobody asked for anything. It is not lost."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from ingero.diagnose.polling import polled_ns
 from ingero.diagnose.roles import data_workers, is_asking
 from ingero.diagnose.samples import sample_windows
 from ingero.diagnose.waits import GIL, Segment
-from ingero.events import CLOCKS
+from ingero.events import STATES
 from ingero.store.records import Process, WakerTotals
 from ingero.units import SECOND_NS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_SLEEP = CLOCKS.index("sleep")
+_SLEEP = STATES.index("sleep")
 _WORTH_NS = 500_000  # shorter gaps are not asked about
 _WORTH_A_LOOK = 0.01  # of a second; while recording, less is left where it is: it makes no incident
 _SERVES = 0.05  # of the sleep with an empty device ends by somebody outside: the process serves requests
 _FEW = 2_000  # gaps that are followed without asking first whether anybody outside ever woke the process
 _ANY_DEMAND = 0.001  # of the window asleep until somebody outside ended it; less is no service
-_ALWAYS = 0.95  # of the epochs with a sleep of its own: that is its pace
-_IRREGULAR = 0.10  # of the epochs that sleep do so another number of times than most: it polls
-_MANY = 100  # epochs that slept, before a pause that was always there belongs to the step
+_ALWAYS = 0.95  # of the sync intervals with a sleep of its own: that is its pace
+_IRREGULAR = 0.10  # of the sync intervals that sleep do so another number of times than most: it polls
+_MANY = 100  # sync intervals that slept, before a pause that was always there belongs to the step
 _ALIKE = 0.05  # MAD/median of those pauses
 _INTERPRETER = 0.10  # waits for the interpreter lock beside sleeps of the same length: neither proves a poll
 
 
 @dataclass(slots=True)
 class _Sleeps:
-    """Sleeps with an empty device of the draining thread, per gap, by who ended them."""
+    """Sleeps with an empty device of the syncing thread, per gap, by who ended them."""
 
     outside_ns: Array
     timer_ns: Array
@@ -54,19 +54,20 @@ class _Gap:
     outside: tuple[Segment, ...]
 
 
-def shortened(epochs: Array, idle: Array) -> Array:
-    """The epochs (of either kind) without their time without demand: each begins when it was asked for something.
+def shortened(sync_intervals: Array, idle: Array) -> Array:
+    """The sync intervals (of either kind) without their time without demand: each begins when it was asked for
+    something.
 
     Of its clocks that is sleep first; what is more was spent looking whether there is any.
     """
     if not idle.any():
-        return epochs
-    result: Array = epochs.copy()
+        return sync_intervals
+    result: Array = sync_intervals.copy()
     whole = idle.astype(np.int64)
-    result["a_ns"] += whole
-    result["e_ns"] -= whole
-    clocks = result["empty_clock_ns"] if "empty_clock_ns" in (result.dtype.names or ()) else None
-    sleep = result["empty_sleep_ns"] if clocks is None else clocks[:, _SLEEP]
+    result["prev_sync_end_ns"] += whole
+    result["idle_ns"] -= whole
+    clocks = result["idle_state_ns"] if "idle_state_ns" in (result.dtype.names or ()) else None
+    sleep = result["idle_sleep_ns"] if clocks is None else clocks[:, _SLEEP]
     awake_ns = whole - np.clip(sleep, 0, whole)
     sleep[:] = np.where(sleep > 0, np.maximum(sleep - whole, 0), sleep)
     if clocks is not None and awake_ns.any():
@@ -77,59 +78,61 @@ def shortened(epochs: Array, idle: Array) -> Array:
     return result
 
 
-def idle_ns(evidence: Evidence, process: Process, lane: Array) -> Array:
-    """Per epoch, the sleep of the draining thread that ended in somebody outside the process and its workers.
+def idle_ns(evidence: Evidence, process: Process, gpu_stream: Array) -> Array:
+    """Per sync interval, the sleep of the syncing thread that ended in somebody outside the process and its workers.
 
     Not so where the process trains or asks: then it waits for an answer. A sleep that a timer ends is idle where the
     process is seen to serve requests or to poll; so is the time in which it looks for work without ever sleeping. Of
     very many gaps a sample is followed; the rest is idle for the share of its sleep that the sample was.
     """
-    polled: Array = polled_ns(evidence, process, lane)
-    return np.maximum(_slept_ns(evidence, process, lane), polled)
+    polled: Array = polled_ns(evidence, process, gpu_stream)
+    return np.maximum(_slept_ns(evidence, process, gpu_stream), polled)
 
 
-def _slept_ns(evidence: Evidence, process: Process, lane: Array) -> Array:
-    idle = np.zeros(len(lane))
-    asleep = (lane["empty_sleep_ns"] < 0) | (lane["empty_sleep_ns"] > _WORTH_NS)
-    gaps = np.flatnonzero((lane["e_ns"] > _WORTH_NS) & asleep)
+def _slept_ns(evidence: Evidence, process: Process, gpu_stream: Array) -> Array:
+    idle = np.zeros(len(gpu_stream))
+    asleep = (gpu_stream["idle_sleep_ns"] < 0) | (gpu_stream["idle_sleep_ns"] > _WORTH_NS)
+    gaps = np.flatnonzero((gpu_stream["idle_ns"] > _WORTH_NS) & asleep)
     if evidence.is_live:
-        gaps = _worth_a_look(lane, gaps)
+        gaps = _worth_a_look(gpu_stream, gaps)
     if not len(gaps) or not evidence.has_offcpu:
         return idle
     if (len(gaps) > _FEW or evidence.is_live) and not _may_be_idle(evidence, process):
         return idle
-    asked = _asked(lane, gaps)
-    idle[asked] = _idle_of(evidence, process, _followed(evidence, process, lane, asked), len(lane))
+    asked = _asked(gpu_stream, gaps)
+    idle[asked] = _idle_of(evidence, process, _followed(evidence, process, gpu_stream, asked), len(gpu_stream))
     if len(asked) < len(gaps):
         rest = np.setdiff1d(gaps, asked, assume_unique=True)
-        slept = np.maximum(lane["empty_sleep_ns"], 0)
+        slept = np.maximum(gpu_stream["idle_sleep_ns"], 0)
         idle[rest] = slept[rest] * min(1.0, idle[asked].sum() / max(int(slept[asked].sum()), 1))
-    result: Array = np.minimum(idle, lane["e_ns"])
+    result: Array = np.minimum(idle, gpu_stream["idle_ns"])
     return result
 
 
-def _idle_of(evidence: Evidence, process: Process, found: _Sleeps, epochs: int) -> Array:
+def _idle_of(evidence: Evidence, process: Process, found: _Sleeps, sync_intervals: int) -> Array:
     idle = np.zeros(len(found.outside_ns))
     if not (found.outside and is_asking(evidence, process, found.outside)):
         idle += found.outside_ns
     trains = bool(data_workers(evidence, process))  # it waits for them, however often it looks meanwhile
-    if not trains and (_serves(idle, found) or _polls(found, epochs)):
+    if not trains and (_serves(idle, found) or _polls(found, sync_intervals)):
         idle += found.timer_ns
     return idle
 
 
-def _worth_a_look(lane: Array, gaps: Array) -> Array:
+def _worth_a_look(gpu_stream: Array, gaps: Array) -> Array:
     """Those of seconds with enough such sleep to matter."""
-    slept = np.where(lane["empty_sleep_ns"][gaps] < 0, lane["e_ns"][gaps], lane["empty_sleep_ns"][gaps])
-    _, second = np.unique(lane["b_ns"][gaps] // SECOND_NS, return_inverse=True)
+    slept = np.where(
+        gpu_stream["idle_sleep_ns"][gaps] < 0, gpu_stream["idle_ns"][gaps], gpu_stream["idle_sleep_ns"][gaps]
+    )
+    _, second = np.unique(gpu_stream["sync_end_ns"][gaps] // SECOND_NS, return_inverse=True)
     worth: Array = gaps[np.bincount(second, weights=slept)[second] >= _WORTH_A_LOOK * SECOND_NS]
     return worth
 
 
-def _asked(lane: Array, gaps: Array) -> Array:
+def _asked(gpu_stream: Array, gaps: Array) -> Array:
     """The gaps that are followed: all of few."""
-    windows = sample_windows(lane[gaps])
-    ends = lane["b_ns"][gaps]
+    windows = sample_windows(gpu_stream[gaps])
+    ends = gpu_stream["sync_end_ns"][gaps]
     inside = np.zeros(len(gaps), bool)
     for window in windows:
         inside |= (ends >= window.begin_ns) & (ends < window.end_ns)
@@ -137,11 +140,17 @@ def _asked(lane: Array, gaps: Array) -> Array:
     return chosen
 
 
-def _followed(evidence: Evidence, process: Process, lane: Array, asked: Array) -> _Sleeps:
+def _followed(evidence: Evidence, process: Process, gpu_stream: Array, asked: Array) -> _Sleeps:
     found = _Sleeps(np.zeros(len(asked)), np.zeros(len(asked)), np.zeros(len(asked)))
     family = evidence.family(process.process)
-    is_step = evidence.main_lanes[process.process].is_steps
-    times = zip(*(lane[name][asked].tolist() for name in ("a_tid", "a_ns", "f_ns", "empty_sleep_ns")), strict=True)
+    is_step = evidence.main_streams[process.process].is_steps
+    times = zip(
+        *(
+            gpu_stream[name][asked].tolist()
+            for name in ("prev_sync_tid", "prev_sync_end_ns", "first_launch_ns", "idle_sleep_ns")
+        ),
+        strict=True,
+    )
     for index, (tid, begin_ns, end_ns, asleep_ns) in enumerate(times):
         gap = evidence.of_paths(
             (process.process, len(family), tid, begin_ns),
@@ -195,8 +204,8 @@ def _serves(outside_ns: Array, found: _Sleeps) -> bool:
     return asked > _SERVES * (asked + float(found.timer_ns.sum()))
 
 
-def _polls(found: _Sleeps, epochs: int) -> bool:
-    """Whether its own sleeps are a loop that looks for work: now none, now one, now many before the next epoch.
+def _polls(found: _Sleeps, sync_intervals: int) -> bool:
+    """Whether its own sleeps are a loop that looks for work: now none, now one, now many before the next sync interval.
 
     A pause in a callback comes once in each step, as long as ever, or the loop has done without it before.
     """
@@ -205,7 +214,7 @@ def _polls(found: _Sleeps, epochs: int) -> bool:
         return False
     if float((counts != np.median(counts)).mean()) > _IRREGULAR:
         return True
-    return len(counts) >= _ALWAYS * epochs and not _is_steady(found.timer_ns[found.timers > 0])
+    return len(counts) >= _ALWAYS * sync_intervals and not _is_steady(found.timer_ns[found.timers > 0])
 
 
 def _is_steady(asleep_ns: Array) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from ingero.diagnose.model import CodeLine, Culprit, Fix, Incident, Link, Victim
+    from ingero.diagnose.model import Affected, CodeLine, Culprit, Fix, Incident, Link
 
 Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
 Object: TypeAlias = "dict[str, Json]"
@@ -29,12 +29,12 @@ def incident_json(incident: Incident) -> Object:
         "explained_ratio": incident.explained_ratio,
         "peak_ratio": incident.peak_ratio,
         "summary": incident.summary,
-        "victims": [record_json(one) for one in incident.victims],
+        "affected": [record_json(one) for one in incident.affected],
         "culprits": [record_json(one) for one in incident.culprits],
         "line": record_json(incident.line) if incident.line else None,
         "chain": [record_json(one) for one in incident.chain],
         "fixes": [record_json(one) for one in incident.fixes],
-        "account": dict(incident.account),
+        "breakdown": dict(incident.breakdown),
         "evidence": dict(incident.evidence),
         "impact": asdict(incident.impact) if incident.impact else None,
         "timeline": [asdict(one) for one in incident.timeline],
@@ -42,6 +42,6 @@ def incident_json(incident: Incident) -> Object:
     }
 
 
-def record_json(record: Victim | Culprit | Link | Fix | CodeLine) -> Object:
+def record_json(record: Affected | Culprit | Link | Fix | CodeLine) -> Object:
     """One part of an incident; its keys are the record's fields, and so part of the promise."""
     return asdict(record)

@@ -1,4 +1,4 @@
-"""One incident for one cause on one resource with one root, however many victims, ranks and stretches it has."""
+"""One incident for one cause on one resource with one root, however many affected processes, ranks and time ranges it has."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ingero.diagnose.found import Found
 from ingero.diagnose.impact import impact_of
 from ingero.diagnose.joins import explained_ratio
 from ingero.diagnose.model import (
+    Affected,
     Bucket,
     Culprit,
     Fact,
@@ -20,11 +21,10 @@ from ingero.diagnose.model import (
     Identity,
     Incident,
     Part,
-    Victim,
     severity_of,
 )
 
-_SAME_INCIDENT_NS = 10_000_000_000  # quiet time between two stretches of one fault
+_SAME_INCIDENT_NS = 10_000_000_000  # quiet time between two time ranges of one fault
 
 
 def merge(found: Iterable[Found]) -> tuple[Incident, ...]:
@@ -86,7 +86,7 @@ def _by_time(group: Sequence[Found]) -> list[list[Found]]:
     return parts
 
 
-_OF_STEPS = {Part.EMPTY: "host", Part.ENQUEUE: "host", Part.DEVICE: "blocked"}
+_OF_STEPS = {Part.IDLE: "host", Part.LAUNCH: "host", Part.GPU: "blocked"}
 
 
 def _place(found: Found, bucket: Bucket) -> str:
@@ -99,14 +99,14 @@ def _place(found: Found, bucket: Bucket) -> str:
 def _incident(part: Sequence[Found]) -> Incident:
     lead = max(part, key=lambda one: one.finding.lost_ns)
     case, finding = lead.case, lead.finding
-    losses = _losses(part)
-    worst = max(losses, key=lambda process: losses[process])
-    lost = losses[worst]
+    drops = _losses(part)
+    worst = max(drops, key=lambda process: drops[process])
+    lost = drops[worst]
     ratio = lost / max(_wall_of(part, case), 1) if case else lost / max(finding.wall_ns, 1) if finding.wall_ns else 0.0
-    account: dict[str, int] = defaultdict(int)
+    breakdown: dict[str, int] = defaultdict(int)
     for one in (one for one in part if one.process == worst):
         for bucket, ns in one.finding.claims.items():
-            account[_place(one, bucket)] += ns
+            breakdown[_place(one, bucket)] += ns
     return Incident(
         number=0,
         cause=finding.cause,
@@ -121,12 +121,12 @@ def _incident(part: Sequence[Found]) -> Incident:
         explained_ratio=_explained(case),
         peak_ratio=max((one.case.peak_ratio for one in part if one.case), default=ratio),
         summary=finding.summary,
-        victims=_victims(part, losses),
+        affected=_all_affected(part, drops),
         culprits=_culprits(part),
         line=next((one.finding.line for one in [lead, *part] if one.finding.line), None),
         chain=tuple(finding.chain),
         fixes=_beginning_plainly(finding.fixes),
-        account=dict(account),
+        breakdown=dict(breakdown),
         evidence=dict(finding.evidence) | _sampled(case),
         impact=impact_of(case) if case else None,
         timeline=case.timeline if case else (),
@@ -142,11 +142,11 @@ def _sampled(case: Case | None) -> dict[str, Fact]:
     """How much was read whole, where that is not all."""
     if case is None or not case.is_sampled:
         return {}
-    return {"epochs read whole": len(case.epochs), "epochs": case.epoch_count}
+    return {"sync intervals read whole": len(case.sync_intervals), "sync_intervals": case.sync_interval_count}
 
 
 def _losses(part: Sequence[Found]) -> dict[int, int]:
-    """By process. Ranks lose the same second together: their losses are not added, those of one process are."""
+    """By process. Ranks lose the same second together: their lost times are not added, those of one process are."""
     lost: dict[int, int] = defaultdict(int)
     for one in part:
         lost[one.process] += one.finding.lost_ns
@@ -162,14 +162,14 @@ def _explained(case: Case | None) -> float:
     return explained_ratio(case) if case else 1.0
 
 
-def _victims(part: Sequence[Found], losses: Mapping[int, int]) -> tuple[Victim, ...]:
-    """Each with what it lost by this cause, in all its stretches."""
-    found: dict[int, Victim] = {}
+def _all_affected(part: Sequence[Found], drops: Mapping[int, int]) -> tuple[Affected, ...]:
+    """Each with what it lost by this cause, in all its time ranges."""
+    found: dict[int, Affected] = {}
     for one in part:
-        victim = one.case.victim if one.case else one.finding.victim
-        if victim:
-            found[one.process] = replace(victim, lost_ns=losses[one.process])
-    return tuple(sorted(found.values(), key=lambda victim: -victim.lost_ns))
+        affected = one.case.affected if one.case else one.finding.affected
+        if affected:
+            found[one.process] = replace(affected, lost_ns=drops[one.process])
+    return tuple(sorted(found.values(), key=lambda affected: -affected.lost_ns))
 
 
 def _culprits(part: Sequence[Found]) -> tuple[Culprit, ...]:

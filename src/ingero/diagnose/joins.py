@@ -21,17 +21,17 @@ from ingero.diagnose.rules import (
     gil,
     host_bound,
     launch_bound,
+    major_page_faults,
     memory_pressure,
     network_retransmit,
-    page_fault_storm,
     self_oversubscription,
 )
-from ingero.diagnose.stretches import NEVER_RATIO
+from ingero.diagnose.time_ranges import NEVER_RATIO
 from ingero.diagnose.workers import COLLECTING, DISK, NETWORK, ON_CPU, PASSING
 from ingero.units import format_ns
 
 _OF_ALLOCATOR = frozenset({allocation_churn.CAUSE, allocator_retry.CAUSE})
-_OF_MEMORY = frozenset({memory_pressure.CAUSE, page_fault_storm.CAUSE})
+_OF_MEMORY = frozenset({memory_pressure.CAUSE, major_page_faults.CAUSE})
 _LITTLE = 0.25
 _SOURCES = {DISK: block_io.CAUSE, NETWORK: network_retransmit.CAUSE}
 _AT_WORK = frozenset({ON_CPU, COLLECTING, PASSING})
@@ -57,9 +57,9 @@ def joined(findings: Sequence[Finding], amount: Callable[[int], str] = format_ns
 
 
 def explained_ratio(case: Case) -> float:
-    """Which share of a case's loss its findings own."""
+    """Which share of a case's lost time its findings own."""
     owned = sum(one.lost_ns for one in joined(case.findings) if one.is_whole)
-    return min(1.0, owned / max(case.loss_ns, 1))
+    return min(1.0, owned / max(case.lost_ns, 1))
 
 
 def _same_line_of(computing: Finding, found: Iterable[Finding]) -> Finding | None:
@@ -101,20 +101,20 @@ def _place(finding: Finding) -> tuple[str, str] | None:
     return (finding.line.file, finding.line.function) if finding.line else None
 
 
-def _work_of(crowding: Finding, found: Iterable[Finding]) -> Finding | None:
+def _work_of(contention: Finding, found: Iterable[Finding]) -> Finding | None:
     """The larger finding whose work the threads crowd each other for; or that of the very thread that took most."""
-    busy = [one for one in found if one is not crowding and _computes(one)]
+    busy = [one for one in found if one is not contention and _computes(one)]
     work = max(busy, key=lambda one: one.lost_ns, default=None)
-    if work and work.lost_ns >= crowding.lost_ns:
+    if work and work.lost_ns >= contention.lost_ns:
         return work
-    return next((one for one in busy if _is_of_who_took(crowding, one)), None)
+    return next((one for one in busy if _is_of_who_took(contention, one)), None)
 
 
-def _is_of_who_took(crowding: Finding, work: Finding) -> bool:
+def _is_of_who_took(contention: Finding, work: Finding) -> bool:
     """Whether the thread that took most of the CPUs held the interpreter lock, for more than a moment."""
-    takers = [(one.pid, one.name) for one in (*crowding.culprits[:1], *work.culprits[:1])]
-    is_same = len(takers) == 2 and takers[0] == takers[1]
-    return is_same and work.cause == gil.CAUSE and not _is_little(work, crowding)
+    cpu_users = [(one.pid, one.name) for one in (*contention.culprits[:1], *work.culprits[:1])]
+    is_same = len(cpu_users) == 2 and cpu_users[0] == cpu_users[1]
+    return is_same and work.cause == gil.CAUSE and not _is_little(work, contention)
 
 
 def _computes(finding: Finding) -> bool:

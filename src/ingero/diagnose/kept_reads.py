@@ -1,4 +1,4 @@
-"""Whole epochs that were read before: several rules ask for those of the same reference."""
+"""Whole sync intervals that were read before: several rules ask for those of the same reference."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from ingero.diagnose.pacing import GPU_BOUND, HOST_BOUND, Lead, PacedBy, is_untimed
-from ingero.events import EpochFlag
-from ingero.store.lanes import Lane
+from ingero.events import SyncIntervalFlag
+from ingero.store.gpu_streams import Lane
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -37,7 +37,7 @@ class Leads:
 
     def of(self, steps: Array) -> Array:
         """A `Lead` for each step of either kind, by its end; nothing is known behind the last wait."""
-        turn = np.searchsorted(self.ends, steps["b_ns"])
+        turn = np.searchsorted(self.ends, steps["sync_end_ns"])
         found: Array = np.append(self.said, Lead.NOT_KNOWN)[turn]
         return found
 
@@ -64,36 +64,36 @@ def leads(steps: Array, waits: Array) -> Leads:
     untimed = is_untimed(steps)
     if not untimed.any():
         return _NOTHING
-    lengths = np.maximum(steps["b_ns"] - steps["a_ns"], 1)
+    lengths = np.maximum(steps["sync_end_ns"] - steps["prev_sync_end_ns"], 1)
     usual_ns = float(np.median(lengths))
-    is_each = float(np.median((steps["x_ns"] / lengths)[untimed])) >= GPU_BOUND
+    is_each = float(np.median((steps["busy_ns"] / lengths)[untimed])) >= GPU_BOUND
     if not is_each and not len(waits):
         return _NOTHING
-    waits = steps if is_each else waits[np.argsort(waits["b_ns"], kind="stable")]
-    waited_ns = steps["x_ns"] if is_each else _waited_ns(waits)
-    share = waited_ns / np.maximum(waits["b_ns"] - waits["a_ns"], 1)
+    waits = steps if is_each else waits[np.argsort(waits["sync_end_ns"], kind="stable")]
+    waited_ns = steps["busy_ns"] if is_each else _waited_ns(waits)
+    share = waited_ns / np.maximum(waits["sync_end_ns"] - waits["prev_sync_end_ns"], 1)
     is_host = (waited_ns <= _OWN_WORK * usual_ns) & (share <= HOST_BOUND)
     is_gpu = (waited_ns >= _AHEAD * usual_ns) | (share >= GPU_BOUND)
     was_gpu = is_each | np.append(True, is_gpu[:-1])
     said = np.where(is_host, Lead.HOST, np.where(is_gpu & was_gpu, Lead.GPU, Lead.NOT_KNOWN))
     ahead_ns = float(waited_ns.max()) if is_gpu.any() else np.inf
-    return Leads(np.ascontiguousarray(waits["b_ns"]), said, ahead_ns)
+    return Leads(np.ascontiguousarray(waits["sync_end_ns"]), said, ahead_ns)
 
 
-def awaited(lanes: Iterable[Lane], process: int) -> Array:
+def awaited(gpu_streams: Iterable[Lane], process: int) -> Array:
     """The whole sync intervals of the stream of a process that its threads waited for longest, in all.
 
     Beside a stream that computes, one that only copies is waited for in each step, and hardly at all.
     """
-    mine = [lane.epochs for lane in lanes if lane.process == process]
-    longest = max(mine, key=lambda epochs: int(_waited_ns(epochs).sum()), default=None)
+    mine = [gpu_stream.sync_intervals for gpu_stream in gpu_streams if gpu_stream.process == process]
+    longest = max(mine, key=lambda sync_intervals: int(_waited_ns(sync_intervals).sum()), default=None)
     if longest is None:
         return np.zeros(0)
-    whole: Array = longest[(longest["flags"] & int(EpochFlag.PARTIAL)) == 0]
+    whole: Array = longest[(longest["flags"] & int(SyncIntervalFlag.PARTIAL)) == 0]
     return whole
 
 
 def _waited_ns(waits: Array) -> Array:
     """From the entry of the sync until the GPU was ready."""
-    found: Array = np.maximum(waits["r_ns"] - waits["s_ns"], 0)
+    found: Array = np.maximum(waits["gpu_done_ns"] - waits["sync_start_ns"], 0)
     return found

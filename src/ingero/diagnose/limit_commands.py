@@ -57,8 +57,8 @@ def group_of_pid(evidence: Evidence, pid: int) -> Container | None:
     process = evidence.process_at(pid)
     if process and process.cgroup_id:
         return group_of(evidence, process.cgroup_id)
-    victims = [number for number, one in evidence.processes.items() if one.is_target]
-    seen = (one for number in victims for one in evidence.culprits((evidence.window,), number))
+    affected = [number for number, one in evidence.processes.items() if one.is_traced]
+    seen = (one for number in affected for one in evidence.culprits((evidence.window,), number))
     return next((group_of(evidence, one.culprit_cgroup_id) for one in seen if one.culprit_pid == pid), None)
 
 
@@ -168,10 +168,10 @@ def _own_unit(group: Container) -> str:
 def exclusive_cores(group: Container | None) -> Fix | None:
     """Cores that a container shares with nobody; None where its runtime has no way that is known."""
     if _is_pod(group):
-        return Fix(text="give the victim exclusive cores: Guaranteed QoS with the static CPU manager")
+        return Fix(text="give the affected process exclusive cores: Guaranteed QoS with the static CPU manager")
     if tool := _tool(group):
         command = f"sudo {tool} update --cpuset-cpus=<cores> {_id(group)}"
-        return Fix(text="give the victim cores that the others may not use", command=command)
+        return Fix(text="give the affected process cores that the others may not use", command=command)
     return None
 
 

@@ -1,7 +1,7 @@
 """The diagnosis of a recording that goes on: the last minute against the best regime since it began.
 
-Epochs are read once, as digests, and kept: those of the references for as long as nothing better comes, the rest for a
-minute or, while an incident is open, since shortly before it began.
+Sync intervals are read once, as digests, and kept: those of the references for as long as nothing better comes, the
+rest for a minute or, while an incident is open, since shortly before it began.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ingero.diagnose.kept_answers import Answer, KeptAnswers
 from ingero.diagnose.kept_reads import KeptReads
 from ingero.diagnose.lasting import goes_on
 from ingero.diagnose.model import Diagnosis, Incident
-from ingero.diagnose.regimes import usual_epochs
+from ingero.diagnose.regimes import usual_sync_intervals
 from ingero.diagnose.rule import Rule, all_rules
 from ingero.diagnose.tracking import IncidentTracker
 from ingero.diagnose.wait_windows import WaitWindows
-from ingero.store.lanes import Lane
+from ingero.store.gpu_streams import Lane
 from ingero.store.reader import Reader
 from ingero.store.records import Process, Thread, Window
 from ingero.store.spans import Spans
@@ -37,9 +37,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _Key: TypeAlias = "tuple[int, int, int, bool]"
 
 LOOK_BACK_NS = 60 * SECOND_NS
-LONGEST_NS = 600 * SECOND_NS  # of an open incident that is looked at whole; before, its loss is carried on
-_MOST_EPOCHS = 50_000  # the same for a program with thousands of epochs a second: a look reads 30 MB at most
-_FORGET_NS = 10 * SECOND_NS  # between two times of letting old epochs go
+LONGEST_NS = 600 * SECOND_NS  # of an open incident that is looked at whole; before, its lost time is carried on
+_MOST_SYNC_INTERVALS = (
+    50_000  # the same for a program with thousands of sync intervals a second: a look reads 30 MB at most
+)
+_FORGET_NS = 10 * SECOND_NS  # between two times of letting old sync intervals go
 _BEFORE_NS = 5 * SECOND_NS  # kept from before an incident began
 _AT_BEST_NS = 10 * SECOND_NS  # so often what is slow at best is looked at, a share of a minute; at first after 1, 2, 4
 
@@ -50,8 +52,8 @@ class LiveDiagnosis:
     def __init__(self, reader: Reader, *, begin_ns: int, first_number: int = 1) -> None:
         self._reader = reader
         self._began_ns = self._until_ns = self._forgot_ns = begin_ns
-        self._lanes: dict[_Key, Lane] = {}
-        # by second: its begin, epochs that ended in it
+        self._gpu_streams: dict[_Key, Lane] = {}
+        # by second: its begin, sync intervals that ended in it
         self._taken: deque[tuple[int, int]] = deque(maxlen=LONGEST_NS // SECOND_NS)
         self._reads, self._answers = KeptReads(), KeptAnswers()
         self._explained: Explained | None = None
@@ -80,7 +82,7 @@ class LiveDiagnosis:
 
     def _diagnosis(self, until_ns: int, *, is_last: bool) -> Diagnosis:
         window = Window(begin_ns=self._begin_ns(until_ns), end_ns=until_ns)
-        evidence = _LiveEvidence(self._reader, window, list(self._lanes.values()), self._reads, self._answers)
+        evidence = _LiveEvidence(self._reader, window, list(self._gpu_streams.values()), self._reads, self._answers)
         search = CaseSearch(evidence)
         self.sees_a_beginning = search.sees_a_beginning()
         incidents = search.incidents()
@@ -106,9 +108,11 @@ class LiveDiagnosis:
 
     def _goes_on(self, incident: Incident, lost_until_ns: int) -> bool:
         """Whether an open incident that is not seen any more only is not seen, because tracing has changed."""
-        worst = next((victim.process for victim in incident.victims), 0)
-        lanes = (lane.epochs for lane in self._lanes.values() if lane.process == worst)
-        return any(goes_on(epochs, incident, lost_until_ns) for epochs in lanes)
+        worst = next((affected.process for affected in incident.affected), 0)
+        gpu_streams = (
+            gpu_stream.sync_intervals for gpu_stream in self._gpu_streams.values() if gpu_stream.process == worst
+        )
+        return any(goes_on(sync_intervals, incident, lost_until_ns) for sync_intervals in gpu_streams)
 
     def _begin_ns(self, until_ns: int) -> int:
         began_ns = self.tracker.earliest_start_ns
@@ -118,27 +122,37 @@ class LiveDiagnosis:
         return max(back_ns, self._dense_since_ns())
 
     def _dense_since_ns(self) -> int:
-        """Since when as many epochs have ended as are looked at; 0 while there are fewer."""
+        """Since when as many sync intervals have ended as are looked at; 0 while there are fewer."""
         ended = since_ns = 0
         for begin_ns, count in reversed(self._taken):
             ended += count
-            if ended > _MOST_EPOCHS:
+            if ended > _MOST_SYNC_INTERVALS:
                 return since_ns or begin_ns
             since_ns = begin_ns
         return 0
 
     def _take(self, window: Window) -> None:
-        """The epochs that ended in a window that has not been read yet."""
-        lanes = [*self._reader.lanes(window), *self._reader.step_lanes(window)]
-        ends = np.concatenate([np.zeros(0, np.int64), *(lane.epochs["b_ns"] for lane in lanes)])
+        """The sync intervals that ended in a window that has not been read yet."""
+        gpu_streams = [*self._reader.gpu_streams(window), *self._reader.step_gpu_streams(window)]
+        ends = np.concatenate(
+            [np.zeros(0, np.int64), *(gpu_stream.sync_intervals["sync_end_ns"] for gpu_stream in gpu_streams)]
+        )
         seconds, counts = np.unique(ends // SECOND_NS, return_counts=True)
         self._taken.extend(zip((seconds * SECOND_NS).tolist(), counts.tolist(), strict=True))
-        for lane in lanes:
-            # a process's steps are one lane, whichever stream had most of their launches
-            key = (lane.process, 0, 0, True) if lane.is_steps else (lane.process, lane.device, lane.stream, False)
-            known = self._lanes.get(key)
-            epochs = lane.epochs if known is None else np.concatenate([known.epochs, lane.epochs])
-            self._lanes[key] = replace(lane, epochs=epochs)
+        for gpu_stream in gpu_streams:
+            # a process's steps are one stream, whichever stream had most of their launches
+            key = (
+                (gpu_stream.process, 0, 0, True)
+                if gpu_stream.is_steps
+                else (gpu_stream.process, gpu_stream.device, gpu_stream.stream, False)
+            )
+            known = self._gpu_streams.get(key)
+            sync_intervals = (
+                gpu_stream.sync_intervals
+                if known is None
+                else np.concatenate([known.sync_intervals, gpu_stream.sync_intervals])
+            )
+            self._gpu_streams[key] = replace(gpu_stream, sync_intervals=sync_intervals)
 
     def _forget(self, until_ns: int) -> None:
         """What is neither recent nor the best seen of its class; ended processes with nothing recent.
@@ -147,16 +161,16 @@ class LiveDiagnosis:
         """
         begin_ns = self._begin_ns(until_ns)
         living = {one.process for one in self._reader.processes_since(until_ns)}
-        for key, lane in list(self._lanes.items()):
-            epochs = lane.epochs
-            if epochs["b_ns"][0] >= begin_ns:
+        for key, gpu_stream in list(self._gpu_streams.items()):
+            sync_intervals = gpu_stream.sync_intervals
+            if sync_intervals["sync_end_ns"][0] >= begin_ns:
                 continue
-            is_over = epochs["b_ns"][-1] < begin_ns and lane.process not in living
-            kept = epochs[:0] if is_over else epochs[_is_kept(epochs, begin_ns)]
+            is_over = sync_intervals["sync_end_ns"][-1] < begin_ns and gpu_stream.process not in living
+            kept = sync_intervals[:0] if is_over else sync_intervals[_is_kept(sync_intervals, begin_ns)]
             if len(kept):
-                self._lanes[key] = replace(lane, epochs=kept)
+                self._gpu_streams[key] = replace(gpu_stream, sync_intervals=kept)
             else:
-                del self._lanes[key]
+                del self._gpu_streams[key]
 
 
 @cache
@@ -169,11 +183,13 @@ def _gone_on(one: Incident, since_ns: int) -> Incident:
     return replace(one, end_ns=one.end_ns + since_ns) if one.end_ns is not None else one
 
 
-def _is_kept(epochs: Array, begin_ns: int) -> Array:
-    kept: Array = epochs["b_ns"] >= begin_ns
-    for class_key, usual in usual_epochs(epochs).items():
-        mine = epochs["class_key"] == class_key
-        kept = kept | (mine & Spans(usual.windows).hold(epochs["a_ns"], epochs["b_ns"]))
+def _is_kept(sync_intervals: Array, begin_ns: int) -> Array:
+    kept: Array = sync_intervals["sync_end_ns"] >= begin_ns
+    for step_type, usual in usual_sync_intervals(sync_intervals).items():
+        mine = sync_intervals["step_type"] == step_type
+        kept = kept | (
+            mine & Spans(usual.windows).hold(sync_intervals["prev_sync_end_ns"], sync_intervals["sync_end_ns"])
+        )
     return kept
 
 
@@ -185,7 +201,7 @@ class _Processes(dict[int, Process]):
         self._reader = reader
 
     def __missing__(self, number: int) -> Process:
-        for one in self._reader.processes(only_targets=False):
+        for one in self._reader.processes(only_traced=False):
             if one.process == number:
                 self[number] = one
                 return one
@@ -193,19 +209,19 @@ class _Processes(dict[int, Process]):
 
 
 class _LiveEvidence(Evidence):
-    """The evidence of a window whose lanes are at hand."""
+    """The evidence of a window whose streams are at hand."""
 
     def __init__(
-        self, reader: Reader, window: Window, lanes: list[Lane], reads: KeptReads, answers: KeptAnswers
+        self, reader: Reader, window: Window, gpu_streams: list[Lane], reads: KeptReads, answers: KeptAnswers
     ) -> None:
         super().__init__(reader, window, is_live=True, reads=reads)
-        self._lanes, self._answers = lanes, answers
+        self._gpu_streams, self._answers = gpu_streams, answers
 
-    def read_lanes(self) -> list[Lane]:
-        return [lane for lane in self._lanes if not lane.is_steps]
+    def read_gpu_streams(self) -> list[Lane]:
+        return [gpu_stream for gpu_stream in self._gpu_streams if not gpu_stream.is_steps]
 
-    def read_step_lanes(self) -> list[Lane]:
-        return [lane for lane in self._lanes if lane.is_steps]
+    def read_step_gpu_streams(self) -> list[Lane]:
+        return [gpu_stream for gpu_stream in self._gpu_streams if gpu_stream.is_steps]
 
     def of_paths(self, key: Hashable, until_ns: int, ask: Callable[[], Answer]) -> Answer:
         """Asked once, as soon as the block of intervals around it is over."""
@@ -221,7 +237,9 @@ class _LiveEvidence(Evidence):
 
         They did the work of the references.
         """
-        return self.reader.processes_since(self.window.begin_ns, also=[lane.process for lane in self._lanes])
+        return self.reader.processes_since(
+            self.window.begin_ns, also=[gpu_stream.process for gpu_stream in self._gpu_streams]
+        )
 
     def read_threads(self) -> list[Thread]:
         return self.reader.threads(self.processes)

@@ -12,34 +12,39 @@ from typing import Any
 
 import numpy as np
 
-from ingero.events import EpochFlag
-from ingero.store.lanes import Lane
+from ingero.events import SyncIntervalFlag
+from ingero.store.gpu_streams import Lane
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MOST_CUT_SHORT = 0.5  # of a stream's intervals; a prefetched batch is in flight at the end of some
 
 
-def judged_alone(lanes: Iterable[Lane], launches_of: Callable[[int], float]) -> list[Lane]:
+def judged_alone(gpu_streams: Iterable[Lane], launches_of: Callable[[int], float]) -> list[Lane]:
     """Without the streams that others cut short, while these launch more than they and are not waited for.
 
-    lanes: all that a window has. launches_of: all launches of a process in it; asked for streams that are cut short.
+    streams: all that a window has. launches_of: all launches of a process in it; asked for streams that are cut short.
     """
-    lanes = list(lanes)
+    gpu_streams = list(gpu_streams)
     synced = Counter[int]()
-    for lane in lanes:
-        synced[lane.process] += _launches(lane)
+    for gpu_stream in gpu_streams:
+        synced[gpu_stream.process] += _launches(gpu_stream)
 
-    def is_beside(lane: Lane) -> bool:
-        return are_cut_short(lane.epochs) and launches_of(lane.process) - synced[lane.process] > _launches(lane)
+    def is_beside(gpu_stream: Lane) -> bool:
+        return are_cut_short(gpu_stream.sync_intervals) and launches_of(gpu_stream.process) - synced[
+            gpu_stream.process
+        ] > _launches(gpu_stream)
 
-    return [lane for lane in lanes if not is_beside(lane)]
+    return [gpu_stream for gpu_stream in gpu_streams if not is_beside(gpu_stream)]
 
 
-def are_cut_short(epochs: Array) -> bool:
+def are_cut_short(sync_intervals: Array) -> bool:
     """Whether at the end of most of these intervals other streams of the process had work that nobody waited for."""
-    return bool(len(epochs)) and float(np.mean((epochs["flags"] & int(EpochFlag.PARTIAL)) != 0)) > MOST_CUT_SHORT
+    return (
+        bool(len(sync_intervals))
+        and float(np.mean((sync_intervals["flags"] & int(SyncIntervalFlag.PARTIAL)) != 0)) > MOST_CUT_SHORT
+    )
 
 
-def _launches(lane: Lane) -> int:
-    return int(lane.epochs["launches"].sum())
+def _launches(gpu_stream: Lane) -> int:
+    return int(gpu_stream.sync_intervals["launches"].sum())

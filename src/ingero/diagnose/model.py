@@ -1,6 +1,6 @@
 """What a diagnosis says: findings of rules, the incidents they become, and what could not be told.
 
-Times are unix ns. `lost_ns` is always end to end: what the process's main lane took beyond its reference.
+Times are unix ns. `lost_ns` is always end to end: what the process's main stream took beyond its reference.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class CodeLine:
 class Culprit:
     """Who took the time.
 
-    lost_ns: time it occupied while the victim waited; container: short name, "" on the host; job: of a scheduler, as
-    texts name it.
+    lost_ns: time it occupied while the affected process waited; container: short name, "" on the host; job: of a
+    scheduler, as texts name it.
     """
 
     pid: int
@@ -83,7 +83,7 @@ class Culprit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Victim:
+class Affected:
     """A process that lost time."""
 
     process: int
@@ -119,17 +119,17 @@ class Fix:
 
 
 class Part(enum.Enum):
-    """Where in the epochs time was lost."""
+    """Where in the sync intervals time was lost."""
 
-    EMPTY = "empty"  # E: nothing was enqueued
-    ENQUEUE = "enqueue"  # the host's part of X: launches came too slowly for the device
-    DEVICE = "device"  # the rest of X
-    LATE = "late"  # P: the device was ready, the drain had not returned
+    IDLE = "idle"  # E: nothing was enqueued
+    LAUNCH = "launch"  # the host's part of X: launches came too slowly for the GPU
+    GPU = "gpu"  # the rest of X
+    RETURN_DELAY = "return_delay"  # P: the GPU was ready, the sync had not returned
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Lost time of one part in one state of the thread on the path: a name of CLOCKS, or "device", or "unknown"."""
+    """Lost time of one part in one state of the thread on the path: a name of STATES, or "device", or "unknown"."""
 
     part: Part
     state: str
@@ -160,7 +160,7 @@ class Finding:
     fixes: Sequence[Fix] = ()
     evidence: Mapping[str, Fact] = field(default_factory=dict)
     process: int = 0  # whose it is, where no case says it; 0: of nobody in particular
-    victim: Victim | None = None  # who lost the time, where no case says it
+    affected: Affected | None = None  # who lost the time, where no case says it
     wall_ns: int = 0  # of which the lost time is a share, where no case says it
     is_whole: bool = True
     least_ratio: float = 0.0
@@ -176,7 +176,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Impact:
-    """What the worst victim noticed, and what is usual for it (None where there is no reference).
+    """What the worst affected process noticed, and what is usual for it (None where there is no reference).
 
     interval: what it is judged by, `step` or `sync interval`; rates and quantiles are of these. involuntary_ratio: of
     its time, the thread on the path could have run or was throttled; voluntary sleep does not count. preemptions: of
@@ -206,10 +206,11 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """One cause on one resource with one root, whoever its victims are.
+    """One cause on one resource with one root, whoever its affected processes are.
 
-    end_ns: None while it goes on. lost_ns: of its victims' lanes, the longest (lanes are never summed). lost_ratio: of
-    the wall time of the incident; explained_ratio: what all causes found together explain of the victim's loss.
+    end_ns: None while it goes on. lost_ns: of its affected processes' streams, the longest (streams are never summed).
+    lost_ratio: of the wall time of the incident; explained_ratio: what all causes found together explain of the
+    affected process's lost time.
     account: lost ns by "part.state". peak_ratio: the worst second. node: of several in the recording, the one that it
     and everybody in it is on; "": it holds one.
     """
@@ -227,12 +228,12 @@ class Incident:
     explained_ratio: float
     peak_ratio: float
     summary: str
-    victims: tuple[Victim, ...] = ()
+    affected: tuple[Affected, ...] = ()
     culprits: tuple[Culprit, ...] = ()
     line: CodeLine | None = None
     chain: tuple[Link, ...] = ()
     fixes: tuple[Fix, ...] = ()
-    account: Mapping[str, int] = field(default_factory=dict)
+    breakdown: Mapping[str, int] = field(default_factory=dict)
     evidence: Mapping[str, Fact] = field(default_factory=dict)
     impact: Impact | None = None
     timeline: tuple[Moment, ...] = ()
@@ -248,22 +249,22 @@ class Incident:
 class NotEvaluated:
     """A cause that this recording cannot show, with the reason: silence about it is no all-clear.
 
-    stretches: the parts of the window in which it cannot, in order; none: all of it.
+    time ranges: the parts of the window in which it cannot, in order; none: all of it.
     """
 
     cause: str
     reason: str
-    stretches: tuple[Window, ...] = ()
+    time_ranges: tuple[Window, ...] = ()
 
     @property
     def text(self) -> str:
         """The reason, and when."""
-        if not self.stretches:
+        if not self.time_ranges:
             return self.reason
-        begin_ns, end_ns = self.stretches[0].begin_ns, self.stretches[-1].end_ns
+        begin_ns, end_ns = self.time_ranges[0].begin_ns, self.time_ranges[-1].end_ns
         first, last = (format_time_of_day(at, of_ns=end_ns - begin_ns) for at in (begin_ns, end_ns))
-        length = format_ns(sum(one.duration_ns for one in self.stretches))
-        times = f" in {len(self.stretches)} stretches" if len(self.stretches) > 1 else ""
+        length = format_ns(sum(one.duration_ns for one in self.time_ranges))
+        times = f" in {len(self.time_ranges)} time ranges" if len(self.time_ranges) > 1 else ""
         return f"{self.reason}, from {first} to {last}, {length}{times}"
 
 

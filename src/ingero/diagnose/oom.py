@@ -22,7 +22,7 @@ def kills(evidence: Evidence, limits: tuple[str | None, ...]) -> Iterator[HostEv
 
 def is_close(evidence: Evidence, event: HostEvent) -> bool:
     """Whether it hit a traced process, or somebody in its control group."""
-    groups = {one.cgroup_id for one in evidence.processes.values() if one.is_target and one.cgroup_id}
+    groups = {one.cgroup_id for one in evidence.processes.values() if one.is_traced and one.cgroup_id}
     return bool(victim_of(evidence, event)) or (event.limit == CGROUP and event.cgroup_id in groups)
 
 
@@ -38,7 +38,7 @@ def _kills(evidence: Evidence) -> Iterator[HostEvent]:
 def victim_of(evidence: Evidence, event: HostEvent) -> Process | None:
     """The traced process that was killed; None where it was somebody else."""
     process = evidence.processes.get(event.process or 0)
-    return process if process and process.is_target else None
+    return process if process and process.is_traced else None
 
 
 def finding(evidence: Evidence, event: HostEvent, cause: str, *, whose: str, fixes: tuple[Fix, ...]) -> Finding:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ingero.diagnose.run_ahead import QUEUE_DEPTH
-from ingero.events import EpochFlag
+from ingero.events import SyncIntervalFlag
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -54,7 +54,7 @@ def paced_by(steps: Array) -> PacedBy:
 
 def is_untimed(steps: Array) -> Array:
     """Of which of these steps it is not known what their launches were blocked for on a full queue."""
-    found: Array = (steps["flags"] & int(EpochFlag.UNTIMED)) != 0
+    found: Array = (steps["flags"] & int(SyncIntervalFlag.UNTIMED)) != 0
     return found
 
 
@@ -67,12 +67,12 @@ def blocked_share(steps: Array) -> float:
     """Of their time, blocked in calls that waited for the GPU; of those whose launches were timed, if there are any."""
     timed = _timed(steps)
     steps = timed if len(timed) else steps
-    return float(steps["x_ns"].sum()) / max(float((steps["b_ns"] - steps["a_ns"]).sum()), 1.0)
+    return float(steps["busy_ns"].sum()) / max(float((steps["sync_end_ns"] - steps["prev_sync_end_ns"]).sum()), 1.0)
 
 
 def paces(steps: Array) -> dict[int, PacedBy]:
-    """Who paces the steps of each type, by class_key; where that is not known, who paces all of them."""
-    found = {int(key): paced_by(steps[steps["class_key"] == key]) for key in np.unique(steps["class_key"])}
+    """Who paces the steps of each type, by step_type; where that is not known, who paces all of them."""
+    found = {int(key): paced_by(steps[steps["step_type"] == key]) for key in np.unique(steps["step_type"])}
     of_all = paced_by(steps)
     return {key: of_all if pace is PacedBy.UNKNOWN else pace for key, pace in found.items()}
 
@@ -84,8 +84,10 @@ def refills(steps: Array, pace: Mapping[int, PacedBy]) -> Array:
     short by, the step that waited was long by. A host that the GPU paces has filled it after so many launches; one that
     has become slower may never fill it.
     """
-    is_paced = np.isin(steps["class_key"], [key for key, one in pace.items() if one is PacedBy.GPU])
-    has_waited = is_untimed(steps) | (steps["x_ns"] > HOST_BOUND * (steps["b_ns"] - steps["a_ns"]))
+    is_paced = np.isin(steps["step_type"], [key for key, one in pace.items() if one is PacedBy.GPU])
+    has_waited = is_untimed(steps) | (
+        steps["busy_ns"] > HOST_BOUND * (steps["sync_end_ns"] - steps["prev_sync_end_ns"])
+    )
     empties = steps["syncs"] > 0
     last = np.maximum.accumulate(np.where(empties | has_waited, np.arange(len(steps)), -1))
     is_behind_wait: Array = (last < 0) | empties[last]
@@ -109,27 +111,31 @@ def as_paced(steps: Array, pace: Mapping[int, PacedBy], leads: Array, ahead_ns: 
     result: Array = steps.copy()
     is_told = is_untimed(steps) & (leads != Lead.NOT_KNOWN)
     gpu, host = (
-        np.where(is_told, leads == lead, np.isin(steps["class_key"], [key for key, one in pace.items() if one is who]))
+        np.where(is_told, leads == lead, np.isin(steps["step_type"], [key for key, one in pace.items() if one is who]))
         for who, lead in ((PacedBy.GPU, Lead.GPU), (PacedBy.HOST, Lead.HOST))
     )
-    result["flags"][host] &= ~int(EpochFlag.UNTIMED)
-    result["f_ns"][gpu] = steps["a_ns"][gpu]
-    result["e_ns"][gpu] = 0
-    length_ns = steps["b_ns"] - steps["a_ns"]
-    result["x_ns"][gpu] = np.where(is_untimed(steps), np.minimum(length_ns, ahead_ns), length_ns)[gpu]
-    if "empty_clock_ns" in (steps.dtype.names or ()):
-        result["enqueue_clock_ns"][gpu] = steps["empty_clock_ns"][gpu]
-        result["empty_clock_ns"][gpu] = 0
+    result["flags"][host] &= ~int(SyncIntervalFlag.UNTIMED)
+    result["first_launch_ns"][gpu] = steps["prev_sync_end_ns"][gpu]
+    result["idle_ns"][gpu] = 0
+    length_ns = steps["sync_end_ns"] - steps["prev_sync_end_ns"]
+    result["busy_ns"][gpu] = np.where(is_untimed(steps), np.minimum(length_ns, ahead_ns), length_ns)[gpu]
+    if "idle_state_ns" in (steps.dtype.names or ()):
+        result["launch_state_ns"][gpu] = steps["idle_state_ns"][gpu]
+        result["idle_state_ns"][gpu] = 0
     return result
 
 
-def waited_ns(epochs: Array) -> Array:
+def waited_ns(sync_intervals: Array) -> Array:
     """How long the thread waited for the GPU at the end of each epoch; of a step, as far as known, all in all."""
-    found: Array = np.where(is_step(epochs), epochs["x_ns"], epochs["b_ns"] - epochs["s_ns"])
+    found: Array = np.where(
+        is_step(sync_intervals),
+        sync_intervals["busy_ns"],
+        sync_intervals["sync_end_ns"] - sync_intervals["sync_start_ns"],
+    )
     return found
 
 
-def is_step(epochs: Array) -> Array:
+def is_step(sync_intervals: Array) -> Array:
     """Which of these are steps found by repetition."""
-    found: Array = (epochs["flags"] & int(EpochFlag.STEP)) != 0
+    found: Array = (sync_intervals["flags"] & int(SyncIntervalFlag.STEP)) != 0
     return found

@@ -1,4 +1,4 @@
-"""What the waits of a case went into: critical paths of the epochs that lost most, without a worker's usual work."""
+"""What the waits of a case went into: critical paths of the sync intervals that lost most, without a worker's usual work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ingero.diagnose.feeding import EMPTY, ENQUEUE, WORTH_NS, Ends
+from ingero.diagnose.launching import EMPTY, ENQUEUE, WORTH_NS, Ends
 from ingero.diagnose.model import Bucket, FindingKind, Part
 from ingero.diagnose.offcpu_blocks import BLOCK_NS
 from ingero.diagnose.roles import data_workers
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-BLOCKED = ("io", "kernel_lock")  # in the kernel
+BLOCKED = ("io", "uninterruptible")  # in the kernel
 WAITS = ("sleep", *BLOCKED)  # states that a path explains
-_MOST_PATHS = 2000  # epochs whose waits are followed; the slowest, scaled to all
+_MOST_PATHS = 2000  # sync intervals whose waits are followed; the slowest, scaled to all
 _MOST_BLOCKS = 8  # of BLOCK_NS, whose intervals off the CPU are read for that
-_MOST_LATE = 2000  # epochs that were picked up late, the latest
-_PARTS: Mapping[Part, Ends] = {Part.EMPTY: EMPTY, Part.ENQUEUE: ENQUEUE}
+_MOST_LATE = 2000  # sync intervals that were returned late, the latest
+_PARTS: Mapping[Part, Ends] = {Part.IDLE: EMPTY, Part.LAUNCH: ENQUEUE}
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """The pieces of the paths of one part of the epochs, latest first within each.
+    """The pieces of the paths of one part of the sync intervals, latest first within each.
 
     whole_ns: the waiting that they explain; more than their sum where nothing on a path says what some of it was for.
     """
@@ -45,12 +45,12 @@ class Paths:
 
 
 def paths(case: Case, part: Part, chosen: Array, growth: Growth) -> Paths:
-    """Of the chosen epochs (indexes); growth: see `usual_work.work_growth`, empty against zero."""
+    """Of the chosen sync intervals (indexes); growth: see `usual_work.work_growth`, empty against zero."""
     seen_ns, kept, found = 0, list[Segment](), list[Segment]()
-    for epoch, path in _each(case, _PARTS[part], chosen):
+    for sync_interval, path in _each(case, _PARTS[part], chosen):
         seen_ns += sum(one.duration_ns for one in path)
         found += path
-        kept += beyond_usual(path, growth, lambda one, epoch=epoch: _before(case, one, epoch))  # type: ignore[misc]
+        kept += beyond_usual(path, growth, lambda one, sync_interval=sync_interval: _before(case, one, sync_interval))  # type: ignore[misc]
     if not kept:
         return Paths(found, seen_ns)
     kept_ns = sum(one.duration_ns for one in kept)
@@ -58,12 +58,14 @@ def paths(case: Case, part: Part, chosen: Array, growth: Growth) -> Paths:
 
 
 def late_waits(case: Case) -> list[Segment]:
-    """Waits of the draining thread between the device's end and its return, of the epochs picked up latest."""
-    late = case.epochs[case.epochs["p_ns"] > WORTH_NS]
-    chosen = late[np.argsort(-late["p_ns"], kind="stable")[:_MOST_LATE]]
+    """Waits of the syncing thread between the GPU's end and its return, of the sync intervals picked up latest."""
+    late = case.sync_intervals[case.sync_intervals["return_delay_ns"] > WORTH_NS]
+    chosen = late[np.argsort(-late["return_delay_ns"], kind="stable")[:_MOST_LATE]]
     found: list[Segment] = []
-    for epoch in chosen:
-        path = case.evidence.waits.path(int(epoch["b_tid"]), int(epoch["r_ns"]), int(epoch["b_ns"]))
+    for sync_interval in chosen:
+        path = case.evidence.waits.path(
+            int(sync_interval["sync_tid"]), int(sync_interval["gpu_done_ns"]), int(sync_interval["sync_end_ns"])
+        )
         found += [one for one in path if one.depth == 0 and one.state in BLOCKED]
     return found
 
@@ -73,17 +75,23 @@ def growth_of_workers(case: Case) -> Growth:
     if case.kind is not FindingKind.INCIDENT:
         return {}
     own = case.process.process
-    steps = [case.evidence.lane_in(one, own) for one in case.baselines]
-    usual_ns = sum(int((one["b_ns"] - one["a_ns"]).sum()) for one in steps) / max(sum(map(len, steps)), 1)
-    now = Steps((case.window,), own, float((case.epochs["b_ns"] - case.epochs["a_ns"]).mean()))
+    steps = [case.evidence.gpu_stream_in(one, own) for one in case.baselines]
+    usual_ns = sum(int((one["sync_end_ns"] - one["prev_sync_end_ns"]).sum()) for one in steps) / max(
+        sum(map(len, steps)), 1
+    )
+    now = Steps(
+        (case.window,),
+        own,
+        float((case.sync_intervals["sync_end_ns"] - case.sync_intervals["prev_sync_end_ns"]).mean()),
+    )
     mine = [number for number in case.members if number != own]
     alike = {one.process for one in data_workers(case.evidence, case.process)}
     return work_growth(case.evidence, mine, now, Steps(case.baselines, own, usual_ns), alike)
 
 
-def slowest(epochs: Array, excess_ns: Array) -> Array:
-    """Indexes of the epochs that lost most, of the few pieces of time in which most was lost."""
-    blocks = epochs["b_ns"] // BLOCK_NS
+def slowest(sync_intervals: Array, excess_ns: Array) -> Array:
+    """Indexes of the sync intervals that lost most, of the few pieces of time in which most was lost."""
+    blocks = sync_intervals["sync_end_ns"] // BLOCK_NS
     places, inverse = np.unique(blocks, return_inverse=True)
     if len(places) > _MOST_BLOCKS:
         lost = np.bincount(inverse, weights=np.maximum(excess_ns, 0))
@@ -95,22 +103,22 @@ def slowest(epochs: Array, excess_ns: Array) -> Array:
 
 
 def _each(case: Case, ends: Ends, chosen: Array) -> Iterator[tuple[Any, list[Segment]]]:
-    """The paths without what the clocks of the epochs count as the step's own."""
-    feeding = case.evidence.feeding(case.process.process)
+    """The paths without what the clocks of the sync intervals count as the step's own."""
+    launching = case.evidence.launching(case.process.process)
     for index in chosen.tolist():
-        epoch = case.epochs[index]
-        if case.excess_ns[index] > 0 and epoch[ends.length] > WORTH_NS:
-            yield epoch, [one for one in feeding.path(epoch, ends) if not feeding.has(one)]
+        sync_interval = case.sync_intervals[index]
+        if case.excess_ns[index] > 0 and sync_interval[ends.length] > WORTH_NS:
+            yield sync_interval, [one for one in launching.path(sync_interval, ends) if not launching.has(one)]
 
 
-def _before(case: Case, piece: Segment, epoch: Any) -> Iterator[Segment]:
+def _before(case: Case, piece: Segment, sync_interval: Any) -> Iterator[Segment]:
     """What made a worker's piece late: one step back, without what the process itself did for it."""
-    step_ns = int(epoch["b_ns"] - epoch["a_ns"])
+    step_ns = int(sync_interval["sync_end_ns"] - sync_interval["prev_sync_end_ns"])
     return (one for one in case.evidence.waits.before(piece, step_ns) if one.pid != case.process.pid)
 
 
 def _lost_ns(case: Case, part: Part, chosen: Array) -> int:
-    """Lost in the waits of a part by these epochs."""
+    """Lost in the waits of a part by these sync intervals."""
     lost = sum(max(case.buckets.get(Bucket(part, state), 0), 0) for state in WAITS)
-    share = np.maximum(case.excess_ns[chosen], 0).sum() / max(case.loss_ns, 1)
+    share = np.maximum(case.excess_ns[chosen], 0).sum() / max(case.lost_ns, 1)
     return int(lost * min(share, 1.0))

@@ -23,7 +23,7 @@ _AT_ONCE_NS = 1_000_000  # what is held up by a pause comes as it ends, in the o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paused:
-    """count, longest_ns: of the pauses meanwhile, as far as timers were due in them. share: of the loss, at most."""
+    """count, longest_ns: of the pauses meanwhile, as far as timers were due in them. share: of the lost time, at most."""
 
     count: int
     longest_ns: int
@@ -36,11 +36,11 @@ def paused(case: Case) -> Paused | None:
     each = [Window(begin_ns=one.start_ns, end_ns=one.start_ns + (one.duration_ns or 0)) for one in late]
     spans = Spans(each)
     mine = [one for one in spans.windows if one.end_ns > case.window.begin_ns]
-    if not mine or not len(case.epochs):
+    if not mine or not len(case.sync_intervals):
         return None
     lost = np.maximum(case.excess_ns, 0)
-    ends_a_wait = _ends_a_wait(case.epochs, np.sort([one.end_ns for one in each]))
-    claimed = np.where(ends_a_wait, lost, np.minimum(lost, _while_at_work_ns(case.epochs, spans)))
+    ends_a_wait = _ends_a_wait(case.sync_intervals, np.sort([one.end_ns for one in each]))
+    claimed = np.where(ends_a_wait, lost, np.minimum(lost, _while_at_work_ns(case.sync_intervals, spans)))
     return Paused(
         count=len(mine),
         longest_ns=max(one.duration_ns for one in mine),
@@ -48,19 +48,24 @@ def paused(case: Case) -> Paused | None:
     )
 
 
-def _ends_a_wait(epochs: Array, ends: Array) -> Array:
-    """Epochs whose device was seen to be ready just as a pause ended, which is then why it was no sooner.
+def _ends_a_wait(sync_intervals: Array, ends: Array) -> Array:
+    """Sync intervals whose device was seen to be ready just as a pause ended, which is then why it was no sooner.
 
     ends: of the late timers, in order; of one pause they come within a millisecond or two, each CPU's in its turn.
     """
-    after = np.minimum(np.searchsorted(ends, epochs["r_ns"] - _AT_ONCE_NS), len(ends) - 1)
-    ended: Array = (np.abs(epochs["r_ns"] - ends[after]) <= _AT_ONCE_NS) & (ends[after] > epochs["s_ns"])
+    after = np.minimum(np.searchsorted(ends, sync_intervals["gpu_done_ns"] - _AT_ONCE_NS), len(ends) - 1)
+    ended: Array = (np.abs(sync_intervals["gpu_done_ns"] - ends[after]) <= _AT_ONCE_NS) & (
+        ends[after] > sync_intervals["sync_start_ns"]
+    )
     return ended
 
 
-def _while_at_work_ns(epochs: Array, spans: Spans) -> Array:
-    """How long each epoch was held up outside its wait for the device."""
-    parts = (("a_ns", "s_ns"), ("r_ns", "b_ns"))
-    held = [spans.shares(epochs[begin], epochs[end]) * (epochs[end] - epochs[begin]) for begin, end in parts]
+def _while_at_work_ns(sync_intervals: Array, spans: Spans) -> Array:
+    """How long each epoch was held up outside its wait for the GPU."""
+    parts = (("prev_sync_end_ns", "sync_start_ns"), ("gpu_done_ns", "sync_end_ns"))
+    held = [
+        spans.shares(sync_intervals[begin], sync_intervals[end]) * (sync_intervals[end] - sync_intervals[begin])
+        for begin, end in parts
+    ]
     total: Array = held[0] + held[1]
     return total

@@ -10,13 +10,13 @@ from ingero.diagnose.devices import samples_of
 from ingero.store.records import Window
 
 # GB/s of one lane by generation, after the coding of the link. Source: PCI Express Base Specification, section 1.2
-_LANE_BYTES_PER_NS = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+_GPU_STREAM_BYTES_PER_NS = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 _REACHED = 0.8  # of that, by copies of pinned memory: packets have heads
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """As it was at its fastest in some stretch of time: an idle GPU lowers the generation."""
+    """As it was at its fastest in some time range of time: an idle GPU lowers the generation."""
 
     generation: int
     lanes: int
@@ -24,7 +24,7 @@ class Link:
     @property
     def bytes_per_ns(self) -> float:
         """What copies reach."""
-        return _REACHED * _LANE_BYTES_PER_NS.get(self.generation, 0.0) * self.lanes
+        return _REACHED * _GPU_STREAM_BYTES_PER_NS.get(self.generation, 0.0) * self.lanes
 
     @property
     def text(self) -> str:
@@ -33,7 +33,7 @@ class Link:
 
 
 def link_of(case: Case, windows: Iterable[Window]) -> Link | None:
-    """The link to the case's GPU in these stretches; None where its driver does not say."""
+    """The link to the case's GPU in these time ranges; None where its driver does not say."""
     found = [
         Link(one.pcie_generation, one.pcie_lanes)
         for one in samples_of(case.evidence, case.process, case.device, windows)
@@ -43,5 +43,5 @@ def link_of(case: Case, windows: Iterable[Window]) -> Link | None:
 
 
 def copied_bytes(case: Case) -> float:
-    """What is copied in one of the case's epochs, on average."""
-    return float(case.epochs["bytes"].mean()) if len(case.epochs) else 0.0
+    """What is copied in one of the case's sync intervals, on average."""
+    return float(case.sync_intervals["bytes"].mean()) if len(case.sync_intervals) else 0.0

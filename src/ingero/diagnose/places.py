@@ -26,7 +26,7 @@ Spans: TypeAlias = Mapping[int, Sequence[tuple[int, int]]]  # by thread: from, t
 
 RUN = THREAD_STATES.index("run")
 SLEEP = THREAD_STATES.index("sleep")
-_ASLEEP = tuple(THREAD_STATES.index(name) for name in ("sleep", "io", "kernel_lock"))
+_ASLEEP = tuple(THREAD_STATES.index(name) for name in ("sleep", "io", "uninterruptible"))
 MIN_SAMPLES = 5  # fewer name no line
 _JUST_BEFORE_NS = 11_000_000  # what a sample stands for at the highest rate
 _SIGMAS = 2  # a sampled time is believed to be at most so much more
@@ -127,15 +127,18 @@ def asks_another(stack: CallStack | None) -> bool:
 # Chosen time
 
 
-def empty_spans(epochs: Array) -> Spans:
-    """When nothing was enqueued, by draining thread."""
-    return _spans(epochs, "a_tid", "a_ns", "f_ns")
+def empty_spans(sync_intervals: Array) -> Spans:
+    """When nothing was enqueued, by syncing thread."""
+    return _spans(sync_intervals, "prev_sync_tid", "prev_sync_end_ns", "first_launch_ns")
 
 
-def host_spans(epochs: Array) -> Spans:
+def host_spans(sync_intervals: Array) -> Spans:
     """When nothing was enqueued and while it was enqueued, by the threads on the path."""
     spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for part in (empty_spans(epochs), _spans(epochs, "f_tid", "f_ns", "s_ns")):
+    for part in (
+        empty_spans(sync_intervals),
+        _spans(sync_intervals, "first_launch_tid", "first_launch_ns", "sync_start_ns"),
+    ):
         for tid, found in part.items():
             spans[tid] += found
     return spans
@@ -149,9 +152,9 @@ def spans_of(segments: Iterable[Segment]) -> Spans:
     return spans
 
 
-def _spans(epochs: Array, tid: str, begin: str, end: str) -> Spans:
+def _spans(sync_intervals: Array, tid: str, begin: str, end: str) -> Spans:
     spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for thread, start, stop in epochs[[tid, begin, end]].tolist():
+    for thread, start, stop in sync_intervals[[tid, begin, end]].tolist():
         spans[thread].append((start, stop))
     return spans
 
@@ -241,7 +244,7 @@ def waited_at(evidence: Evidence, process: int, windows: Sequence[Window], waits
     Where nobody looked at it then, as at few short waits: the line at which it was seen to run just before.
     """
     asleep = spent(stays(evidence, process, windows, spans_of(waits), SLEEP)).line
-    seen = (evidence.sampled_line(window, process, states=("io", "kernel_lock")) for window in windows)
+    seen = (evidence.sampled_line(window, process, states=("io", "uninterruptible")) for window in windows)
     return asleep or next((line for line in seen if line), None) or _ran_before(evidence, process, windows, waits)
 
 

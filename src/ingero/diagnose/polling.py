@@ -29,29 +29,38 @@ _MIN_SAMPLES = 5  # in such a call, before a line is said to poll
 _MOSTLY = 0.8  # of the samples of a gap, before all of it until the last look is idle
 
 
-def polled_ns(evidence: Evidence, process: Process, lane: Array) -> Array:
-    """Per interval of a lane, how long its thread looked for work before it had any.
+def polled_ns(evidence: Evidence, process: Process, gpu_stream: Array) -> Array:
+    """Per interval of a stream, how long its thread looked for work before it had any.
 
     Nothing where the process trains: then it waits for its workers, however it does that.
     """
-    idle = np.zeros(len(lane))
-    gaps = np.flatnonzero(lane["e_ns"] - np.maximum(lane["empty_sleep_ns"], 0) > _WORTH_NS)
-    awake_ns = int((lane["e_ns"] - np.maximum(lane["empty_sleep_ns"], 0))[gaps].sum())
+    idle = np.zeros(len(gpu_stream))
+    gaps = np.flatnonzero(gpu_stream["idle_ns"] - np.maximum(gpu_stream["idle_sleep_ns"], 0) > _WORTH_NS)
+    awake_ns = int((gpu_stream["idle_ns"] - np.maximum(gpu_stream["idle_sleep_ns"], 0))[gaps].sum())
     is_worth = awake_ns >= _WORTH_A_LOOK * evidence.window.duration_ns
     if not is_worth or evidence.missing((SAMPLES,)) or data_workers(evidence, process):
         return idle
-    begins, ends = lane["a_ns"][gaps], lane["a_ns"][gaps] + lane["e_ns"][gaps]
+    begins, ends = (
+        gpu_stream["prev_sync_end_ns"][gaps],
+        gpu_stream["prev_sync_end_ns"][gaps] + gpu_stream["idle_ns"][gaps],
+    )
     windows = joined(Window(begin_ns=a, end_ns=f) for a, f in zip(begins.tolist(), ends.tolist(), strict=True))
     rows = evidence.samples(windows, process.process)
-    rows = rows[(rows["state"] == RUN) & (rows["weight_ns"] > 0) & np.isin(rows["tid"], np.unique(lane["a_tid"][gaps]))]
+    rows = rows[
+        (rows["state"] == RUN)
+        & (rows["weight_ns"] > 0)
+        & np.isin(rows["tid"], np.unique(gpu_stream["prev_sync_tid"][gaps]))
+    ]
     rows = np.sort(rows, order="time_ns")
     polls = _polls(evidence, rows)
     if not polls.any():
         return idle
     firsts, lasts = np.searchsorted(rows["time_ns"], begins), np.searchsorted(rows["time_ns"], ends)
     for gap, begin_ns, first, last in zip(gaps.tolist(), begins.tolist(), firsts.tolist(), lasts.tolist(), strict=True):
-        is_mine = rows["tid"][first:last] == lane["a_tid"][gap]
-        polled = _polled_of(rows[first:last][is_mine], polls[first:last][is_mine], begin_ns, int(lane["e_ns"][gap]))
+        is_mine = rows["tid"][first:last] == gpu_stream["prev_sync_tid"][gap]
+        polled = _polled_of(
+            rows[first:last][is_mine], polls[first:last][is_mine], begin_ns, int(gpu_stream["idle_ns"][gap])
+        )
         idle[gap] = polled
     return idle
 

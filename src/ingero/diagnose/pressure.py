@@ -21,13 +21,13 @@ from ingero.store.records import Window
 Array = np.ndarray[Any, np.dtype[Any]]
 
 RECLAIM = (HostOp.DIRECT_RECLAIM, HostOp.COMPACTION)
-_IN_RECLAIM = ("run", "kernel_lock", "io")  # what a thread that reclaims does
+_IN_RECLAIM = ("run", "uninterruptible", "io")  # what a thread that reclaims does
 _RETRY_NS = 20_000  # an allocation below a limit tries again within 9 to 20 us, as long as one launch takes from Python
 _MORE = 5.0  # times as much as in the reference, before reading or reclaiming is called new
 _PARTS = (
-    (Part.EMPTY, "a_tid", "a_ns", "f_ns"),
-    (Part.ENQUEUE, "f_tid", "f_ns", "s_ns"),
-    (Part.LATE, "b_tid", "s_ns", "b_ns"),
+    (Part.IDLE, "prev_sync_tid", "prev_sync_end_ns", "first_launch_ns"),
+    (Part.LAUNCH, "first_launch_tid", "first_launch_ns", "sync_start_ns"),
+    (Part.RETURN_DELAY, "sync_tid", "sync_start_ns", "sync_end_ns"),
 )
 
 
@@ -71,14 +71,14 @@ class Pressure:
         return float(self._of_thread.taken_ns(one.tid, one.begin_ns, one.end_ns))
 
     def _own_ns(self, tid: str, begin: str, end: str) -> float:
-        """Reclaim of the thread on the path within one part of all epochs of the case, beyond the reference's."""
+        """Reclaim of the thread on the path within one part of all sync intervals of the case, beyond the reference's."""
         case, usual_ns, count = self.case, 0, 0
         for window in case.baselines:
-            epochs = case.evidence.epochs(window, case.process.process)
-            usual_ns += _within(self._reclaims_in(window), epochs, tid, begin, end)
-            count += len(epochs)
-        now_ns = _within(self.reclaims, case.epochs, tid, begin, end)
-        return max(now_ns - len(case.epochs) * usual_ns / max(count, 1), 0.0) * case.scale
+            sync_intervals = case.evidence.sync_intervals(window, case.process.process)
+            usual_ns += _within(self._reclaims_in(window), sync_intervals, tid, begin, end)
+            count += len(sync_intervals)
+        now_ns = _within(self.reclaims, case.sync_intervals, tid, begin, end)
+        return max(now_ns - len(case.sync_intervals) * usual_ns / max(count, 1), 0.0) * case.scale
 
     def is_fault(self, segment: Segment) -> bool:
         """Whether it waited for a page that it touched to be read from disk."""
@@ -118,21 +118,22 @@ class Pressure:
         return sum(one.is_page_fault and one.start_ns >= self.case.window.begin_ns for one in self.disk.own)
 
 
-def _within(events: Sequence[HostEvent], epochs: Any, tid: str, begin: str, end: str) -> int:
-    """How much of the events lies in this part of epochs whose thread they befell; epochs are in order of time.
+def _within(events: Sequence[HostEvent], sync_intervals: Any, tid: str, begin: str, end: str) -> int:
+    """How much of the events lies in this part of sync intervals whose thread they befell; sync intervals are in order
+    of time.
 
     The moment after which a thread tries again is theirs, too.
     """
     begins = np.array([one.start_ns for one in events], np.int64)
     tids = np.array([one.tid for one in events], np.int64)
     ends = _until_retried(begins, begins + np.array([one.duration_ns or 0 for one in events], np.int64), tids)
-    place = np.searchsorted(epochs["b_ns"], begins)
+    place = np.searchsorted(sync_intervals["sync_end_ns"], begins)
     taken = 0
     while len(place):
-        reaches = place < len(epochs)
-        reaches[reaches] = epochs["a_ns"][place[reaches]] < ends[reaches]
+        reaches = place < len(sync_intervals)
+        reaches[reaches] = sync_intervals["prev_sync_end_ns"][place[reaches]] < ends[reaches]
         begins, ends, tids, place = begins[reaches], ends[reaches], tids[reaches], place[reaches]
-        mine = epochs[place]
+        mine = sync_intervals[place]
         shared = np.minimum(ends, mine[end]) - np.maximum(begins, mine[begin])
         taken += int(np.maximum(shared, 0)[mine[tid] == tids].sum())
         place = place + 1

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ingero.diagnose.calls import kind_of_op
-from ingero.diagnose.evidence import ENQUEUES, EPOCHS, LAUNCHES, Evidence
+from ingero.diagnose.evidence import ENQUEUES, LAUNCHES, SYNC_INTERVALS, Evidence
 from ingero.diagnose.gpu_idle import gpu_idle
 from ingero.diagnose.model import Incident, ProcessVerdict
 from ingero.diagnose.older import GPU_SOURCES, NO_STATE
@@ -29,7 +29,7 @@ def process_verdicts(evidence: Evidence, incidents: Iterable[Incident]) -> Itera
     """One sentence per process that works with a GPU: by its steps, its sync intervals, or that it has neither."""
     for found in _verdicts(evidence, tuple(incidents)):
         steps, process = evidence.steps.get(found.process), evidence.processes.get(found.process)
-        idle = gpu_idle(evidence, process) if process and found.process in evidence.main_lanes else None
+        idle = gpu_idle(evidence, process) if process and found.process in evidence.main_streams else None
         how, count = (steps.how, steps.count) if steps else (None, 0)
         job = evidence.job_of(found.pid, process.cgroup_id if process else None)
         rank = process.rank if process else found.rank
@@ -37,14 +37,16 @@ def process_verdicts(evidence: Evidence, incidents: Iterable[Incident]) -> Itera
 
 
 def _verdicts(evidence: Evidence, incidents: Sequence[Incident]) -> Iterator[ProcessVerdict]:
-    if not evidence.reader.is_recorded("raw_epochs"):
+    if not evidence.reader.is_recorded("raw_sync_intervals"):
         yield from _older_verdicts(evidence, {incident.root for incident in incidents})
-    hit = {victim.process for incident in incidents for victim in incident.victims}
+    hit = {affected.process for incident in incidents for affected in incident.affected}
     yield from profile_verdicts(evidence.profiles, hit)
-    for number, lane in evidence.lanes.items():
+    for number, gpu_stream in evidence.gpu_streams.items():
         process = evidence.processes.get(number)
-        if process is not None and len(lane):
-            text = _followed(evidence, process, lane, _text(evidence, process, lane, has_incident=number in hit))
+        if process is not None and len(gpu_stream):
+            text = _followed(
+                evidence, process, gpu_stream, _text(evidence, process, gpu_stream, has_incident=number in hit)
+            )
             yield ProcessVerdict(
                 process=number, pid=process.pid, name=process.name, text=text, has_incident=number in hit
             )
@@ -52,7 +54,7 @@ def _verdicts(evidence: Evidence, incidents: Sequence[Incident]) -> Iterator[Pro
 
 
 def _older_verdicts(evidence: Evidence, hit: set[str]) -> Iterator[ProcessVerdict]:
-    """Of processes with GPU calls in a recording without epochs."""
+    """Of processes with GPU calls in a recording without sync intervals."""
     calls = {int(one["process"]) for one in evidence.events(evidence.window, GPU_SOURCES)}
     for number in sorted(calls & evidence.processes.keys()):
         process = evidence.processes[number]
@@ -61,19 +63,19 @@ def _older_verdicts(evidence: Evidence, hit: set[str]) -> Iterator[ProcessVerdic
         yield ProcessVerdict(process=number, pid=process.pid, name=process.name, text=text, has_incident=is_hit)
 
 
-def _text(evidence: Evidence, process: Process, lane: Array, *, has_incident: bool) -> str:
-    main = evidence.main_lanes[process.process]
-    followed = Window(begin_ns=int(lane["a_ns"].min()), end_ns=int(lane["b_ns"].max()))
+def _text(evidence: Evidence, process: Process, gpu_stream: Array, *, has_incident: bool) -> str:
+    main = evidence.main_streams[process.process]
+    followed = Window(begin_ns=int(gpu_stream["prev_sync_end_ns"].min()), end_ns=int(gpu_stream["sync_end_ns"].max()))
     utilization = utilization_of(evidence, process, main.device, (followed,))
     if main.is_steps:
         return step_verdict(
-            main.epochs,
+            main.sync_intervals,
             gpu_idle(evidence, process),
             has_incident=has_incident,
             utilization=utilization,
-            by_waits=evidence.leads(process.process).pace(main.epochs),
+            by_waits=evidence.leads(process.process).pace(main.sync_intervals),
         )
-    return verdict(lane, has_incident=has_incident, utilization=utilization)
+    return verdict(gpu_stream, has_incident=has_incident, utilization=utilization)
 
 
 def _lived(evidence: Evidence, process: Process) -> Window:
@@ -83,17 +85,19 @@ def _lived(evidence: Evidence, process: Process) -> Window:
     return Window(begin_ns=max(window.begin_ns, process.start_ns), end_ns=end_ns)
 
 
-def _followed(evidence: Evidence, process: Process, lane: Array, text: str) -> str:
+def _followed(evidence: Evidence, process: Process, gpu_stream: Array, text: str) -> str:
     """A verdict with the time that it is about, and for how long nothing can be said of a process's steps.
 
     Where not everything was traced, that is also the time that belongs to none: what was seen of the first seconds is
     no verdict about the others.
     """
     lived = _lived(evidence, process)
-    is_of_steps = evidence.main_lanes[process.process].is_steps  # which go on while epochs cannot be compared
-    gap_ns = 0 if is_of_steps else evidence.gaps.missing_ns((EPOCHS,), (lived,))
+    is_of_steps = evidence.main_streams[process.process].is_steps  # which go on while sync intervals cannot be compared
+    gap_ns = 0 if is_of_steps else evidence.gaps.missing_ns((SYNC_INTERVALS,), (lived,))
     unseen_ns = evidence.gaps.missing_ns((ENQUEUES,), (lived,))
-    left_ns = min(unseen_ns, lived.duration_ns - int((lane["b_ns"] - lane["a_ns"]).sum()))
+    left_ns = min(
+        unseen_ns, lived.duration_ns - int((gpu_stream["sync_end_ns"] - gpu_stream["prev_sync_end_ns"]).sum())
+    )
     if left_ns > _LEFT_RATIO * lived.duration_ns:
         gap_ns = max(gap_ns, left_ns)
     if not gap_ns:
@@ -108,19 +112,19 @@ def _count(calls: Iterable[OpShare], kind: Kind) -> float:
 
 def _without_steps(evidence: Evidence, hit: set[int]) -> Iterator[ProcessVerdict]:
     """Of processes that launch, and have neither steps nor waits that end one."""
-    if not evidence.reader.is_recorded("raw_op_stats") or evidence.missing((EPOCHS,)):
+    if not evidence.reader.is_recorded("raw_op_stats") or evidence.missing((SYNC_INTERVALS,)):
         return
-    drained = {lane.process for lane in evidence.synced_lanes}  # streams that do not pace it
+    synced = {gpu_stream.process for gpu_stream in evidence.synced_streams}  # streams that do not pace it
     profiled = {report.process.process for report in evidence.profiles.reports}
     for number, process in evidence.processes.items():
-        is_told = number in evidence.lanes or number in evidence.waiting or number in profiled
-        if not process.is_target or is_told:
+        is_told = number in evidence.gpu_streams or number in evidence.waiting or number in profiled
+        if not process.is_traced or is_told:
             continue
         calls, lived = evidence.ops((evidence.window,), number), _lived(evidence, process)
         launches = round(_count(calls, Kind.LAUNCH))
-        syncs = round(_count(calls, Kind.DRAIN))
+        syncs = round(_count(calls, Kind.SYNC))
         is_unseen = 2 * evidence.gaps.missing_ns((LAUNCHES,), (lived,)) > lived.duration_ns
-        if (launches or (is_unseen and calls)) and (not syncs or number in drained):
+        if (launches or (is_unseen and calls)) and (not syncs or number in synced):
             text = without_syncs() if is_unseen else without_steps(launches, syncs=syncs)
             yield ProcessVerdict(
                 process=number, pid=process.pid, name=process.name, text=text, has_incident=number in hit

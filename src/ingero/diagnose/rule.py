@@ -22,12 +22,12 @@ class Rule:
     """One cause.
 
     cause: its name, the one in reports and databases. title: in words. order: rules with stronger proof claim lost time
-    first (10 the kernel's word, 30 a named owner, 50 calls, 70 the device, 90 what is left over).
+    first (10 the kernel's word, 30 a named owner, 50 calls, 70 the GPU, 90 what is left over).
     needs: names of `evidence` tables or sources without which it is not evaluated. wants: without these a part of it is
     not seen.
     find: called for each case; it answers findings whose claims come from `case.take`.
     explains_start: whether also for what was lost while the recorder started; by others that would be told of itself.
-    watch: called once; for causes that matter without lost time on a lane.
+    watch: called once; for causes that matter without lost time on a stream.
     shows: the evidence it gives; limits: what it cannot tell, both for docs/detections.md.
     """
 

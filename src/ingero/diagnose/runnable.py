@@ -1,4 +1,4 @@
-"""Lost time in which somebody on the path could have run: who ran instead, and what kind of neighbour that was.
+"""Lost time in which somebody on the path could have run: who ran instead, and what kind of neighbor that was.
 
 On the path are the process's own thread (its clocks) and, while that sleeps, whoever it waits for (its path): a worker,
 a thread that holds a lock. Who ran instead is known of the own waits by exact sums, of those on the path one by one.
@@ -23,10 +23,10 @@ from ingero.store.records import CulpritTotals
 from ingero.store.vocabulary import IDLE_PID
 from ingero.units import format_cpu_list
 
-HOST_PARTS = (Part.EMPTY, Part.ENQUEUE, Part.LATE)
+HOST_PARTS = (Part.IDLE, Part.LAUNCH, Part.RETURN_DELAY)
 RUNNABLE = ("runq", "yielded")
 KEPT_FROM_RUNNING = frozenset((*RUNNABLE, "throttled"))  # states whose time belongs to whoever had the CPU
-MIN_SHARE = 0.05  # of the time taken; smaller takers are noise around the one that matters
+MIN_SHARE = 0.05  # of the time taken; smaller culprits are noise around the one that matters
 PRIORITY = "priority"
 INGERO = "ingero"
 _MOST_NAMES = 4
@@ -37,46 +37,46 @@ _OTHERS_WORTH = 2.0  # and that others came to use: they crowd it only where the
 _CLEARLY = 2.0  # as many CPUs as the job itself came to use: else its own work grew as theirs did
 
 
-class Taker(enum.Enum):
+class CpuUser(enum.Enum):
     """Who ran while somebody on the path was runnable."""
 
     OWN = "its own job: threads, workers, and the other ranks with theirs"
-    NEIGHBOUR = "another container"
+    NEIGHBOR = "another container"
     OTHER = "other processes"
     AGENT = "the recorder itself"
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Which share of the runnable time each kind of taker answers for; what nobody could be named for is missing.
+    """Which share of the runnable time each kind of culprit answers for; what nobody could be named for is missing.
 
     shares: of the process's own. on_path: of those that it waited for. is_own_proven: whether the job's own threads
     came to use the CPUs more. Else they say who ran, not why.
     """
 
-    shares: Mapping[Taker, float]
-    on_path: Mapping[Taker, float]
+    shares: Mapping[CpuUser, float]
+    on_path: Mapping[CpuUser, float]
     is_own_proven: bool = False
 
 
 def contention(
-    case: Case, cause: str, taker: Taker, *, text: str, fixes: Iterable[Fix], least_ratio: float = 0.0
+    case: Case, cause: str, cpu_user: CpuUser, *, text: str, fixes: Iterable[Fix], least_ratio: float = 0.0
 ) -> Finding | None:
-    """A finding about the runnable time that takers of this kind had; None where they had none.
+    """A finding about the runnable time that culprits of this kind had; None where they had none.
 
-    text: with {who}, {lost} and {takers}. least_ratio: as in the finding.
+    text: with {who}, {lost} and {cpu_users}. least_ratio: as in the finding.
     """
-    found, takers = answers(case), of_kind(case, taker)
-    chosen = _not_yet_charged(case, takers)
-    left = sum(one.lost_ns for one in chosen) / max(sum(one.lost_ns for one in takers), 1)
-    is_whole = taker is not Taker.OWN or found.is_own_proven
+    found, cpu_users = answers(case), of_kind(case, cpu_user)
+    chosen = _not_yet_charged(case, cpu_users)
+    left = sum(one.lost_ns for one in chosen) / max(sum(one.lost_ns for one in cpu_users), 1)
+    is_whole = cpu_user is not CpuUser.OWN or found.is_own_proven
     # else the holder of a lock that waits behind its own job holds it meanwhile: that is the lock's (`threads`)
     of_path = is_runnable if is_whole else lambda one: is_runnable(one) and one.pid != case.process.pid
-    claims = claim(case, found.shares[taker] * left, found.on_path[taker] * left, of_path)
+    claims = claim(case, found.shares[cpu_user] * left, found.on_path[cpu_user] * left, of_path)
     if not claims:
         return None
     culprits = weighty(chosen)
-    if taker is Taker.OWN:
+    if cpu_user is CpuUser.OWN:
         culprits = _by_thread(case, culprits)
     lost = sum(claims.values())
     waiting = any(bucket.state == "sleep" for bucket in claims)
@@ -85,23 +85,24 @@ def contention(
     return Finding(
         cause=cause,
         resource="cpu",
-        root=INGERO if taker is Taker.AGENT else "host",
+        root=INGERO if cpu_user is CpuUser.AGENT else "host",
         is_whole=is_whole,
         least_ratio=least_ratio,
-        summary=text.format(who=case.who, lost=case.amount(lost), takers=named(culprits)),
+        summary=text.format(who=case.who, lost=case.amount(lost), cpu_users=named(culprits)),
         claims=claims,
         culprits=tuple(culprits),
         chain=(
             Link(
                 text=path + (", and so was the worker it waited for" if waiting else ""),
                 seen_ns=lost,
-                structure="the run-queue clocks within the epochs" + (" and of the worker's path" if waiting else ""),
+                structure="the run-queue clocks within the sync intervals"
+                + (" and of the worker's path" if waiting else ""),
                 order="each wait was charged to whoever ran on that CPU during it",
             ),
             *((longest,) if longest else ()),
         ),
         fixes=tuple(fixes),
-        evidence={"switches": sum(one.switches or 0 for one in chosen), "takers": len(chosen)},
+        evidence={"switches": sum(one.switches or 0 for one in chosen), "cpu_users": len(chosen)},
     )
 
 
@@ -113,19 +114,19 @@ def answers(case: Case) -> Answers:
     clearly came to if there is a reference, those answer for all of it, if enough of them were seen to be named. Where
     job and others came to use as much, each answers for what it took. Who runs only where nobody else wants to (policy
     "idle") uses whatever is left: where such a one is there, what others use proves nothing, and each answers for what
-    it took. The recorder always does: it works more while it looks at a loss.
+    it took. The recorder always does: it works more while it looks at a lost time.
     """
-    everyone = sum(one.lost_ns for one in case.takers if one.pid != IDLE_PID)
-    taken = {kind: sum(one.lost_ns for one in of_kind(case, kind)) / max(everyone, 1) for kind in Taker}
+    everyone = sum(one.lost_ns for one in case.cpu_users if one.pid != IDLE_PID)
+    taken = {kind: sum(one.lost_ns for one in of_kind(case, kind)) / max(everyone, 1) for kind in CpuUser}
     shares, is_own = _answered(case, taken, case.total(HOST_PARTS, RUNNABLE))
     path = _taken_on_path(case)
     on_path = shares if path is None else _answered(case, path, _on_path_ns(case))[0]
     return Answers(shares, on_path, is_own)
 
 
-def _answered(case: Case, taken: Mapping[Taker, float], waited_ns: float) -> tuple[Mapping[Taker, float], bool]:
+def _answered(case: Case, taken: Mapping[CpuUser, float], waited_ns: float) -> tuple[Mapping[CpuUser, float], bool]:
     """Who answers for waits of which each kind took so much, and whether the job's own threads are proven to."""
-    own, agent, external = taken[Taker.OWN], taken[Taker.AGENT], taken[Taker.NEIGHBOUR] + taken[Taker.OTHER]
+    own, agent, external = taken[CpuUser.OWN], taken[CpuUser.AGENT], taken[CpuUser.NEIGHBOR] + taken[CpuUser.OTHER]
     known = own + agent + external
     grown, waiting = grown_use(case), waited_ns / max(case.window.duration_ns, 1)
     if grown is None:
@@ -137,21 +138,21 @@ def _answered(case: Case, taken: Mapping[Taker, float], waited_ns: float) -> tup
     crowded = is_others and external > MIN_SHARE * known and not _fillers(case)
     if crowded or own < _OWN_ANSWERS * (own + external):
         more = (own + external) / external
-        others = {kind: taken[kind] * more for kind in (Taker.NEIGHBOUR, Taker.OTHER)}
-        return {Taker.OWN: 0.0, Taker.AGENT: agent} | others, False
+        others = {kind: taken[kind] * more for kind in (CpuUser.NEIGHBOR, CpuUser.OTHER)}
+        return {CpuUser.OWN: 0.0, CpuUser.AGENT: agent} | others, False
     if is_own and external < _TOO_MANY_OTHERS * known:
-        taken = dict.fromkeys(Taker, 0.0) | {Taker.OWN: own + external, Taker.AGENT: agent}
+        taken = dict.fromkeys(CpuUser, 0.0) | {CpuUser.OWN: own + external, CpuUser.AGENT: agent}
     return taken, is_own
 
 
-def _taken_on_path(case: Case) -> dict[Taker, float] | None:
+def _taken_on_path(case: Case) -> dict[CpuUser, float] | None:
     """Of the waits for a CPU on the path, each kind's share of what is not an idle CPU's; None where there are none."""
-    waits = [one for part in (Part.EMPTY, Part.ENQUEUE) for one in case.paths(part).segments if is_runnable(one)]
+    waits = [one for part in (Part.IDLE, Part.LAUNCH) for one in case.paths(part).segments if is_runnable(one)]
     everyone = sum(one.duration_ns for one in waits if one.culprit_pid != IDLE_PID)
     if not everyone:
         return None
     groups = {one.culprit_pid: one.culprit_cgroup_id for number in case.members for one in _charges(case, number)}
-    took = dict.fromkeys(Taker, 0.0)
+    took = dict.fromkeys(CpuUser, 0.0)
     for one in waits:
         if one.culprit_pid > IDLE_PID:
             home = case.evidence.container_of(groups.get(one.culprit_pid, 0))
@@ -161,7 +162,7 @@ def _taken_on_path(case: Case) -> dict[Taker, float] | None:
 
 def _on_path_ns(case: Case) -> float:
     """How long those that it waited for waited for a CPU."""
-    parts = (Part.EMPTY, Part.ENQUEUE)
+    parts = (Part.IDLE, Part.LAUNCH)
     return sum(case.total((part,), ("sleep",)) * case.path_share(part, is_runnable) for part in parts)
 
 
@@ -174,41 +175,45 @@ def _charges(case: Case, process: int) -> list[CulpritTotals]:
     return case.evidence.culprits((case.window,), process)
 
 
-def filled_ratio(case: Case, takers: Iterable[Culprit]) -> float:
+def filled_ratio(case: Case, cpu_users: Iterable[Culprit]) -> float:
     """Which share of what these took went to such as run only where nobody else wants to."""
-    takers, fillers = list(takers), _fillers(case)
-    filled_ns = sum(one.lost_ns for one in takers if one.pid in fillers)
-    return filled_ns / max(sum(one.lost_ns for one in takers), 1)
+    cpu_users, fillers = list(cpu_users), _fillers(case)
+    filled_ns = sum(one.lost_ns for one in cpu_users if one.pid in fillers)
+    return filled_ns / max(sum(one.lost_ns for one in cpu_users), 1)
 
 
 def _fillers(case: Case) -> set[int]:
     """Who, outside the job, runs wherever a CPU is idle, and is to leave it as soon as its threads want it."""
     facts = SchedulerFacts(case)
-    victim = facts.in_force(case.process.pid, facts.path_thread)
-    if victim and victim.policy == IDLE_POLICY:
+    affected = facts.in_force(case.process.pid, facts.path_thread)
+    if affected and affected.policy == IDLE_POLICY:
         return set()
     others = {pid for pid, _ in case.evidence.scheduling} - case.job
     return {pid for pid in others if (row := facts.in_force(pid, pid)) is not None and row.policy == IDLE_POLICY}
 
 
-def of_kind(case: Case, kind: Taker) -> list[Culprit]:
-    """The named takers of one kind, most time first."""
-    named_ones = (one for one in case.takers if one.pid > IDLE_PID and one.name)
+def of_kind(case: Case, kind: CpuUser) -> list[Culprit]:
+    """The named culprits of one kind, most time first."""
+    named_ones = (one for one in case.cpu_users if one.pid > IDLE_PID and one.name)
     return [one for one in named_ones if _kind(case, one.pid, one.container) is kind]
 
 
-def _by_thread(case: Case, takers: list[Culprit]) -> list[Culprit]:
+def _by_thread(case: Case, cpu_users: list[Culprit]) -> list[Culprit]:
     """Processes of the job by the name of whichever of their threads ran most while its path waited.
 
     As far as that is recorded: longer intervals off the CPU have it, the exact sums are of processes.
     """
     if not case.evidence.has_offcpu:
-        return takers
+        return cpu_users
     rows = case.evidence.offcpu_in(first_of(case))
-    path = {int(tid) for name in ("a_tid", "f_tid", "b_tid") for tid in np.unique(case.epochs[name])}
+    path = {
+        int(tid)
+        for name in ("prev_sync_tid", "first_launch_tid", "sync_tid")
+        for tid in np.unique(case.sync_intervals[name])
+    }
     rows = rows[(rows["process"] == case.process.process) & np.isin(rows["tid"], list(path))]
     found = []
-    for one in takers:
+    for one in cpu_users:
         names, places = np.unique(rows["culprit_name"][rows["culprit_pid"] == one.pid], return_inverse=True)
         took = np.bincount(places, weights=rows["culprit_ns"][rows["culprit_pid"] == one.pid], minlength=len(names))
         most = case.evidence.text(int(names[took.argmax()])) if len(names) else ""
@@ -216,19 +221,19 @@ def _by_thread(case: Case, takers: list[Culprit]) -> list[Culprit]:
     return found
 
 
-def _not_yet_charged(case: Case, takers: list[Culprit]) -> list[Culprit]:
+def _not_yet_charged(case: Case, cpu_users: list[Culprit]) -> list[Culprit]:
     """Without those whose time a higher priority explains already."""
     charged = {one.pid for finding in case.findings if finding.cause == PRIORITY for one in finding.culprits}
-    return [one for one in takers if one.pid not in charged]
+    return [one for one in cpu_users if one.pid not in charged]
 
 
-def _kind(case: Case, pid: int, container: str) -> Taker:
+def _kind(case: Case, pid: int, container: str) -> CpuUser:
     if pid in case.job:
-        return Taker.OWN
+        return CpuUser.OWN
     if pid in case.evidence.agent_pids:
-        return Taker.AGENT
+        return CpuUser.AGENT
     home = case.evidence.container_of(case.process.cgroup_id)
-    return Taker.NEIGHBOUR if home and container != home else Taker.OTHER
+    return CpuUser.NEIGHBOR if home and container != home else CpuUser.OTHER
 
 
 def claim(
@@ -243,9 +248,10 @@ def claim(
 
 
 def apart(case: Case, culprits: list[Culprit]) -> Fix | None:
-    """Cores of their own for the victim and for those that took its CPU; None where it has one core to choose from.
+    """Cores of their own for the affected process and for those that took its CPU; None where it has one core to choose
+    from.
 
-    On a machine with several NUMA nodes the victim stays near its GPU.
+    On a machine with several NUMA nodes the affected process stays near its GPU.
     """
     near = near_cpus(case, frozenset(range(max((one.cpu_count for one in case.evidence.sessions), default=0))))
     cores, where = near.cpus, f" of {near.where}" if near.where else ""
@@ -255,7 +261,7 @@ def apart(case: Case, culprits: list[Culprit]) -> Fix | None:
     theirs = set(rows["cpu"][np.isin(rows["culprit_pid"], [one.pid for one in culprits])].tolist()) & cores
     free = cores - theirs
     if free:
-        text = f"or keep the victim on cores{where} where they were not seen"
+        text = f"or keep the affected process on cores{where} where they were not seen"
         return Fix(text=text, command=f"sudo taskset -acp {format_cpu_list(free)} {case.process.pid}")
     mine, last = format_cpu_list(cores - {max(cores)}), max(cores)
     moves = [f"sudo taskset -acp {last} {one.pid}" for one in culprits[:_MOST_NAMES]]
@@ -264,7 +270,7 @@ def apart(case: Case, culprits: list[Culprit]) -> Fix | None:
 
 
 def named(culprits: list[Culprit]) -> str:
-    """The takers in a sentence, processes of one name together."""
+    """The culprits in a sentence, processes of one name together."""
     names: dict[str, list[Culprit]] = {}
     for one in culprits:
         names.setdefault(one.name, []).append(one)
@@ -272,7 +278,7 @@ def named(culprits: list[Culprit]) -> str:
 
 
 def weighty(culprits: list[Culprit]) -> list[Culprit]:
-    """Those that took a share worth naming, alone or with others of their name: a hundred small ones are one taker."""
+    """Those that took a share worth naming, alone or with others of their name: a hundred small ones are one culprit."""
     total, of_name = 0, dict[str, list[int]]()
     for one in culprits:
         total += one.lost_ns

@@ -1,4 +1,4 @@
-"""Which pieces of a long stretch of epochs are read whole, so that an hour costs no more than some minutes."""
+"""Which pieces of a long time range of sync intervals are read whole, so that an hour costs no more than some minutes."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from ingero.store.records import Window
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MOST_EPOCHS = 8_000  # an epoch is read in 15 us
-_PIECE = 250  # epochs
+MOST_SYNC_INTERVALS = 8_000  # a sync interval is read in 15 us
+_PIECE = 250  # sync intervals
 _APART_NS = 5_000_000_000
 
 
-def sample_windows(epochs: Array) -> list[Window]:
-    """Windows that hold all of a few epochs, of many an evenly spread sample."""
-    if len(epochs) <= MOST_EPOCHS:
-        return _runs(epochs)
-    starts = np.arange(0, len(epochs), _PIECE)
-    return _windows(epochs, starts[_spread(np.arange(len(starts)), MOST_EPOCHS // _PIECE)])
+def sample_windows(sync_intervals: Array) -> list[Window]:
+    """Windows that hold all of a few sync intervals, of many an evenly spread sample."""
+    if len(sync_intervals) <= MOST_SYNC_INTERVALS:
+        return _runs(sync_intervals)
+    starts = np.arange(0, len(sync_intervals), _PIECE)
+    return _windows(sync_intervals, starts[_spread(np.arange(len(starts)), MOST_SYNC_INTERVALS // _PIECE)])
 
 
-def weighted_windows(epochs: Array, weight: Array) -> tuple[list[Window], list[Window]]:
+def weighted_windows(sync_intervals: Array, weight: Array) -> tuple[list[Window], list[Window]]:
     """The pieces with most weight, to be counted as they are, and an evenly spread sample of all the rest.
 
-    Few epochs are all in the first.
+    Few sync intervals are all in the first.
     """
-    if len(epochs) <= MOST_EPOCHS:
-        return _runs(epochs), []
-    starts = np.arange(0, len(epochs), _PIECE)
-    half = MOST_EPOCHS // _PIECE // 2
+    if len(sync_intervals) <= MOST_SYNC_INTERVALS:
+        return _runs(sync_intervals), []
+    starts = np.arange(0, len(sync_intervals), _PIECE)
+    half = MOST_SYNC_INTERVALS // _PIECE // 2
     order = np.argsort(-np.add.reduceat(weight, starts), kind="stable")
     heavy, rest = np.sort(order[:half]), np.sort(order[half:])
-    return _windows(epochs, starts[heavy]), _windows(epochs, starts[_spread(rest, half)])
+    return _windows(sync_intervals, starts[heavy]), _windows(sync_intervals, starts[_spread(rest, half)])
 
 
 def _spread(pieces: Array, count: int) -> Array:
@@ -42,13 +42,13 @@ def _spread(pieces: Array, count: int) -> Array:
     return chosen
 
 
-def _windows(epochs: Array, starts: Array) -> list[Window]:
-    return [window for start in starts.tolist() for window in _runs(epochs[start : start + _PIECE])]
+def _windows(sync_intervals: Array, starts: Array) -> list[Window]:
+    return [window for start in starts.tolist() for window in _runs(sync_intervals[start : start + _PIECE])]
 
 
-def _runs(epochs: Array) -> list[Window]:
-    """Windows around epochs that follow each other, without the long times between them."""
-    ends = epochs["b_ns"]
+def _runs(sync_intervals: Array) -> list[Window]:
+    """Windows around sync intervals that follow each other, without the long times between them."""
+    ends = sync_intervals["sync_end_ns"]
     breaks = np.flatnonzero(np.diff(ends) > _APART_NS)
     firsts, lasts = np.append(0, breaks + 1), np.append(breaks, len(ends) - 1)
     pairs = zip(ends[firsts].tolist(), ends[lasts].tolist(), strict=True)

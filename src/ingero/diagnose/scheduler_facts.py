@@ -14,7 +14,7 @@ from ingero.units import SECOND_NS
 
 CpuSet = frozenset[int]
 
-_READ_NS = SECOND_NS * 11 // 10  # these are read every second, and a stretch begins up to a tenth early
+_READ_NS = SECOND_NS * 11 // 10  # these are read every second, and a time range begins up to a tenth early
 IDLE_POLICY = "idle"  # runs only where nobody else wants to
 
 
@@ -32,21 +32,22 @@ class SchedulerFacts:
     def in_force(self, pid: int, tid: int) -> Scheduling | None:
         """What held for a thread while most of the case's time was lost.
 
-        A change is seen up to a second late: where the loss began in the time before it was read, it holds since then.
+        A change is seen up to a second late: where the lost time began in the time before it was read, it holds since
+        then.
         """
         rows = self.history(pid, tid)
         if not rows:
             return None
         begin_ns = self.case.window.begin_ns
         changes = [begin_ns if 0 <= row.time_ns - begin_ns < _READ_NS else row.time_ns for row in rows[1:]]
-        place = np.searchsorted(changes, self.case.epochs["b_ns"], side="right")
+        place = np.searchsorted(changes, self.case.sync_intervals["sync_end_ns"], side="right")
         lost = np.bincount(place, weights=np.maximum(self.case.excess_ns, 0), minlength=len(rows))
         return rows[int(np.argmax(lost))]
 
     @property
     def path_thread(self) -> int:
         """The process's own thread that was most on the path."""
-        tids, counts = np.unique(self.case.epochs["b_tid"], return_counts=True)
+        tids, counts = np.unique(self.case.sync_intervals["sync_tid"], return_counts=True)
         return int(tids[np.argmax(counts)])
 
     # CPUs
@@ -66,7 +67,7 @@ class SchedulerFacts:
 
     def _while_lost(self, by_second: Mapping[int, float]) -> float:
         """The mean of the seconds, each as much as was lost in it."""
-        ends, excess = self.case.epochs["b_ns"], np.maximum(self.case.excess_ns, 0)
+        ends, excess = self.case.sync_intervals["sync_end_ns"], np.maximum(self.case.excess_ns, 0)
         lost = [float(excess[(ends > at - SECOND_NS) & (ends <= at)].sum()) for at in by_second]
         if not sum(lost):
             return float(np.mean(list(by_second.values()) or [0.0]))

@@ -1,7 +1,7 @@
 """CPU time that the hypervisor gave to others, as far as time was lost in the seconds in which it did.
 
 The kernel counts it by CPU, and tells no thread: a slice seems longer, a timer or an interrupt comes later, and with it
-the end of a wait for the device. A thread is on one CPU at a time: it lost at most what was stolen of the worst one.
+the end of a wait for the GPU. A thread is on one CPU at a time: it lost at most what was stolen of the worst one.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _OF_ALL = 0.2  # of a CPU: as much may make every wait longer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stolen:
-    """ratio, usual_ratio: of the worst CPU while time was lost, and in the reference. share: of the loss, at most.
+    """ratio, usual_ratio: of the worst CPU while time was lost, and in the reference. share: of the lost time, at most.
 
     usual_ratio None: no second lies wholly in the reference, which may be the moments without; then it counts as 0.
-    alike_ns: of the device's lost time, what it cannot have made.
+    alike_ns: of the GPU's lost time, what it cannot have made.
     """
 
     ratio: float
@@ -48,7 +48,7 @@ def stolen(case: Case) -> Stolen | None:
     usual_ratio = _usual_ratio(case)
     beyond = np.maximum(ratios - (usual_ratio or 0.0), 0) * (ends - begins)
     alike = alike_ns(case) if ratio < _OF_ALL else 0
-    rest = lost * (1 - min(alike / max(case.loss_ns, 1), 1.0))
+    rest = lost * (1 - min(alike / max(case.lost_ns, 1), 1.0))
     return Stolen(
         ratio=ratio,
         usual_ratio=usual_ratio,
@@ -68,11 +68,11 @@ def _worst(rows: Array, window: Window) -> tuple[Array, Array, Array]:
 
 
 def _lost_in(case: Case, begins: Array, ends: Array) -> Array:
-    """Lost ns of each second, by the ends of the epochs, which are in order; those that were read stand for all."""
+    """Lost ns of each second, by the ends of the sync intervals, which are in order; those that were read stand for all."""
     until = np.append(0, np.cumsum(np.maximum(case.excess_ns, 0)))
-    at = [np.searchsorted(case.epochs["b_ns"], times, side="right") for times in (begins, ends)]
+    at = [np.searchsorted(case.sync_intervals["sync_end_ns"], times, side="right") for times in (begins, ends)]
     lost: Array = until[at[1]] - until[at[0]]
-    return lost * max(case.loss_ns, 0) / max(float(until[-1]), 1.0)
+    return lost * max(case.lost_ns, 0) / max(float(until[-1]), 1.0)
 
 
 def _usual_ratio(case: Case) -> float | None:

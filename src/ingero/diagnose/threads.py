@@ -67,7 +67,7 @@ def own_thread_wait(case: Case, kind: Wait) -> OwnThreadWait | None:
     for one in mine:
         by_thread[one.tid] += one.duration_ns
     partner = by_thread.most_common(1)[0][0]
-    if kind is Wait.LOCK and partner in case.evidence.feeding(case.process.process).threads:
+    if kind is Wait.LOCK and partner in case.evidence.launching(case.process.process).threads:
         return None  # what it does is the step
     asleep = _waiting(case)
     items = matching(asleep, waits_for_items)
@@ -102,8 +102,10 @@ def running_meanwhile(case: Case, waits: Iterable[Segment], waiters: set[int]) -
 
 
 def _waiting(case: Case) -> list[Stay]:
-    """Samples of the draining and enqueuing threads, asleep while another thread of the process was on the path."""
-    waiters = {int(tid) for name in ("a_tid", "f_tid") for tid in set(case.epochs[name].tolist())}
+    """Samples of the syncing and enqueuing threads, asleep while another thread of the process was on the path."""
+    waiters = {
+        int(tid) for name in ("prev_sync_tid", "first_launch_tid") for tid in set(case.sync_intervals[name].tolist())
+    }
     whole = [(one.begin_ns, one.end_ns) for one in case.waits if one.pid == case.process.pid and one.depth > 0]
     spans = dict.fromkeys(waiters, whole)
     return [one for one in stays(case.evidence, case.process.process, (case.window,), spans, SLEEP) if one.stack]

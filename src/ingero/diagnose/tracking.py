@@ -15,14 +15,17 @@ from ingero.diagnose.changes import Change, ChangeKind
 from ingero.diagnose.model import UNEXPLAINED, Diagnosis, FindingKind, Identity, Incident, Severity
 from ingero.units import SECOND_NS
 
-QUIET_NS = 6 * SECOND_NS  # an incident is over this long after its last loss; stretches bridge four quiet seconds
+QUIET_NS = (
+    6 * SECOND_NS
+)  # an incident is over this long after its last lost time; time ranges bridge four quiet seconds
 SAME_NS = 10 * SECOND_NS  # it is the same one when it comes back within
 _KEPT_NS = 60 * SECOND_NS  # a closed one beyond the window that is looked at, which may reach back again
 UPDATE_NS = 5 * SECOND_NS
-_GROWN = 1.2  # an update is worth telling when the loss has grown by this
+_GROWN = 1.2  # an update is worth telling when the lost time has grown by this
 
-# How long a finding must last before it is told. The kernel's sums may come a second after the epochs, so that the
-# owner of a loss is sometimes not known at once; and a program that has just started always waits for something.
+# How long a finding must last before it is told. The kernel's sums may come a second after the sync intervals, so that
+# the owner of a lost time is sometimes not known at once; and a program that has just started always waits for
+# something.
 _UNEXPLAINED_HOLD_NS = 3 * SECOND_NS
 _BOTTLENECK_HOLD_NS = 30 * SECOND_NS
 
@@ -35,7 +38,7 @@ _AT_SECOND_SIGHT = frozenset(
     {"cpu-contention", "noisy-neighbor", "self-oversubscription", "cold-start", "gpu-slower", "lock-contention"}
 )
 _SECOND_SIGHT_NS = 4 * SECOND_NS // 10  # looks are a second apart, and half of one where the second is hurried
-_SEEN_ENOUGH_NS = 5 * SECOND_NS // 4  # of a loss at first sight: more than a second of sums and samples is at hand
+_SEEN_ENOUGH_NS = 5 * SECOND_NS // 4  # of a lost time at first sight: more than a second of sums and samples is at hand
 
 
 GoesOn: TypeAlias = Callable[[Incident, int], bool]
@@ -90,7 +93,7 @@ class IncidentTracker:
     def update(self, diagnosis: Diagnosis, now_ns: int, goes_on: GoesOn = _never) -> list[Change]:
         """What has changed by this diagnosis of the time until now_ns.
 
-        goes_on: asked of an open incident that it does not see, with the end of its last loss.
+        goes_on: asked of an open incident that it does not see, with the end of its last lost time.
         """
         latest = {one.identity: one for one in sorted(diagnosis.incidents, key=lambda one: one.start_ns)}
         changes = [change for key, one in latest.items() for change in self._see(key, one, diagnosis.incidents, now_ns)]
@@ -173,6 +176,6 @@ def _has_better_name(one: Incident, everything: Sequence[Incident]) -> bool:
     """Whether what is unexplained has an owner at the same time."""
     if one.cause != UNEXPLAINED:
         return False
-    mine = {victim.process for victim in one.victims}
+    mine = {affected.process for affected in one.affected}
     named = (other for other in everything if other.cause != UNEXPLAINED and other.kind is one.kind)
-    return any(mine & {victim.process for victim in other.victims} for other in named)
+    return any(mine & {affected.process for affected in other.affected} for other in named)

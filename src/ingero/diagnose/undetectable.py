@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 UNDETECTABLE: dict[str, str] = {
-    "which kernel became slower on the device": "the host sees when a drain returns, not what ran before it; that "
+    "which kernel became slower on the GPU": "the host sees when a sync returns, not what ran before it; that "
     "needs CUPTI or a device-side profiler",
-    "occupancy, memory bandwidth and tensor-core use of a kernel": "performance counters of the device are read "
+    "occupancy, memory bandwidth and tensor-core use of a kernel": "performance counters of the GPU are read "
     "through CUPTI or NVML's profiling API only",
     "a copy that does not block and became slower, apart from a slower kernel on the same stream": "both end in the "
-    "same drain; with an event between them they are told apart",
+    "same sync; with an event between them they are told apart",
     "fragmentation inside a framework's own cache": "it hands out parts of blocks without a call of the driver",
     "what a KV cache holds": "its blocks are allocated once; only their allocation and failures of it are calls",
     "ranks on nodes whose recordings were not merged": "a collective's other ends are not in the file",

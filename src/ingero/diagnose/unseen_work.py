@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ingero.events import EpochFlag
+from ingero.events import SyncIntervalFlag
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -19,24 +19,26 @@ NO_WAIT_RATIO = (
 )
 
 
-def is_unseen(epochs: Array) -> Array:
+def is_unseen(sync_intervals: Array) -> Array:
     """Per interval, whether some of its launches, copies or events were not traced."""
-    found: Array = (epochs["flags"] & int(EpochFlag.ENQUEUES_UNSEEN)) != 0
+    found: Array = (sync_intervals["flags"] & int(SyncIntervalFlag.ENQUEUES_UNSEEN)) != 0
     return found
 
 
-def is_host_paced(epochs: Array) -> Array:
+def is_host_paced(sync_intervals: Array) -> Array:
     """Per interval, whether the sync found the GPU ready: then the host's part is all of it."""
-    found: Array = epochs["x_ns"] < NO_WAIT_RATIO * (epochs["b_ns"] - epochs["a_ns"])
+    found: Array = sync_intervals["busy_ns"] < NO_WAIT_RATIO * (
+        sync_intervals["sync_end_ns"] - sync_intervals["prev_sync_end_ns"]
+    )
     return found
 
 
-def host_growth_ns(epochs: Array, host_ns: float, wait_ns: float) -> Array:
+def host_growth_ns(sync_intervals: Array, host_ns: float, wait_ns: float) -> Array:
     """Of each interval's growth beyond the usual host's part and wait, what the host's part made longer; signed.
 
     A host that is late makes the wait shorter, and only the rest of its delay is lost. The remainder is the GPU's.
     """
-    host = epochs["e_ns"] - host_ns
-    grown = host + epochs["x_ns"] - wait_ns
+    host = sync_intervals["idle_ns"] - host_ns
+    grown = host + sync_intervals["busy_ns"] - wait_ns
     result: Array = np.clip(host, np.minimum(grown, 0), np.maximum(grown, 0))
     return result

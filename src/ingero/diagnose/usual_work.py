@@ -13,7 +13,7 @@ import numpy as np
 
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.waits import GIL, Segment
-from ingero.events import CLOCKS
+from ingero.events import STATES
 from ingero.store.records import Window
 from ingero.store.spans import Spans, length_ns
 from ingero.units import SECOND_NS
@@ -60,11 +60,11 @@ def work_growth(
 
 
 def _seconds(evidence: Evidence, process: int, windows: tuple[Window, ...]) -> tuple[Array, bool]:
-    """What a worker did by the second, and whether those seconds lie inside the stretches.
+    """What a worker did by the second, and whether those seconds lie inside the time ranges.
 
     Where any does only those: at the edge of a stall there is work of a healthy loop.
     """
-    rows = evidence.clock_seconds(windows, process)
+    rows = evidence.thread_state_seconds(windows, process)
     inside = Spans(windows).shares(rows["start_ns"], rows["start_ns"] + rows["period_ns"]) > _INSIDE
     return (rows[inside], True) if inside.any() else (rows, False)
 
@@ -72,7 +72,7 @@ def _seconds(evidence: Evidence, process: int, windows: tuple[Window, ...]) -> t
 def _per_step(rows: Array, step_ns: float) -> tuple[float, dict[str, float]]:
     """For how many seconds it was there, and its time by state."""
     seconds = float(rows["period_ns"].sum()) / SECOND_NS
-    ns = {state: float(rows["clock_ns"][:, CLOCKS.index(state)].sum()) for state in _COUNTED}
+    ns = {state: float(rows["state_ns"][:, STATES.index(state)].sum()) for state in _COUNTED}
     return seconds, {state: one / seconds / 1e9 * step_ns if seconds else 0.0 for state, one in ns.items()}
 
 
@@ -80,7 +80,7 @@ def _at_the_edge(evidence: Evidence, rows: Array, steps: Steps) -> tuple[float, 
     """How long a step took in the seconds in which a stall began, and which share of their steps are its own."""
     begins, ends = rows["start_ns"].tolist(), (rows["start_ns"] + rows["period_ns"]).tolist()
     seconds = Spans(Window(begin_ns=begin, end_ns=end) for begin, end in zip(begins, ends, strict=True))
-    ended = [evidence.lane_in(one, steps.process)["b_ns"] for one in seconds.windows]
+    ended = [evidence.gpu_stream_in(one, steps.process)["sync_end_ns"] for one in seconds.windows]
     own = sum(int(Spans(steps.windows).have_inside(one).sum()) for one in ended)
     if not own:
         return steps.step_ns, 1.0

@@ -15,25 +15,25 @@ from ingero.units import format_count, format_percent
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-GPU_BOUND = 0.90  # of wall time the device was busy, as far as the host can tell
-QUEUE_FULL = 0.50  # of the epochs, before it is said
-PROVEN = 0.50  # of wall time the host waited with everything enqueued: then the device was the slower one
+GPU_BOUND = 0.90  # of wall time the GPU was busy, as far as the host can tell
+QUEUE_FULL = 0.50  # of the sync intervals, before it is said
+PROVEN = 0.50  # of wall time the host waited with everything enqueued: then the GPU was the slower one
 
 
-def verdict(epochs: Array, *, has_incident: bool, utilization: Utilization | None = None) -> str:
-    """One sentence about most of the epochs of a main lane. utilization: of its GPU in the same seconds."""
-    lengths = epochs["b_ns"] - epochs["a_ns"]
-    unseen = is_unseen(epochs)
+def verdict(sync_intervals: Array, *, has_incident: bool, utilization: Utilization | None = None) -> str:
+    """One sentence about most of the sync intervals of a main stream. utilization: of its GPU in the same seconds."""
+    lengths = sync_intervals["sync_end_ns"] - sync_intervals["prev_sync_end_ns"]
+    unseen = is_unseen(sync_intervals)
     if 2 * int(lengths[unseen].sum()) > int(lengths.sum()):
-        return _unseen(epochs[unseen], has_incident=has_incident, utilization=utilization)
-    return _seen(epochs[~unseen], has_incident=has_incident, utilization=utilization)
+        return _unseen(sync_intervals[unseen], has_incident=has_incident, utilization=utilization)
+    return _seen(sync_intervals[~unseen], has_incident=has_incident, utilization=utilization)
 
 
-def _unseen(epochs: Array, *, has_incident: bool, utilization: Utilization | None) -> str:
+def _unseen(sync_intervals: Array, *, has_incident: bool, utilization: Utilization | None) -> str:
     """Where launches were not traced: what the host waited is known, what the GPU did meanwhile is not."""
-    wall = max(int((epochs["b_ns"] - epochs["a_ns"]).sum()), 1)
-    waited = int((epochs["r_ns"] - epochs["s_ns"]).sum()) / wall
-    paced = "; the host set the pace" if is_host_paced(epochs).mean() > PROVEN else ""
+    wall = max(int((sync_intervals["sync_end_ns"] - sync_intervals["prev_sync_end_ns"]).sum()), 1)
+    waited = int((sync_intervals["gpu_done_ns"] - sync_intervals["sync_start_ns"]).sum()) / wall
+    paced = "; the host set the pace" if is_host_paced(sync_intervals).mean() > PROVEN else ""
     known = (
         f"it waited for the GPU {format_percent(waited)} of the time{paced}; how long that was idle is not known, as "
         "not all launches and copies were traced"
@@ -42,13 +42,22 @@ def _unseen(epochs: Array, *, has_incident: bool, utilization: Utilization | Non
     return f"{known}; see the incidents" if has_incident else f"no time was lost against its best regime; {known}"
 
 
-def _seen(epochs: Array, *, has_incident: bool, utilization: Utilization | None) -> str:
-    wall = max(int((epochs["b_ns"] - epochs["a_ns"]).sum()), 1)
-    seen = int(epochs["x_ns"].sum()) / wall
+def _seen(sync_intervals: Array, *, has_incident: bool, utilization: Utilization | None) -> str:
+    wall = max(int((sync_intervals["sync_end_ns"] - sync_intervals["prev_sync_end_ns"]).sum()), 1)
+    seen = int(sync_intervals["busy_ns"].sum()) / wall
     words = busy_words(seen, utilization)
     busy = utilization.bounded(seen) if utilization else seen
-    full = was_full(epochs)
-    waited = int(np.where(full, epochs["x_ns"], np.maximum(epochs["r_ns"] - epochs["s_ns"], 0)).sum()) / wall
+    full = was_full(sync_intervals)
+    waited = (
+        int(
+            np.where(
+                full,
+                sync_intervals["busy_ns"],
+                np.maximum(sync_intervals["gpu_done_ns"] - sync_intervals["sync_start_ns"], 0),
+            ).sum()
+        )
+        / wall
+    )
     if has_incident:
         return f"{words}; see the incidents"
     if busy < GPU_BOUND:
@@ -56,9 +65,9 @@ def _seen(epochs: Array, *, has_incident: bool, utilization: Utilization | None)
     if waited < PROVEN:
         return (
             f"no time was lost against its best regime; it enqueued {format_percent(max(seen - waited, 0))} of the "
-            f"time, so that it is not proven that the device was busy{_told(seen, utilization)}"
+            f"time, so that it is not proven that the GPU was busy{_told(seen, utilization)}"
         )
-    queue = "; its queue was full, so that launches waited for the device" if full.mean() > QUEUE_FULL else ""
+    queue = "; its queue was full, so that launches waited for the GPU" if full.mean() > QUEUE_FULL else ""
     return f"GPU-bound: no host-side cause ({words}){queue}"
 
 

@@ -24,7 +24,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 MAX_DEPTH = 64  # hops: a question to another thread and its answer are two
 GIL = "gil"  # the state of a segment that waits for the interpreter lock of its process
 _THREAD = WAKER_KINDS.index("thread")
-_SLEEPING = frozenset(THREAD_STATES.index(name) for name in ("sleep", "io", "kernel_lock"))
+_SLEEPING = frozenset(THREAD_STATES.index(name) for name in ("sleep", "io", "uninterruptible"))
 
 # A row of OFFCPU_DTYPE as Python's own numbers: paths ask for its fields one by one, thousands of times.
 _Interval = namedtuple("_Interval", OFFCPU_DTYPE.names or ())  # type: ignore[misc]
@@ -34,7 +34,7 @@ _Interval = namedtuple("_Interval", OFFCPU_DTYPE.names or ())  # type: ignore[mi
 class Segment:
     """A piece of a path: what the thread on it did from begin_ns to end_ns.
 
-    state: a name of CLOCKS, or GIL, of who waits for it or holds it; for the end of a path that no thread's doing
+    state: a name of STATES, or GIL, of who waits for it or holds it; for the end of a path that no thread's doing
     explains, the state it slept in, with the kind of waker that ended it. waker: of that sleep.
     """
 

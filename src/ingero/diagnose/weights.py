@@ -1,4 +1,5 @@
-"""What gives a victim more of a CPU against whoever had it: a nice value within one control group, else weights.
+"""What gives an affected process more of a CPU against whoever had it: a nice value within one control group, else
+weights.
 
 The scheduler weighs a thread against what lies in the same group: other threads, and groups below it as one each. So a
 nice value says nothing to a thread of a group beside; there the two groups' own weights decide, on the level where
@@ -28,14 +29,15 @@ _MOST_GROUPS = 3
 _MOST_LOWEST = 6  # processes in a command
 
 
-def lower(case: Case, takers: Sequence[Culprit]) -> Iterator[Fix]:
+def lower(case: Case, cpu_users: Sequence[Culprit]) -> Iterator[Fix]:
     """Less of the CPU for those that took it: by nice values where these count, else through their control groups.
 
-    Where it is a group around theirs that is weighed against the victim's, it holds others, too: then a limit.
+    Where it is a group around theirs that is weighed against the affected process's, it holds others, too: then a
+    limit.
     """
     own = group_of(case.evidence, case.process.cgroup_id)
-    groups = {one.pid: group_of_pid(case.evidence, one.pid) for one in takers}
-    by_nice = [one.pid for one in takers if _counts_nice(groups[one.pid], own)]
+    groups = {one.pid: group_of_pid(case.evidence, one.pid) for one in cpu_users}
+    by_nice = [one.pid for one in cpu_users if _counts_nice(groups[one.pid], own)]
     lowest = [pid for pid in by_nice if _nice_of(case, pid) >= LOWEST_NICE]
     if higher := [pid for pid in by_nice if pid not in lowest]:
         yield Fix(text="lower their weight", command=renice(LOWEST_NICE, higher))
@@ -44,7 +46,7 @@ def lower(case: Case, takers: Sequence[Culprit]) -> Iterator[Fix]:
         yield Fix(text=f"let what has nice {LOWEST_NICE} run only where nobody else wants the CPU", command=commands)
     by_group: dict[str, list[Culprit]] = {}
     asked: dict[str, Fix] = {}
-    for one in takers:
+    for one in cpu_users:
         group = groups[one.pid]
         if one.pid not in by_nice and group and (instead := ask_instead(group, f"{one.name} [{one.pid}]")):
             asked.setdefault(group.job or group.cgroup_path, instead)
@@ -59,12 +61,13 @@ def lower(case: Case, takers: Sequence[Culprit]) -> Iterator[Fix]:
     yield from list(asked.values())[:_MOST_GROUPS]
 
 
-def raise_own(case: Case, takers: Iterable[Culprit]) -> Fix:
-    """More weight for the victim's control group against that of the first taker."""
+def raise_own(case: Case, cpu_users: Iterable[Culprit]) -> Fix:
+    """More weight for the affected process's control group against that of the first culprit."""
     own = group_of(case.evidence, case.process.cgroup_id)
-    theirs = next((group_of_pid(case.evidence, one.pid) for one in takers), None)
+    theirs = next((group_of_pid(case.evidence, one.pid) for one in cpu_users), None)
     return Fix(
-        text="raise the weight of the victim's control group", command=set_weight(own, Weight.MORE, beside=theirs)
+        text="raise the weight of the affected process's control group",
+        command=set_weight(own, Weight.MORE, beside=theirs),
     )
 
 
@@ -75,7 +78,8 @@ def _nice_of(case: Case, pid: int) -> int:
 
 
 def _counts_nice(group: Container | None, own: Container | None) -> bool:
-    """Whether a nice value of this group's threads is weighed against the victim: in its group, or in one around it.
+    """Whether a nice value of this group's threads is weighed against the affected process: in its group, or in one
+    around it.
 
     Where a group is not known, there are none.
     """

@@ -1,4 +1,4 @@
-"""What the producers of data did while the device was empty: data workers, and threads that other threads wait for."""
+"""What the producers of data did while the GPU was empty: data workers, and threads that other threads wait for."""
 
 from __future__ import annotations
 
@@ -132,11 +132,13 @@ def whole_cycles(case: Case, segments: Sequence[Segment]) -> Sequence[Segment]:
     if case.kind is not FindingKind.BOTTLENECK:
         return segments
     producers = {one.tid for one in segments}
-    cycle_ns = len(producers) * int((case.epochs["b_ns"] - case.epochs["a_ns"]).mean())
+    cycle_ns = len(producers) * int(
+        (case.sync_intervals["sync_end_ns"] - case.sync_intervals["prev_sync_end_ns"]).mean()
+    )
     waits: dict[int, list[Segment]] = defaultdict(list)
-    epochs = np.searchsorted(case.epochs["b_ns"], [one.end_ns for one in segments]).tolist()
-    for one, epoch in zip(segments, epochs, strict=True):
-        waits[epoch].append(one)
+    sync_intervals = np.searchsorted(case.sync_intervals["sync_end_ns"], [one.end_ns for one in segments]).tolist()
+    for one, sync_interval in zip(segments, sync_intervals, strict=True):
+        waits[sync_interval].append(one)
     found = list(segments)
     for mine in waits.values():
         first = min(mine, key=lambda one: one.begin_ns)
@@ -208,14 +210,14 @@ def _stays_within(case: Case, segments: Sequence[Segment], spans: Spans, state: 
 
 
 def workers_needed(case: Case, workers: int) -> int:
-    """How many that are as fast as these would keep the device busy."""
-    lengths = case.epochs["b_ns"] - case.epochs["a_ns"]
+    """How many that are as fast as these would keep the GPU busy."""
+    lengths = case.sync_intervals["sync_end_ns"] - case.sync_intervals["prev_sync_end_ns"]
     now = float(lengths.mean())
     if case.kind is FindingKind.BOTTLENECK:
-        wanted = now - float(case.epochs["e_ns"].mean())
+        wanted = now - float(case.sync_intervals["idle_ns"].mean())
     else:
         wanted = sum(
-            one.reference.t_ns * int((case.epochs["class_key"] == key).sum()) for key, one in case.usual.items()
+            one.reference.t_ns * int((case.sync_intervals["step_type"] == key).sum()) for key, one in case.usual.items()
         )
         wanted /= max(len(lengths), 1)
     return max(workers + 1, math.ceil(workers * now / max(wanted, 1.0)))

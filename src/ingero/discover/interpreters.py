@@ -206,7 +206,7 @@ def _check_members(memory: ProcessMemory, code_type: int, layout: PythonLayout) 
             seen.add(ours)
         at += _MEMBER_BYTES
     if "code.filename" not in seen:
-        raise UnknownLayoutError("its code objects cannot be recognised: a debug build, or a changed one")
+        raise UnknownLayoutError("its code objects cannot be recognized: a debug build, or a changed one")
 
 
 def _check_thread(memory: ProcessMemory, runtime: int, layout: PythonLayout) -> None:

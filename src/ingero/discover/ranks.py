@@ -127,7 +127,7 @@ def rank_among(members: Sequence[Membership], told: Rank | None) -> Rank | None:
 def rank_in_title(cmdline: Sequence[str]) -> Rank | None:
     """The rank in the title that a serving engine gave its worker (`VLLM::Worker_TP1`), or None.
 
-    With several kinds of parallelism the numbers make no rank without the sizes, which the title does not hold; zeros
+    With several kinds of parallelizm the numbers make no rank without the sizes, which the title does not hold; zeros
     beside one number change nothing.
     """
     title = _TITLE.match(cmdline[0]) if cmdline and not any(cmdline[1:]) else None

@@ -190,9 +190,9 @@ def _host_memory(direction: int, source: int | None, target: int | None) -> int:
 
 def _shift_ns(file: SqliteFile, notes: Notes) -> int:
     for (cell,) in file.rows("TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"], notes):
-        epoch = whole(cell)
-        if epoch is not None and UNDATED_NS < epoch < 3 * UNDATED_NS:  # until 2065
-            return epoch
+        sync_interval = whole(cell)
+        if sync_interval is not None and UNDATED_NS < sync_interval < 3 * UNDATED_NS:  # until 2065
+            return sync_interval
     notes.lacks.append(undated(file.name))
     return UNDATED_NS
 

@@ -15,7 +15,7 @@ MIN_BLOCKED_NS = 20_000
 # So much work outstanding on a stream fills its queue: 1,022 on the real GPUs measured, less what other calls took.
 FULL_QUEUE = 900
 
-_WAITS = int(Kind.DRAIN)
+_WAITS = int(Kind.SYNC)
 _ASYNC_COPY = int(Kind.COPY)
 
 

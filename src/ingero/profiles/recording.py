@@ -24,7 +24,18 @@ from ingero.store.writer import Writer
 NOT_SHOWN = "a profiler's file shows calls and GPU work, not why a thread did not run"
 # Every source of evidence about threads, processes and the host that tracing has and a profiler has not.
 _NOT_SHOWN = (
-    *("offcpu", "culprits", "wakers", "clock_seconds", "samples", "scheduling", "cpu_seconds", "HOST", "IO", "TCP"),
+    *(
+        "offcpu",
+        "culprits",
+        "wakers",
+        "thread_state_seconds",
+        "stack_samples",
+        "scheduling",
+        "cpu_seconds",
+        "HOST",
+        "IO",
+        "TCP",
+    ),
     *("NET", "GPU", "gpu_samples", "NCCL", "in_flight", "allocations"),
 )
 IMPORTED_NODE = "imported"
@@ -60,10 +71,10 @@ def write_recording(path: Path, profiles: Sequence[Profile], notes: Notes, *, fi
         communicators = _Communicators(sink)
         for number, profile in enumerate(profiles):
             _process(profile, number, writer, sink, communicators)
-        _losses(notes, begin_ns, sink)
+        _drops(notes, begin_ns, sink)
         writer.stop_reason = "imported"
         writer.flush()
-        lost = writer.losses()
+        lost = writer.drops()
     if lost:
         raise ProfileError(f"{sum(lost.values()):,} rows could not be stored: {next(iter(lost))}")
     return Written(rows=sink.counts, begin_ns=begin_ns, end_ns=end_ns)
@@ -200,10 +211,10 @@ def _gpus(profiles: Sequence[Profile], sink: _Sink) -> None:
         sink.put(tables.GPUS, 1, uuid=gpu.uuid, gpu_index=gpu.index, **facts)
 
 
-def _losses(notes: Notes, begin_ns: int, sink: _Sink) -> None:
+def _drops(notes: Notes, begin_ns: int, sink: _Sink) -> None:
     for reason, count in notes.dropped.items():
         if count:
             reason_text = f"records of the profile {reason}"
-            sink.put(tables.LOSSES, 1, start_ns=begin_ns, counter=_DROPPED, reason=reason_text, count=count)
+            sink.put(tables.DROPS, 1, start_ns=begin_ns, counter=_DROPPED, reason=reason_text, count=count)
     for text in notes.lacks:
-        sink.put(tables.LOSSES, 1, start_ns=begin_ns, counter=_LACKS, reason=text, count=1)
+        sink.put(tables.DROPS, 1, start_ns=begin_ns, counter=_LACKS, reason=text, count=1)

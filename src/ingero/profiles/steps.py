@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ingero.decode.steps import CALL_DTYPE, Steps, find_steps, main_stream
-from ingero.events import EpochFlag
+from ingero.events import SyncIntervalFlag
 from ingero.ops import BY_ID, Kind
 from ingero.profiles.calls import kinds_of
 from ingero.profiles.intervals import owners
@@ -20,7 +20,7 @@ from ingero.store.tables import Column
 
 _FUNCTION_BITS = 32  # of a key: below the operation, above the direction of a copy
 _WORK = ("launches", "copies", "collectives")  # by which steps of a type are alike
-_REPEATING = int(Kind.ENQUEUE | Kind.DRAIN)
+_REPEATING = int(Kind.ENQUEUE | Kind.SYNC)
 _MARKED = 0.9  # of the work lies within the program's marks: they are all of its steps, and it knows best
 _MIN_MARKS = 2  # one may stand around a whole loop
 
@@ -47,7 +47,7 @@ def step_rows(profile: Profile, place: Place, blocked: Blocked) -> Rows:
     sums = _sums(profile, cuts, blocked)
     known: dict[str, Column] = {"process": place.process, "pid": profile.pid, "tid": cuts.tid}
     known |= {"device": device, "stream": stream, "start_ns": cuts.start_ns, "end_ns": cuts.end_ns}
-    known |= {"how": place.text(cuts.how), "flags": int(EpochFlag.STEP)}
+    known |= {"how": place.text(cuts.how), "flags": int(SyncIntervalFlag.STEP)}
     known["step_type"] = [place.text(name) for name in _types(cuts, sums)]
     op = BY_ID.get(cuts.op)
     if op:
@@ -197,7 +197,7 @@ def _sums(profile: Profile, cuts: _Cuts, blocked: Blocked) -> dict[str, Array]:
         "launches": total((kinds & int(Kind.LAUNCH)) != 0),
         "copies": total((kinds & int(Kind.COPY)) != 0),
         "collectives": total((kinds & int(Kind.COLLECTIVE)) != 0),
-        "syncs": total((kinds & int(Kind.DRAIN)) != 0),
+        "syncs": total((kinds & int(Kind.SYNC)) != 0),
         "host_to_gpu_bytes": total(np.where(direction == Direction.HOST_TO_GPU, size, 0)),
         "gpu_to_host_bytes": total(np.where(direction == Direction.GPU_TO_HOST, size, 0)),
         "blocked_sync_ns": total(blocked.sync[order]),

@@ -85,7 +85,7 @@ class _Pairs:
 
     def moment(self, unix_ns: int) -> tuple[int, int] | None:
         """Between two pairs the offset was that of the one, or on its way to the other: the bound is what lies between,
-        and that of the stretch before, which a recorder may still have gone by."""
+        and that of the time range before, which a recorder may still have gone by."""
         if not self._recorded[0] - _REACH_NS <= unix_ns <= self._recorded[-1] + _REACH_NS:
             return None
         at = max(bisect_right(self._recorded, unix_ns) - 1, 0)

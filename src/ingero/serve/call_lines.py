@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 
-from ingero.events import CLOCK_TEXTS, CLOCKS
+from ingero.events import STATE_TEXTS, STATES
 from ingero.ops import Source
 from ingero.serve.call_places import CallPlaces
 from ingero.serve.line_costs import line_cost_lines, line_costs
@@ -36,7 +36,7 @@ def call_lines(totals: Sequence[OpTotals]) -> Iterator[str]:
             f"  {total.name:30}{format_count(total.count):>12}{format_ns(total.sum_ns):>11}"
             f"{_optional(total.p50_ns):>10}{_optional(total.p99_ns):>10}{format_ns(total.max_ns):>10}"
             f"{_clock_share(total, 'run'):>8}{_clock_share(total, 'runq', 'throttled', 'yielded'):>9}"
-            f"{_clock_share(total, 'sleep', 'io', 'kernel_lock', 'stopped'):>8}{_count(total.errors):>8}"
+            f"{_clock_share(total, 'sleep', 'io', 'uninterruptible', 'stopped'):>8}{_count(total.errors):>8}"
         )
     if len(outermost) > _TOP_OPS:
         rest = outermost[_TOP_OPS:]
@@ -122,7 +122,7 @@ def _other_threads(
     book.read(one.stack_hash for one in last)
     for one in last:
         ago = format_ns(window.end_ns - one.time_ns)
-        state = CLOCK_TEXTS[one.state]
+        state = STATE_TEXTS[one.state]
         yield f"Meanwhile: {one.comm} {pid}/{one.tid}, {state} when last looked at, {ago} before the end"
         stack = book.of(one.stack_hash)
         yield from (f"  {line}" for line in stack_lines(stack)) if stack else ("  at a place that is not known",)
@@ -153,7 +153,7 @@ def _call(call: Call) -> str:
     if call.clocks:
         parts.append("= " + " + ".join(_clocks(call.clocks)))
     if call.culprit_ns:
-        parts.append(f"longest taker {call.culprit_name}[{call.culprit_pid}] {format_ns(call.culprit_ns)}")
+        parts.append(f"longest culprit {call.culprit_name}[{call.culprit_pid}] {format_ns(call.culprit_ns)}")
     if call.waker_kind and call.waker_kind != "none":
         waker = f"{call.waker_name}[{call.waker_tid}]" if call.waker_kind == "thread" else call.waker_kind
         parts.append(f"woken by {waker}")
@@ -163,7 +163,7 @@ def _call(call: Call) -> str:
 
 
 def _clocks(clocks: Clocks) -> list[str]:
-    values = [(clock, getattr(clocks, f"{clock}_ns")) for clock in CLOCKS]
+    values = [(clock, getattr(clocks, f"{clock}_ns")) for clock in STATES]
     return [f"{format_ns(ns)} {clock}" for clock, ns in values if ns] or ["0 ns"]
 
 

@@ -12,17 +12,17 @@ from ingero.units import format_ns, format_time_of_day
 
 def unseen_ratio(reader: Reader, window: Window) -> float:
     """The share of a window in which launches, copies or events were not traced."""
-    if not reader.is_recorded("raw_governor") or not window.duration_ns:
+    if not reader.is_recorded("raw_overhead_levels") or not window.duration_ns:
         return 0.0
-    gaps = Gaps(reader.governor_steps(window), reader.sessions(), window)
+    gaps = Gaps(reader.overhead_levels(window), reader.sessions(), window)
     return gaps.missing_ns(("enqueues",), (window,)) / window.duration_ns
 
 
 def coverage_lines(reader: Reader, window: Window) -> Iterator[str]:
-    """One line per stretch and thing given up; nothing where everything was traced."""
-    if not reader.is_recorded("raw_governor"):
+    """One line per time range and thing given up; nothing where everything was traced."""
+    if not reader.is_recorded("raw_overhead_levels"):
         return
-    steps = held_steps(reader.governor_steps(window), reader.sessions(), window)
+    steps = held_steps(reader.overhead_levels(window), reader.sessions(), window)
     less = [(step, held) for step, held in steps if step.not_traced]
     if less:
         yield "Less was traced, because tracing had become too expensive:"

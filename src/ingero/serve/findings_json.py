@@ -60,4 +60,4 @@ def gpu_idle_json(idle: GpuIdle) -> Object:
 
 
 def _not_evaluated(one: NotEvaluated) -> Object:
-    return {"cause": one.cause, "reason": one.reason, "stretches": [window_json(part) for part in one.stretches]}
+    return {"cause": one.cause, "reason": one.reason, "time_ranges": [window_json(part) for part in one.time_ranges]}

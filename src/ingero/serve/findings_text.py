@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ingero.diagnose.model import (
+    Affected,
     Culprit,
     Diagnosis,
     FindingKind,
@@ -14,10 +15,9 @@ from ingero.diagnose.model import (
     Link,
     Moment,
     ProcessVerdict,
-    Victim,
 )
 from ingero.diagnose.profile.words import NOT_IN_A_PROFILE, WHY_NOT_IN_A_PROFILE
-from ingero.events import CLOCK_TEXTS
+from ingero.events import STATE_TEXTS
 from ingero.store.spans import joined
 from ingero.units import format_count, format_counted, format_moment, format_ns, format_percent, format_time_of_day
 
@@ -36,10 +36,10 @@ _KINDS = {
     FindingKind.EVENT: "event",
 }
 _PARTS = {
-    "empty": "nothing enqueued",
-    "enqueue": "while enqueuing",
-    "device": "device",
-    "late": "picked up late",
+    "idle": "nothing enqueued",
+    "launch": "while enqueuing",
+    "gpu": "GPU",
+    "return_delay": "returned late",
     "host": "host time of the step",
     "blocked": "blocked for the GPU",
 }
@@ -76,7 +76,7 @@ def _alike(incidents: Sequence[Incident]) -> list[list[Incident]]:
 
 def _names(incident: Incident) -> tuple[str, ...]:
     """Of whom it is about, each once; an end that came too early leaves none."""
-    return tuple(sorted({one.name for one in (incident.victims or incident.culprits) if one.name}))
+    return tuple(sorted({one.name for one in (incident.affected or incident.culprits) if one.name}))
 
 
 def _more_alike(rest: Sequence[Incident]) -> str:
@@ -109,8 +109,8 @@ def headline(diagnosis: Diagnosis) -> str:
 
 def unseen_for_ns(diagnosis: Diagnosis) -> int:
     """For how long some cause could not be looked at that could at other times."""
-    stretches = joined(part for one in diagnosis.not_evaluated for part in one.stretches)
-    return sum(one.duration_ns for one in stretches)
+    time_ranges = joined(part for one in diagnosis.not_evaluated for part in one.time_ranges)
+    return sum(one.duration_ns for one in time_ranges)
 
 
 def incident_lines(incident: Incident) -> Iterator[str]:
@@ -124,8 +124,8 @@ def incident_lines(incident: Incident) -> Iterator[str]:
     if incident.impact:
         yield from impact_lines(incident.impact)
     yield from timeline_lines(incident.timeline)
-    yield from _account(incident)
-    yield from _victims(incident.victims)
+    yield from _breakdown(incident)
+    yield from _all_affected(incident.affected)
     yield from _culprits(incident.culprits)
     if incident.line:
         yield f"  line: {incident.line}"
@@ -206,24 +206,24 @@ def _when(incident: Incident) -> str:
     return f"{begin} to {end} ({format_ns(lasted_ns)})" if lasted_ns > 0 else f"at {begin}"
 
 
-def _account(incident: Incident) -> Iterator[str]:
-    """The lost time that it owns, by part of the epoch and state of the thread on the path."""
-    total = sum(incident.account.values())
-    shown = sorted(incident.account.items(), key=lambda item: -item[1])[:_TOP_BUCKETS]
+def _breakdown(incident: Incident) -> Iterator[str]:
+    """The lost time that it owns, by part of the sync interval and state of the thread on the path."""
+    total = sum(incident.breakdown.values())
+    shown = sorted(incident.breakdown.items(), key=lambda item: -item[1])[:_TOP_BUCKETS]
     for name, ns in shown:
         if total and ns >= _SHOWN_SHARE * total:
             part, _, state = name.partition(".")
-            place = f"{_PARTS.get(part, part)}: {CLOCK_TEXTS.get(state, state)}" if state != part else _PARTS[part]
+            place = f"{_PARTS.get(part, part)}: {STATE_TEXTS.get(state, state)}" if state != part else _PARTS[part]
             bar = "#" * max(1, round(_BAR * ns / total))
             yield f"    {format_ns(ns):>9} {bar:<{_BAR}} {place}"
 
 
-def _victims(victims: Sequence[Victim]) -> Iterator[str]:
-    if len(victims) > 1:
-        yield f"  victims: {', '.join(map(_victim, victims))}"
+def _all_affected(affected: Sequence[Affected]) -> Iterator[str]:
+    if len(affected) > 1:
+        yield f"  affected processes: {', '.join(map(_affected, affected))}"
 
 
-def _victim(one: Victim) -> str:
+def _affected(one: Affected) -> str:
     rank = f" rank {one.rank}" if one.rank is not None else ""
     return f"{one.name} [{one.pid}]{rank}" + (f" of {one.job}" if one.job else "")
 

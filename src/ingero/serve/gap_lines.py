@@ -50,13 +50,13 @@ def removed_lines(reader: Reader, window: Window) -> Iterator[str]:
             yield f"{text}, to stay below --max-db ({limit}): {parts}"
 
 
-def loss_lines(reader: Reader, window: Window) -> Iterator[str]:
+def drop_lines(reader: Reader, window: Window) -> Iterator[str]:
     """What was lost, repaired or could not be told, with the reason."""
-    losses = reader.losses(window)
-    if not losses:
+    drops = reader.drops(window)
+    if not drops:
         yield "Nothing was lost while recording."
         return
     yield "Lost or repaired while recording:"
-    for loss in losses:
-        amount = format_counter(loss.counter, loss.count)
-        yield f"  {amount:>12}  {loss.reason or loss.counter}"
+    for drop in drops:
+        amount = format_counter(drop.counter, drop.count)
+        yield f"  {amount:>12}  {drop.reason or drop.counter}"

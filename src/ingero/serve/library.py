@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ingero.diagnose.engine import diagnose
 from ingero.diagnose.model import Diagnosis
-from ingero.events import CLOCKS
+from ingero.events import STATES
 from ingero.serve.sql import run_sql
 from ingero.store.errors import EmptyRecordingError
 from ingero.store.locations import database_path
@@ -24,7 +24,7 @@ from ingero.store.records import OpTotals, Process, Session, Window
 from ingero.store.sql_text import Row
 from ingero.units import parse_duration_s
 
-_CLOCKS_OF_EPOCHS = ("empty", "enqueue", "drain")
+_CLOCKS_OF_SYNC_INTERVALS = ("idle", "launch", "sync")
 
 
 class Table(dict[str, list[object]]):
@@ -100,26 +100,30 @@ class Recording:
         rows = [tuple(_values(one)) for one in self._reader.op_totals(self.window(since))]
         return Table(_OP_COLUMNS, rows, notes=notes)
 
-    def epochs(self, since: str | None = None, *, process: int | None = None) -> npt.NDArray[np.void]:
-        """The epochs, in order of their ends: a structured array, `ingero.store.arrays.EPOCH_DTYPE`.
+    def sync_intervals(self, since: str | None = None, *, process: int | None = None) -> npt.NDArray[np.void]:
+        """The sync intervals, in order of their ends: a structured array, `ingero.store.arrays.SYNC_INTERVAL_DTYPE`.
 
         process: `Process.process` of one of `processes`.
 
         Raises:
             NotRecordedError: an older Ingero recorded none.
         """
-        return self._reader.epochs(self.window(since), process=process)
+        return self._reader.sync_intervals(self.window(since), process=process)
 
-    def epoch_columns(
+    def sync_interval_columns(
         self, since: str | None = None, *, process: int | None = None
     ) -> dict[str, npt.NDArray[np.int64]]:
-        """The same as columns of one dimension, clocks as empty_run_ns, enqueue_runq_ns ...; -1: not recorded."""
-        epochs = self.epochs(since, process=process)
-        plain = {name: epochs[name] for name in epochs.dtype.names or () if epochs.dtype[name].shape == ()}
+        """The same as columns of one dimension, clocks as idle_run_ns, launch_runq_ns ...; -1: not recorded."""
+        sync_intervals = self.sync_intervals(since, process=process)
+        plain = {
+            name: sync_intervals[name]
+            for name in sync_intervals.dtype.names or ()
+            if sync_intervals.dtype[name].shape == ()
+        }
         clocks = {
-            f"{part}_{clock}_ns": epochs[f"{part}_clock_ns"][:, at]
-            for part in _CLOCKS_OF_EPOCHS
-            for at, clock in enumerate(CLOCKS)
+            f"{part}_{clock}_ns": sync_intervals[f"{part}_state_ns"][:, at]
+            for part in _CLOCKS_OF_SYNC_INTERVALS
+            for at, clock in enumerate(STATES)
         }
         return plain | clocks
 
@@ -147,10 +151,10 @@ def open_recording(path: str | Path | None = None) -> Recording:
 
 
 _PLAIN_OP_COLUMNS = tuple(name for name in OpTotals.__dataclass_fields__ if name != "clocks")
-_OP_COLUMNS = (*_PLAIN_OP_COLUMNS, *(f"{clock}_ns" for clock in CLOCKS))
+_OP_COLUMNS = (*_PLAIN_OP_COLUMNS, *(f"{clock}_ns" for clock in STATES))
 
 
 def _values(one: OpTotals) -> Iterator[int | float | str | None]:
     yield from (getattr(one, name) for name in _PLAIN_OP_COLUMNS)
     clocks = asdict(one.clocks) if one.clocks else {}
-    yield from (clocks.get(f"{clock}_ns") for clock in CLOCKS)
+    yield from (clocks.get(f"{clock}_ns") for clock in STATES)

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 from ingero.diagnose.incident_json import Object
 from ingero.store.reader import Reader
-from ingero.store.records import ClockTotals, CulpritTotals, OffCpu, OpTotals, Process, Window
+from ingero.store.records import CulpritTotals, OffCpu, OpTotals, Process, ThreadStateTotals, Window
 from ingero.units import format_count, format_ns, format_percent
 
 _TOP_OPS = 12
-_TOP_TAKERS = 12
+_TOP_CPU_USERS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class _Taker:
+class _CpuUser:
     """A process that is not traced, with the CPU time that traced ones waited for while it ran."""
 
     pid: int
@@ -28,7 +28,7 @@ class _Taker:
 def per_process_lines(reader: Reader, window: Window, *, pid: int | None = None) -> Iterator[str]:
     """Traced processes first, data workers by name among them, then everybody who took CPU time from them."""
     processes = [one for one in reader.processes() if pid is None or one.pid == pid]
-    clocks = {one.process: one for one in reader.clock_totals(window)}
+    clocks = {one.process: one for one in reader.thread_state_totals(window)}
     totals: dict[int, list[OpTotals]] = defaultdict(list)
     for total in reader.op_totals(window):
         totals[total.process].append(total)
@@ -39,16 +39,16 @@ def per_process_lines(reader: Reader, window: Window, *, pid: int | None = None)
     for one in seen:
         worst = _worst_stall(reader, window, one)
         yield from _process(one, traced, clocks.get(one.process), totals[one.process], worst, recorded_ns)
-    for taker in _takers(reader.culprits(window), {one.process for one in seen}, traced)[:_TOP_TAKERS]:
-        stolen = format_ns(taker.stolen_ns)
-        yield f"  {taker.name} [{taker.pid}]: CPU stolen {stolen}, {format_count(taker.switches)} switches"
+    for cpu_user in _cpu_users(reader.culprits(window), {one.process for one in seen}, traced)[:_TOP_CPU_USERS]:
+        stolen = format_ns(cpu_user.stolen_ns)
+        yield f"  {cpu_user.name} [{cpu_user.pid}]: CPU stolen {stolen}, {format_count(cpu_user.switches)} switches"
     yield ""
 
 
 def _process(
     one: Process,
     traced: set[int],
-    clocks: ClockTotals | None,
+    clocks: ThreadStateTotals | None,
     totals: Sequence[OpTotals],
     worst: OffCpu | None,
     recorded_ns: int,
@@ -72,7 +72,7 @@ def _process(
         yield f"    {total.name:30}{format_count(total.count):>12}{p50}{p95}{p99}{format_ns(total.max_ns):>10}"
 
 
-def _off_cpu(total: ClockTotals, recorded_ns: int) -> str:
+def _off_cpu(total: ThreadStateTotals, recorded_ns: int) -> str:
     """Involuntary: could have run, or was throttled. The share is of recorded time, threads summed."""
     lost = _involuntary_total_ns(total)
     share = format_percent(lost / recorded_ns)
@@ -88,16 +88,16 @@ def _worst_stall(reader: Reader, window: Window, one: Process) -> OffCpu | None:
     return reader.longest_wait(window, one.process) if reader.is_recorded("raw_offcpu") else None
 
 
-def _takers(culprits: Sequence[CulpritTotals], victims: set[int], traced: set[int]) -> list[_Taker]:
+def _cpu_users(culprits: Sequence[CulpritTotals], affected: set[int], traced: set[int]) -> list[_CpuUser]:
     """Processes that are not traced, by the CPU time that traced ones waited for, most first."""
     spent: dict[tuple[int, str], int] = defaultdict(int)
     switches: dict[tuple[int, str], int] = defaultdict(int)
     for one in culprits:
-        if one.process in victims and one.culprit_pid > 0 and one.culprit_pid not in traced:
+        if one.process in affected and one.culprit_pid > 0 and one.culprit_pid not in traced:
             key = (one.culprit_pid, one.culprit_name)
             spent[key] += one.ns
             switches[key] += one.switches
-    found = [_Taker(pid, name, ns, switches[pid, name]) for (pid, name), ns in spent.items()]
+    found = [_CpuUser(pid, name, ns, switches[pid, name]) for (pid, name), ns in spent.items()]
     return sorted(found, key=lambda one: -one.stolen_ns)
 
 
@@ -107,7 +107,7 @@ def _optional(value_ns: float | None) -> str:
 
 def per_process_json(reader: Reader, window: Window, *, pid: int | None = None) -> list[Object]:
     """The same as JSON: traced processes."""
-    clocks = {one.process: one for one in reader.clock_totals(window)}
+    clocks = {one.process: one for one in reader.thread_state_totals(window)}
     totals: dict[int, list[OpTotals]] = defaultdict(list)
     for total in reader.op_totals(window):
         totals[total.process].append(total)
@@ -125,12 +125,14 @@ def per_process_json(reader: Reader, window: Window, *, pid: int | None = None) 
     ]
 
 
-def takers_json(reader: Reader, window: Window, *, pid: int | None = None) -> list[Object]:
+def cpu_users_json(reader: Reader, window: Window, *, pid: int | None = None) -> list[Object]:
     """Processes that are not traced, with what they took from traced ones (or from one)."""
     seen = [one for one in reader.processes() if pid is None or one.pid == pid]
     traced = {one.pid for one in reader.processes()}
-    takers = _takers(reader.culprits(window), {one.process for one in seen}, traced)
-    return [{"pid": one.pid, "name": one.name, "stolen_ns": one.stolen_ns, "switches": one.switches} for one in takers]
+    cpu_users = _cpu_users(reader.culprits(window), {one.process for one in seen}, traced)
+    return [
+        {"pid": one.pid, "name": one.name, "stolen_ns": one.stolen_ns, "switches": one.switches} for one in cpu_users
+    ]
 
 
 def _stall_json(worst: OffCpu | None) -> Object | None:
@@ -147,7 +149,9 @@ def _stall_json(worst: OffCpu | None) -> Object | None:
     }
 
 
-def _process_json(one: Process, clocks: ClockTotals | None, totals: Sequence[OpTotals], recorded_ns: int) -> Object:
+def _process_json(
+    one: Process, clocks: ThreadStateTotals | None, totals: Sequence[OpTotals], recorded_ns: int
+) -> Object:
     lost = _involuntary_total_ns(clocks) if clocks else None
     return {
         "pid": one.pid,
@@ -175,5 +179,5 @@ def _process_json(one: Process, clocks: ClockTotals | None, totals: Sequence[OpT
     }
 
 
-def _involuntary_total_ns(total: ClockTotals) -> int:
+def _involuntary_total_ns(total: ThreadStateTotals) -> int:
     return total.clocks.runq_ns + total.clocks.throttled_ns + total.clocks.yielded_ns

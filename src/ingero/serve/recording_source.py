@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ingero.store.reader import Reader
     from ingero.store.records import Window
 
-_KEPT = 128  # answers; some ten kinds of question are asked about few stretches of time
-_WORKERS = 4  # a diagnosis of each of several stretches must not keep small questions waiting
+_KEPT = 128  # answers; some ten kinds of question are asked about few time ranges of time
+_WORKERS = 4  # a diagnosis of each of several time ranges must not keep small questions waiting
 _LEAST_FRESH_NS = 1_000_000_000  # a recorder commits twice a second, and nobody reads faster
 _QUIET_NS = 6_000_000_000  # after it a reader no longer takes a recording that was cut off for a live one
 _COST_FACTOR = 10  # an answer that took long is kept ten times as long: at most a tenth of a core goes into it

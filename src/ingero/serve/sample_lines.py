@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ingero.events import CLOCK_TEXTS
+from ingero.events import STATE_TEXTS
 from ingero.store.call_stacks import CallStack, PythonPlace
 from ingero.store.records import SampleTotals
 from ingero.units import format_count, format_ns
@@ -32,7 +32,7 @@ def sampled_lines(samples: Sequence[SampleTotals], stacks: Mapping[int, CallStac
     """Samples by state and line, most time first."""
     found: dict[tuple[str, str], list[SampleTotals]] = defaultdict(list)
     for one in samples:
-        state = CLOCK_TEXTS[one.state] + (f", {_COLLECTING}" if one.is_collecting else "")
+        state = STATE_TEXTS[one.state] + (f", {_COLLECTING}" if one.is_collecting else "")
         found[state, _place(stacks.get(one.stack_hash))].append(one)
     lines = [
         SampledLine(
@@ -73,5 +73,5 @@ def sample_lines(lines: Sequence[SampledLine]) -> Iterator[str]:
             yield f"    {format_ns(line.ns):>10}  {line.state}: {line.place}{threads}"
         rest = group[_TOP_LINES:]
         if rest:
-            what = CLOCK_TEXTS["run"] if rest[0].is_running else "asleep or blocked"
+            what = STATE_TEXTS["run"] if rest[0].is_running else "asleep or blocked"
             yield f"    {format_ns(sum(one.ns for one in rest)):>10}  {what}: {format_count(len(rest))} other lines"

@@ -14,7 +14,7 @@ from ingero.store.records import CausalChain, StoredIncident, Window
 from ingero.units import SECOND_NS, format_count, format_moment, format_ns, format_percent
 
 _FOUND_LATER_NS = 10 * SECOND_NS  # an older Ingero stored a chain up to so long after what it is about
-_JSON_COLUMNS = ("victims", "culprits", "evidence", "fixes", "line", "chain", "account")
+_JSON_COLUMNS = ("affected", "culprits", "evidence", "fixes", "line", "chain", "breakdown")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,4 +88,4 @@ def _incident_json(one: StoredIncident) -> Object:
 
 
 def _is_about(one: StoredIncident, pid: int | None) -> bool:
-    return pid is None or is_about(pid, [victim["pid"] for victim in json.loads(one.victims)], one.root)
+    return pid is None or is_about(pid, [affected["pid"] for affected in json.loads(one.affected)], one.root)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ingero.store import histograms
 from ingero.store.records import Call, Clocks, OpTotals
-from ingero.store.vocabulary import CLOCK_COLUMNS
+from ingero.store.vocabulary import STATE_COLUMNS
 
 _QUANTILES = (0.5, 0.95, 0.99)
 
@@ -25,13 +25,13 @@ _CALL_FIELDS = tuple(name for name in Call.__dataclass_fields__ if name != "cloc
 def call(row: tuple[Any, ...]) -> Call:
     """A row of `CALL_COLUMNS` and the eight clocks."""
     plain, times = row[: len(_CALL_FIELDS)], row[len(_CALL_FIELDS) :]
-    has_account = times[0] is not None
-    return Call(**dict(zip(_CALL_FIELDS, plain, strict=True)), clocks=clocks(times) if has_account else None)
+    has_breakdown = times[0] is not None
+    return Call(**dict(zip(_CALL_FIELDS, plain, strict=True)), clocks=clocks(times) if has_breakdown else None)
 
 
 def clocks(values: Sequence[int]) -> Clocks:
-    """Eight sums in the order of `vocabulary.CLOCKS`."""
-    return Clocks(**dict(zip(CLOCK_COLUMNS, values, strict=True)))
+    """Eight sums in the order of `vocabulary.STATES`."""
+    return Clocks(**dict(zip(STATE_COLUMNS, values, strict=True)))
 
 
 def op_totals(row: tuple[Any, ...], counts: histograms.Counts | None) -> OpTotals:

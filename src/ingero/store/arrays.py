@@ -1,4 +1,4 @@
-"""Epochs, clock seconds, off-CPU intervals, recorded calls and samples as numpy structured arrays."""
+"""Sync intervals, clock seconds, off-CPU intervals, recorded calls and samples as numpy structured arrays."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ import numpy as np
 import numpy.typing as npt
 
 from ingero.store.conditions import columns
-from ingero.store.vocabulary import CLOCK_COLUMNS, CLOCKS
+from ingero.store.vocabulary import STATE_COLUMNS, STATES
 
 CHECKPOINTS = 8
 NOT_RECORDED = -1
-_AT_A_TIME = 512  # rows as tuples of Python's numbers: 2 KB for an epoch, five times its place in an array
+_AT_A_TIME = 512  # rows as tuples of Python's numbers: 2 KB for a sync interval, five times its place in an array
 
-_EPOCH_NUMBERS = (
+_SYNC_INTERVAL_NUMBERS = (
     "process",
     "pid",
     "device",
     "stream",
-    "a_ns",
-    "f_ns",
-    "s_ns",
-    "r_ns",
-    "r_low_ns",
-    "r_high_ns",
-    "b_ns",
-    "e_ns",
-    "x_ns",
-    "p_ns",
+    "prev_sync_end_ns",
+    "first_launch_ns",
+    "sync_start_ns",
+    "gpu_done_ns",
+    "gpu_done_low_ns",
+    "gpu_done_high_ns",
+    "sync_end_ns",
+    "idle_ns",
+    "busy_ns",
+    "return_delay_ns",
     "launches",
     "bytes",
     "op_set",
-    "class_key",
+    "step_type",
     "source",
     "op",
     "caller",
     "graph",
-    "a_tid",
-    "f_tid",
-    "b_tid",
+    "prev_sync_tid",
+    "first_launch_tid",
+    "sync_tid",
     "flags",
     "checkpoint_step",
 )
@@ -54,53 +54,86 @@ _CALL_NUMBERS = (
     *("id", "start_ns", "duration_ns", "process", "pid", "tid", "source", "op", "arg0", "arg1", "arg2", "stream"),
     *("ret_code", "caller", "caller_library", "detail", "cgroup_id", "comm", "flags", "stack_hash"),
 )
-_LANE_NUMBERS = (
-    *("a_ns", "f_ns", "s_ns", "r_ns", "b_ns", "e_ns", "x_ns", "p_ns", "class_key", "flags", "launches", "a_tid"),
-    *("empty_sleep_ns", "syncs", "joined"),
+_GPU_STREAM_NUMBERS = (
+    *(
+        "prev_sync_end_ns",
+        "first_launch_ns",
+        "sync_start_ns",
+        "gpu_done_ns",
+        "sync_end_ns",
+        "idle_ns",
+        "busy_ns",
+        "return_delay_ns",
+        "step_type",
+        "flags",
+        "launches",
+        "prev_sync_tid",
+    ),
+    *("idle_sleep_ns", "syncs", "joined"),
 )
-_EPOCH_PARTS = ("empty", "enqueue", "drain")
+_SYNC_INTERVAL_PARTS = ("idle", "launch", "sync")
 _SECOND_NUMBERS = ("start_ns", "period_ns", "process", "threads", "switches", "preemptions", "major_faults")
 
-# One epoch. Clocks are in the order of vocabulary.CLOCKS, -1 where not recorded; op_set and class_key are numbers of
-# texts (Reader.texts); checkpoint_ns is 0 from the first unused on.
-EPOCH_DTYPE = np.dtype(
-    [(name, "<i8") for name in _EPOCH_NUMBERS]
-    + [(f"{part}_clock_ns", "<i8", (len(CLOCKS),)) for part in _EPOCH_PARTS]
+# One sync interval. Clocks are in the order of vocabulary.STATES, -1 where not recorded; op_set and step_type are
+# numbers of texts (Reader.texts); checkpoint_ns is 0 from the first unused on.
+SYNC_INTERVAL_DTYPE = np.dtype(
+    [(name, "<i8") for name in _SYNC_INTERVAL_NUMBERS]
+    + [(f"{part}_state_ns", "<i8", (len(STATES),)) for part in _SYNC_INTERVAL_PARTS]
     + [("checkpoint_ns", "<i8", (CHECKPOINTS,))]
 )
 
-# One epoch of a lane in short: what finding lost time needs. Fields mean what they do in EPOCH_DTYPE; empty_sleep_ns is
-# the clock `sleep` of the empty part, -1 where not recorded; syncs: those in a step by repetition, 0 of an epoch;
+# One sync interval of a stream in short: what finding lost time needs. Fields mean what they do in SYNC_INTERVAL_DTYPE;
+# idle_sleep_ns is the clock `sleep` of the empty part, -1 where not recorded; syncs: those in a step by repetition, 0
+# of a sync interval;
 # joined: how many more steps are judged with it (`diagnose.run_ahead`).
-LANE_DTYPE = np.dtype([(name, "<i8") for name in _LANE_NUMBERS])
+GPU_STREAM_DTYPE = np.dtype([(name, "<i8") for name in _GPU_STREAM_NUMBERS])
 
 # One mark of progress; is_full: of a launch that waited for room in the queue. queued: 0 where it is not known.
 MARK_DTYPE = np.dtype(
     [(name, "<i8") for name in ("device", "stream", "time_ns", "position", "queued", "blocked_ns", "is_full")]
 )
 
-# The exact sums of a lane, and after them the clocks of the three parts.
-LANE_SUMS = (
-    *("epochs", "incomplete", "launches", "bytes", "wall_ns", "empty_ns", "empty_unknown_ns", "x_ns", "enqueue_ns"),
-    *("enqueue_unknown_ns", "p_ns", "p_low_ns", "p_high_ns", "drain_ns", "drain_unknown_ns"),
+# The exact sums of a stream, and after them the clocks of the three parts.
+GPU_STREAM_SUMS = (
+    *(
+        "sync_intervals",
+        "incomplete",
+        "launches",
+        "bytes",
+        "wall_ns",
+        "idle_ns",
+        "idle_unknown_ns",
+        "busy_ns",
+        "launch_ns",
+    ),
+    *(
+        "launch_unknown_ns",
+        "return_delay_ns",
+        "return_delay_low_ns",
+        "return_delay_high_ns",
+        "sync_ns",
+        "sync_unknown_ns",
+    ),
 )
-CLOCK_SUMS = len(_EPOCH_PARTS) * len(CLOCKS)
+STATE_SUMS = len(_SYNC_INTERVAL_PARTS) * len(STATES)
 
 # What the threads of one process did in `period_ns` from start_ns on; major_faults: -1 where not recorded.
-CLOCK_SECOND_DTYPE = np.dtype([(name, "<i8") for name in _SECOND_NUMBERS] + [("clock_ns", "<i8", (len(CLOCKS),))])
+THREAD_STATE_SECOND_DTYPE = np.dtype(
+    [(name, "<i8") for name in _SECOND_NUMBERS] + [("state_ns", "<i8", (len(STATES),))]
+)
 
 # One interval off the CPU. state, waker_kind: ids (state -1: not recorded); comm and names are numbers of texts.
 OFFCPU_DTYPE = np.dtype([(name, "<i8") for name in _OFFCPU_NUMBERS])
 
 # One recorded call or host event; caller_library, detail and comm are numbers of texts. Clocks are -1 where none exist.
-CALL_DTYPE = np.dtype([(name, "<i8") for name in _CALL_NUMBERS] + [("clock_ns", "<i8", (len(CLOCKS),))])
+CALL_DTYPE = np.dtype([(name, "<i8") for name in _CALL_NUMBERS] + [("state_ns", "<i8", (len(STATES),))])
 
 _NUMBER_BYTES = 8
 
 OFFCPU_COLUMNS = ", ".join(f"coalesce({name}, {NOT_RECORDED if name == 'state' else 0})" for name in _OFFCPU_NUMBERS)
 CALL_COLUMNS = ", ".join(
     [f"coalesce({name}, 0)" for name in _CALL_NUMBERS]
-    + [f"coalesce({clock}, {NOT_RECORDED})" for clock in CLOCK_COLUMNS]
+    + [f"coalesce({clock}, {NOT_RECORDED})" for clock in STATE_COLUMNS]
 )
 _SAMPLE_NUMBERS = ("time_ns", "process", "pid", "tid", "state", "weight_ns", "is_collecting", "stack_hash")
 
@@ -133,24 +166,24 @@ SITE_LEVEL_DTYPE = np.dtype([(name, "<i8") for name in SITE_LEVEL_COLUMNS])
 # One recorded NCCL call. comm_id_hash, nranks, sequence: 0 where not known; rank: -1.
 NCCL_CALL_DTYPE = np.dtype([(name, "<i8") for name in NCCL_CALL_COLUMNS])
 
-EPOCH_COLUMNS = ", ".join(
-    [f"e.{name}" for name in _EPOCH_NUMBERS]
-    + [f"coalesce(e.{part}_{clock}, {NOT_RECORDED})" for part in _EPOCH_PARTS for clock in CLOCK_COLUMNS]
+SYNC_INTERVAL_COLUMNS = ", ".join(
+    [f"e.{name}" for name in _SYNC_INTERVAL_NUMBERS]
+    + [f"coalesce(e.{part}_{clock}, {NOT_RECORDED})" for part in _SYNC_INTERVAL_PARTS for clock in STATE_COLUMNS]
 )
-LANE_COLUMNS = ", ".join([*_LANE_NUMBERS[:-3], f"coalesce(empty_sleep_ns, {NOT_RECORDED})"])
+GPU_STREAM_COLUMNS = ", ".join([*_GPU_STREAM_NUMBERS[:-3], f"coalesce(idle_sleep_ns, {NOT_RECORDED})"])
 SAMPLE_COLUMNS = ", ".join(_SAMPLE_NUMBERS)
-CLOCK_SECOND_COLUMNS = ", ".join(
-    (columns(_SECOND_NUMBERS[:-1]), f"coalesce(major_faults, {NOT_RECORDED})", *CLOCK_COLUMNS)
+THREAD_STATE_SECOND_COLUMNS = ", ".join(
+    (columns(_SECOND_NUMBERS[:-1]), f"coalesce(major_faults, {NOT_RECORDED})", *STATE_COLUMNS)
 )
 
 
-def epochs(rows: Iterable[Sequence[Any]]) -> npt.NDArray[np.void]:
-    """Rows of `EPOCH_COLUMNS`, the checkpoint bytes last, as an array of `EPOCH_DTYPE`."""
-    return _joined((_epochs(some) for some in _some_at_a_time(rows)), EPOCH_DTYPE)
+def sync_intervals(rows: Iterable[Sequence[Any]]) -> npt.NDArray[np.void]:
+    """Rows of `SYNC_INTERVAL_COLUMNS`, the checkpoint bytes last, as an array of `SYNC_INTERVAL_DTYPE`."""
+    return _joined((_sync_intervals(some) for some in _some_at_a_time(rows)), SYNC_INTERVAL_DTYPE)
 
 
-def _epochs(rows: Sequence[Sequence[Any]]) -> npt.NDArray[np.void]:
-    array = _from_rows([row[:-1] for row in rows], EPOCH_DTYPE)
+def _sync_intervals(rows: Sequence[Sequence[Any]]) -> npt.NDArray[np.void]:
+    array = _from_rows([row[:-1] for row in rows], SYNC_INTERVAL_DTYPE)
     for index, row in enumerate(rows):
         if row[-1]:
             times = np.frombuffer(row[-1], dtype="<i8")[:CHECKPOINTS]
@@ -158,27 +191,27 @@ def _epochs(rows: Sequence[Sequence[Any]]) -> npt.NDArray[np.void]:
     return array
 
 
-def lane(rows: Iterable[Sequence[int]]) -> npt.NDArray[np.void]:
-    """Rows of `LANE_COLUMNS` as an array of `LANE_DTYPE`."""
-    return _array(rows, LANE_DTYPE)
+def gpu_stream(rows: Iterable[Sequence[int]]) -> npt.NDArray[np.void]:
+    """Rows of `GPU_STREAM_COLUMNS` as an array of `GPU_STREAM_DTYPE`."""
+    return _array(rows, GPU_STREAM_DTYPE)
 
 
-def without_clocks(lane: npt.NDArray[np.void], *, process: int, pid: int) -> npt.NDArray[np.void]:
-    """Epochs of `LANE_DTYPE` as `EPOCH_DTYPE`: what the short form does not hold is 0, clocks are not recorded."""
-    array = np.zeros(len(lane), EPOCH_DTYPE)
-    for name in set(_LANE_NUMBERS) & set(_EPOCH_NUMBERS):
-        array[name] = lane[name]
+def without_clocks(gpu_stream: npt.NDArray[np.void], *, process: int, pid: int) -> npt.NDArray[np.void]:
+    """Sync intervals of `GPU_STREAM_DTYPE` as `SYNC_INTERVAL_DTYPE`: what the short form does not hold is 0, clocks are not recorded."""
+    array = np.zeros(len(gpu_stream), SYNC_INTERVAL_DTYPE)
+    for name in set(_GPU_STREAM_NUMBERS) & set(_SYNC_INTERVAL_NUMBERS):
+        array[name] = gpu_stream[name]
     array["process"], array["pid"] = process, pid
-    array["r_low_ns"] = array["r_high_ns"] = lane["r_ns"]
-    array["f_tid"] = array["b_tid"] = lane["a_tid"]
-    for part in _EPOCH_PARTS:
-        array[f"{part}_clock_ns"] = NOT_RECORDED
+    array["gpu_done_low_ns"] = array["gpu_done_high_ns"] = gpu_stream["gpu_done_ns"]
+    array["first_launch_tid"] = array["sync_tid"] = gpu_stream["prev_sync_tid"]
+    for part in _SYNC_INTERVAL_PARTS:
+        array[f"{part}_state_ns"] = NOT_RECORDED
     return array
 
 
-def clock_seconds(rows: Iterable[Sequence[int]]) -> npt.NDArray[np.void]:
-    """Rows of `CLOCK_SECOND_COLUMNS` as an array of `CLOCK_SECOND_DTYPE`."""
-    return _array(rows, CLOCK_SECOND_DTYPE)
+def thread_state_seconds(rows: Iterable[Sequence[int]]) -> npt.NDArray[np.void]:
+    """Rows of `THREAD_STATE_SECOND_COLUMNS` as an array of `THREAD_STATE_SECOND_DTYPE`."""
+    return _array(rows, THREAD_STATE_SECOND_DTYPE)
 
 
 def offcpu(rows: Iterable[Sequence[int]]) -> npt.NDArray[np.void]:

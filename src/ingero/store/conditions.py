@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ingero.store.vocabulary import CLOCK_COLUMNS
+from ingero.store.vocabulary import STATE_COLUMNS
 from ingero.units import SECOND_NS
 
 LONGEST_PERIOD_NS = 60 * SECOND_NS  # that a row of sums stands for
@@ -46,8 +46,8 @@ def columns(names: Iterable[str], table: str = "") -> str:
 
 
 def sums_of_clocks(table: str) -> str:
-    """The sums of the eight clocks, in the order of `vocabulary.CLOCKS`."""
-    return ", ".join(f"sum({table}.{name})" for name in CLOCK_COLUMNS)
+    """The sums of the eight clocks, in the order of `vocabulary.STATES`."""
+    return ", ".join(f"sum({table}.{name})" for name in STATE_COLUMNS)
 
 
 def sum_of(column: str, value: str = "") -> str:

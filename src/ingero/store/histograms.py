@@ -69,7 +69,7 @@ def merge(packed: Iterable[bytes]) -> Counts:
 def percentiles(counts: Counts, quantiles: Sequence[float], *, max_ns: float | None = None) -> list[float]:
     """The durations in ns below which the given shares (0-1) of the counted durations lie.
 
-    Inside a bucket the logarithm is interpolated (in bucket 0 the duration), so the error is at most one bucket, 9 %.
+    Inside a bucket the logarithm is interpolated (in bucket 0 the duration), so the error is at most one bucket, 9%.
     `max_ns`, the longest duration, bounds the answer; without it the last bucket counts as one bucket wide.
 
     Raises:

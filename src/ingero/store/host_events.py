@@ -24,10 +24,11 @@ class HostEvent:
 
     duration_ns: block I/O in the device; reclaim and compaction; of a stop until the process was continued or killed.
     process, pid, tid, comm: who did it or whom it befell: block I/O its issuer; a signal its receiver; an OOM kill who
-        asked for memory. comm is of another where `other_pid` is: the sender of a signal, the victim of an OOM kill.
-    other_pid: sender, victim, or the child of a fork.
+        asked for memory. comm is of another where `other_pid` is: the sender of a signal, the affected process of an
+        OOM kill.
+    other_pid: sender, affected process, or the child of a fork.
     code: the number of a signal; of an exit the code, negative if a signal ended the process.
-    size_bytes: moved, freed or lost; of an OOM kill the victim's resident memory.
+    size_bytes: moved, freed or lost; of an OOM kill the affected process's resident memory.
     limit: whose memory was short in reclaim and OOM kills, "host" or "cgroup".
     stands_for: block I/O of processes that are not traced, how many such requests there were.
     queue_ns: block I/O, before the device had it. device: dev_t. segments: TCP. addresses: "source > destination".

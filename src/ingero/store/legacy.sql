@@ -12,8 +12,8 @@ SELECT row_number() OVER (), '', node, first, last
 FROM (SELECT {events.node} AS node, min(timestamp) AS first, max(timestamp) AS last FROM old.events e GROUP BY 1)
 WHERE NOT EXISTS (SELECT 1 FROM raw_sessions);
 
--- One process per pid: these versions kept no start times (legacy_nodes.sql: of files merged from several nodes). The recursion
--- steps through the index on pid instead of reading every event.
+-- One process per pid: these versions kept no start times (legacy_nodes.sql: of files merged from several nodes). The
+-- recursion steps through the index on pid instead of reading every event.
 INSERT INTO raw_processes(process, session, pid, start_ns, name, rank, local_rank, world_size, last_seen_ns)
 WITH RECURSIVE seen(pid) AS (
     SELECT min(pid) FROM old.events
@@ -57,8 +57,8 @@ SELECT cgroup_id, cgroup_id, coalesce((SELECT iif(count(DISTINCT node) = 1, min(
        container_id, cgroup_path, pod_name, namespace
 FROM {cgroups};
 
--- The large table stays where it is. There, block I/O, sockets and context switches carry the time of their end, block I/O
--- a number of sectors, a socket its descriptor as arg0, a launch its function, a copy its kind as arg1.
+-- The large table stays where it is. There, block I/O, sockets and context switches carry the time of their end, block
+-- I/O a number of sectors, a socket its descriptor as arg0, a launch its function, a copy its kind as arg1.
 CREATE TEMP VIEW raw_events AS
 SELECT {events.seq} AS id,
        coalesce((SELECT max(session) FROM raw_sessions s WHERE s.node = {events.node} AND s.started_ns <= e.timestamp),
@@ -84,7 +84,7 @@ SELECT {events.seq} AS id,
        iif(e.source = 1 AND e.op = 3 OR e.source = 4 AND e.op = 1, e.arg0, 0) AS function,
        0 AS detail, {events.cgroup_id} AS cgroup_id, nullif({events.comm}, '') AS comm, -1 AS cpu,
        NULL AS run_ns, NULL AS runq_ns, NULL AS throttled_ns, NULL AS yielded_ns, NULL AS sleep_ns, NULL AS io_ns,
-       NULL AS kernel_lock_ns, NULL AS stopped_ns, NULL AS residual_ns, NULL AS preemptions, NULL AS switches,
+       NULL AS uninterruptible_ns, NULL AS stopped_ns, NULL AS residual_ns, NULL AS preemptions, NULL AS switches,
        0 AS culprit_pid, 0 AS culprit_name, 0 AS culprit_ns, NULL AS waker_kind, 0 AS waker_tid, 0 AS waker_name,
        0 AS woken_ns, 0 AS flags, e.stack_hash, NULL AS queue_ns
 FROM old.events e;

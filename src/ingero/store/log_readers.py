@@ -32,7 +32,7 @@ def log_readers(path: Path, *, proc: Path = Path("/proc")) -> str:
 def _reader_in(line: str, inode: int) -> int | None:
     """`1: POSIX  ADVISORY  READ 1234 fd:00:5678 123 123` (Documentation/filesystems/proc.rst); pid 0 is a stranger's.
 
-    The device is not compared: on overlays and btrfs it is another than stat says.
+    The GPU is not compared: on overlays and btrfs it is another than stat says.
     """
     fields = line.split()
     if len(fields) != 8 or fields[1] != "POSIX" or fields[5].rpartition(":")[2] != str(inode):

@@ -14,7 +14,7 @@ import apsw
 
 from ingero.store.sql_text import sql_text
 from ingero.store.views import TABLES, query
-from ingero.store.vocabulary import CLOCK_COLUMNS
+from ingero.store.vocabulary import STATE_COLUMNS
 
 # What one row is.
 _ROWS: Mapping[str, str] = {
@@ -33,7 +33,7 @@ _ROWS: Mapping[str, str] = {
     "gpu_memory": "Memory for a GPU that one call site holds, has taken and given back, in one second.",
     "gpu_memory_seconds": "Memory for a GPU that one process holds of one kind, in one second.",
     "memory_kinds": "What a number of the column memory_kind of raw rows means.",
-    "samples": "One look at where a thread was outside GPU calls: on a CPU, or asleep at a line of Python.",
+    "stack_samples": "One look at where a thread was outside GPU calls: on a CPU, or asleep at a line of Python.",
     "cpu_seconds": "What one CPU did in one second.",
     "gpu_samples": "What the driver said about one GPU in one second.",
     "scheduling": "How the scheduler was told to treat a thread, when first seen and at each change.",
@@ -44,16 +44,16 @@ _ROWS: Mapping[str, str] = {
     "copies": "All copies of one process by one call between host and GPU in one second (or minute: `period_s`).",
     "kernel_launches": "All launches of one kernel by one process in one second (or minute: `period_s`).",
     "offcpu": "One interval of 0.1 ms or more that a traced thread spent off the CPU.",
-    "epochs": "The time from one drain of a stream to the next, and what the device and the threads did in it.",
+    "sync_intervals": "The time from one sync of a stream to the next, and what the GPU and the threads did in it.",
     "steps": "One step: what a program repeats, from one call of its step marker to the next.",
     "progress_marks": "One moment at which the host saw how far a stream of the GPU was.",
     "gpu_activities": "One kernel, copy or memset on a GPU.",
     "user_ranges": "One range of time that a program or its framework gave a name.",
-    "clock_seconds": "What all threads of one process did in one second (or minute: `period_s`).",
+    "thread_state_seconds": "What all threads of one process did in one second (or minute: `period_s`).",
     "culprits": "Who ran while the threads of a process waited for a CPU.",
-    "losses": "Something that was lost, sampled out or could not be read, counted.",
-    "governor": "One step of the agent to keep within its budget; the first row is what tracing costs here.",
-    "removed": "What `--max-db` has taken from the file.",
+    "drops": "Something that was lost, sampled out or could not be read, counted.",
+    "overhead_levels": "One step of the agent to keep within its budget; the first row is what tracing costs here.",
+    "pruned": "What `--max-db` has taken from the file.",
     "stack_traces": "One stack, stored once; `stack_hash` of a call leads here.",
     "system_snapshots": "The machine in one second.",
     "incidents": "One stall with its cause.",
@@ -65,7 +65,7 @@ _ROWS: Mapping[str, str] = {
     "thread_states": "What a thread can be doing; the eight clocks have these names.",
     "waker_kinds": "What can end a sleep.",
     "call_flags": "Bits of `flags` in cuda_events and nccl_events, and of calls in events.",
-    "epoch_flags": "Bits of `flags` in epochs.",
+    "sync_interval_flags": "Bits of `flags` in sync intervals.",
 }
 
 # Of a column, wherever it stands.
@@ -87,7 +87,6 @@ _COLUMNS: Mapping[str, str] = {
     "caller_library": "library that made the call",
     "cause": "name of the cause",
     "cgroup_id": "control group; join containers on it",
-    "class_key": "epochs with the same key did the same work",
     "cmdline": "command line",
     "collective_bytes": "by NCCL collectives",
     "comm": "name of the thread",
@@ -113,7 +112,7 @@ _COLUMNS: Mapping[str, str] = {
     "detail": "what the arguments cannot hold: addresses, file names",
     "detected_at": "when it was noticed",
     "device": "as gpu_id",
-    "device_wait_ns": "of wait_ns, the device was still busy",
+    "device_wait_ns": "of wait_ns, the GPU was still busy",
     "duration": "as duration_ns",
     "duration_ns": "how long it took",
     "end_ns": "when it ended; NULL: not yet",
@@ -123,14 +122,14 @@ _COLUMNS: Mapping[str, str] = {
     "explained_ratio": "share of the loss that has a named cause",
     "first_seen_ns": "when it was first seen",
     "fixes": "JSON: what to do",
-    "flags": "bits; their names are in call_flags, of host events in host_flags, of epochs in epoch_flags",
+    "flags": "bits; their names are in call_flags, of host events in host_flags, of sync intervals in sync_interval_flags",
     "frames": "JSON, innermost frame first",
     "futex": "address in the program's memory that it waited at; NULL: another kind of sleep",
     "function": "address or handle of the kernel, where its name is not known",
     "gpu_to_host_bytes": "copied from the GPU to the host",
     "gpu_id": "CUDA's device ordinal in that process",
     "gpu_uuid": "the GPU behind gpu_id, as NVML names it; NULL: not proven",
-    "gpu_wait_ns": "in calls that wait for the device",
+    "gpu_wait_ns": "in calls that wait for the GPU",
     "graph": "handle of the graph that was launched",
     "group_id": "calls of one ncclGroupStart .. ncclGroupEnd",
     "handle": "event, graph, communicator or allocation; of a copy what host_memory says",
@@ -143,9 +142,9 @@ _COLUMNS: Mapping[str, str] = {
     "ips": "JSON, hexadecimal addresses",
     "is_gpu_call": "1: in a call that may wait for the GPU",
     "is_interpreter_lock": "1: it waited for CPython's lock; 0: not known to; NULL: another kind of sleep",
-    "is_target": "1: it was traced; 0: seen only as somebody's culprit or waker",
+    "is_traced": "1: it was traced; 0: seen only as somebody's culprit or waker",
     "kernel": "version of the Linux kernel",
-    "kernel_lock_ns": "blocked in the kernel, not for a disk",
+    "uninterruptible_ns": "blocked in the kernel, not for a disk",
     "kernel_name": "demangled name of the GPU kernel",
     "last_seen_ns": "when it was last seen",
     "launches": "kernel and graph launches",
@@ -177,7 +176,6 @@ _COLUMNS: Mapping[str, str] = {
     "parent_pid": "process id of the parent",
     "peer": "rank it sends to or receives from",
     "period_s": "seconds the row covers: 1 or, where the agent looked sooner or later, that; 60 once folded",
-    "picked_up_late_ns": "the device was ready, but the wait had not returned",
     "pid": "process id",
     "pod": "Kubernetes pod",
     "pod_name": "as pod",
@@ -235,7 +233,7 @@ _COLUMNS: Mapping[str, str] = {
     "timestamp": "when it began",
     "uid": "user id",
     "until_at": "no row before this moment is left",
-    "victims": "JSON: who lost time",
+    "affected": "JSON: who lost time",
     "wait_ns": "the whole wait",
     "wait_start_ns": "when the wait began",
     "wait_tid": "thread that waited",
@@ -247,21 +245,21 @@ _COLUMNS: Mapping[str, str] = {
     "woken_ns": "the last wake-up in it",
     "world_size": "number of ranks of the job",
     "yielded_ns": "gave the CPU away with sched_yield",
-    # of epochs
-    "a_ns": "return of the drain before; NULL: there was none",
-    "a_tid": "thread of the drain before",
-    "b_ns": "return of this drain; of a copy to the device that waited first, when it began to copy",
-    "b_tid": "thread of this drain",
-    "e_ns": "device empty: nothing was enqueued (f_ns - a_ns); with the flag enqueues_unseen the host's part, from one "
+    # of sync intervals
+    "prev_sync_end_ns": "return of the sync before; NULL: there was none",
+    "prev_sync_tid": "thread of the sync before",
+    "sync_end_ns": "return of this sync; of a copy to the GPU that waited first, when it began to copy",
+    "sync_tid": "thread of this sync",
+    "idle_ns": "GPU idle: nothing was enqueued (first_launch_ns - prev_sync_end_ns); with the flag enqueues_unseen the host's part, from one "
     "sync's return to the next one's entry",
-    "f_ns": "first enqueue; with the flag enqueues_unseen it is not known, and s_ns",
-    "f_tid": "thread of the first enqueue",
-    "p_ns": "picked up late: ready, but the drain had not returned (b_ns - r_ns)",
-    "r_high_ns": "latest moment the device can have become ready",
-    "r_low_ns": "earliest moment the device can have become ready",
-    "r_ns": "the device was ready",
-    "s_ns": "entry of this drain",
-    "x_ns": "device busy: from the first enqueue until ready (r_ns - f_ns); with the flag enqueues_unseen the wait",
+    "first_launch_ns": "first enqueue; with the flag enqueues_unseen it is not known, and sync_start_ns",
+    "first_launch_tid": "thread of the first enqueue",
+    "return_delay_ns": "returned late: ready, but the sync had not returned (sync_end_ns - gpu_done_ns)",
+    "gpu_done_high_ns": "latest moment the GPU can have become ready",
+    "gpu_done_low_ns": "earliest moment the GPU can have become ready",
+    "gpu_done_ns": "the GPU was ready",
+    "sync_start_ns": "entry of this sync",
+    "busy_ns": "GPU busy: from the first enqueue until ready (gpu_done_ns - first_launch_ns); with the flag enqueues_unseen the wait",
 }
 
 # Where the meaning is another one in this view.
@@ -274,15 +272,15 @@ _IN_VIEW: Mapping[tuple[str, str], str] = {
     ("culprits", "culprit_pid"): "process id of who ran",
     ("culprits", "kind"): "what the process was doing meanwhile: runq or yielded",
     ("culprits", "switches"): "switches to it",
-    ("epochs", "launches"): "calls that enqueued something",
+    ("sync_intervals", "launches"): "calls that enqueued something",
     ("steps", "launches"): "kernel and graph launches; NULL: they were not traced",
     ("incidents", "root"): "where it comes from",
     ("offcpu", "duration_ns"): "how long it was off",
-    ("epochs", "bytes"): "copied in the epoch",
-    ("epochs", "duration_ns"): "the whole epoch",
-    ("epochs", "op"): "number of the drain's operation",
-    ("epochs", "op_name"): "the drain, e.g. cudaStreamSynchronize",
-    ("epochs", "timestamp"): "when it ended (b_ns)",
+    ("sync_intervals", "bytes"): "copied in the sync interval",
+    ("sync_intervals", "duration_ns"): "the whole sync interval",
+    ("sync_intervals", "op"): "number of the sync's operation",
+    ("sync_intervals", "op_name"): "the sync, e.g. cudaStreamSynchronize",
+    ("sync_intervals", "timestamp"): "when it ended (sync_end_ns)",
     ("events", "id"): "`node:number`, equal in merged files",
     ("cuda_events", "id"): "`node:number`, equal in merged files",
     ("nccl_events", "id"): "`node:number`, equal in merged files",
@@ -295,7 +293,7 @@ _IN_VIEW: Mapping[tuple[str, str], str] = {
     ("copies", "blocked_ns"): "in asynchronous copies that waited for the GPU, because their host memory is pageable",
     ("node_clocks", "timestamp"): "when clocks were compared, by the clock of who fetched the recording",
     ("node_clocks", "offset_ns"): "how far the node's clock was ahead; below 0: behind",
-    ("removed", "name"): "the view whose rows are gone",
+    ("pruned", "name"): "the view whose rows are gone",
     ("gpu_activities", "kind"): "kernel, memcpy, memset or sync",
     ("progress_marks", "blocked_ns"): "in calls that waited for the stream since its mark before",
     ("progress_marks", "kind"): "sync, copy or full_queue (a launch that waited for room)",
@@ -310,7 +308,7 @@ _IN_VIEW: Mapping[tuple[str, str], str] = {
 EXAMPLES: Mapping[str, str] = {
     "sessions": "SELECT node, started_at, duration_ns, kernel, options FROM sessions",
     "node_clocks": "SELECT node, offset_ns / 1e6 AS ahead_ms, bound_ns / 1e6 AS known_to_ms FROM node_clocks",
-    "processes": "SELECT pid, name, rank, cgroup_id, exit_code FROM processes WHERE is_target",
+    "processes": "SELECT pid, name, rank, cgroup_id, exit_code FROM processes WHERE is_traced",
     "process_names": "SELECT pid, name FROM process_names ORDER BY seen_at DESC",
     "events": "SELECT timestamp, pid, op_name, duration_ns, runq_ns, culprit_name FROM events "
     "ORDER BY duration_ns DESC LIMIT 10",
@@ -327,7 +325,7 @@ EXAMPLES: Mapping[str, str] = {
     "FROM gpu_memory GROUP BY pid, op_name, memory_kind ORDER BY grown DESC",
     "gpu_memory_seconds": "SELECT timestamp, pid, memory_kind, live_bytes FROM gpu_memory_seconds ORDER BY timestamp",
     "memory_kinds": "SELECT id, name FROM memory_kinds",
-    "samples": "SELECT pid, comm, state, stack_hash, sum(weight_ns) AS ns FROM samples GROUP BY 1, 2, 3, 4 "
+    "stack_samples": "SELECT pid, comm, state, stack_hash, sum(weight_ns) AS ns FROM stack_samples GROUP BY 1, 2, 3, 4 "
     "ORDER BY ns DESC LIMIT 10",
     "cpu_seconds": "SELECT cpu, sum(busy_ns), sum(idle_ns), sum(steal_ns) FROM cpu_seconds GROUP BY cpu",
     "gpu_samples": "SELECT gpu_index, avg(gpu_percent), min(sm_clock_mhz), max(memory_used_bytes) FROM gpu_samples "
@@ -341,8 +339,8 @@ EXAMPLES: Mapping[str, str] = {
     "kernel_launches": "SELECT kernel_name, library, sum(count) AS launches FROM kernel_launches GROUP BY 1, 2 "
     "ORDER BY launches DESC LIMIT 20",
     "offcpu": "SELECT state, count(*), sum(duration_ns) FROM offcpu GROUP BY state ORDER BY 3 DESC",
-    "epochs": "SELECT pid, stream, count(*) AS drains, sum(e_ns) / 1e6 AS empty_ms, sum(x_ns) / 1e6 AS busy_ms, "
-    "sum(p_ns) / 1e6 AS late_ms FROM epochs GROUP BY pid, stream",
+    "sync_intervals": "SELECT pid, stream, count(*) AS syncs, sum(idle_ns) / 1e6 AS empty_ms, sum(busy_ns) / 1e6 AS busy_ms, "
+    "sum(return_delay_ns) / 1e6 AS late_ms FROM sync_intervals GROUP BY pid, stream",
     "copies": "SELECT pid, op_name, sum(host_to_gpu_bytes), sum(gpu_to_host_bytes), sum(blocked_ns) / 1e6 AS ms "
     "FROM copies GROUP BY 1, 2 ORDER BY 5 DESC",
     "steps": "SELECT pid, step_type, count(*) AS steps, avg(step_ns) / 1e6 AS mean_ms, "
@@ -352,12 +350,12 @@ EXAMPLES: Mapping[str, str] = {
     "WHERE kind = 'kernel' GROUP BY 1 ORDER BY 3 DESC LIMIT 20",
     "user_ranges": "SELECT kind, name, count(*), sum(duration_ns) / 1e6 AS ms FROM user_ranges GROUP BY 1, 2 "
     "ORDER BY 4 DESC LIMIT 20",
-    "clock_seconds": "SELECT pid, sum(run_ns), sum(runq_ns), sum(throttled_ns) FROM clock_seconds GROUP BY pid",
+    "thread_state_seconds": "SELECT pid, sum(run_ns), sum(runq_ns), sum(throttled_ns) FROM thread_state_seconds GROUP BY pid",
     "culprits": "SELECT pid, culprit_name, culprit_pid, sum(ns) / 1e6 AS ms FROM culprits GROUP BY 1, 2, 3 "
     "ORDER BY ms DESC",
-    "losses": "SELECT counter, reason, sum(count) FROM losses GROUP BY 1, 2 ORDER BY 3 DESC",
-    "governor": "SELECT timestamp, rung, overhead_ratio, agent_cpu_ratio, not_traced, reason FROM governor",
-    "removed": "SELECT name, kind, until_at, rows FROM removed",
+    "drops": "SELECT counter, reason, sum(count) FROM drops GROUP BY 1, 2 ORDER BY 3 DESC",
+    "overhead_levels": "SELECT timestamp, level, overhead_ratio, agent_cpu_ratio, not_traced, reason FROM overhead_levels",
+    "pruned": "SELECT name, kind, until_at, rows FROM pruned",
     "stack_traces": "SELECT s.frames, count(*) FROM events e JOIN stack_traces s ON s.hash = e.stack_hash "
     "GROUP BY s.hash ORDER BY 2 DESC LIMIT 5",
     "system_snapshots": "SELECT timestamp, cpu_percent, mem_available_bytes, psi_cpu_some_ns FROM system_snapshots "
@@ -371,11 +369,11 @@ EXAMPLES: Mapping[str, str] = {
     "thread_states": "SELECT * FROM thread_states",
     "waker_kinds": "SELECT * FROM waker_kinds",
     "call_flags": "SELECT f.name, count(*) FROM cuda_events e JOIN call_flags f ON e.flags >> f.bit & 1 GROUP BY 1",
-    "epoch_flags": "SELECT f.name, count(*) FROM epochs e JOIN epoch_flags f ON e.flags >> f.bit & 1 GROUP BY f.name",
+    "sync_interval_flags": "SELECT f.name, count(*) FROM sync_intervals e JOIN sync_interval_flags f ON e.flags >> f.bit & 1 GROUP BY f.name",
 }
 
 _UNITS = (
-    (re.compile(r"(.*_at|timestamp|[abfsr]_ns|r_(low|high)_ns|(start|exit|end|woken|wait_start|first_seen|last_seen)_ns)"),
+    (re.compile(r"(.*_at|timestamp|gpu_done_(low_|high_)?ns|first_launch_ns|(.*_)?(start|end)_ns|(exit|woken|first_seen|last_seen)_ns)"),
      "unix ns"),
     (re.compile(r"(.*_)?ns|duration"), "ns"),
     (re.compile(r"(.*_)?bytes"), "bytes"),
@@ -392,9 +390,9 @@ _ABOUT_STORAGE = re.compile(r"string\b|-?\d+(:| = )|as raw_|raw_|NULL:|NULL =") 
 _CLOCKS_OF = {
     "host": "marker's thread outside calls that waited for the GPU",
     "blocked": "marker's thread inside them",
-    "empty": "draining thread, a_ns to f_ns",
-    "enqueue": "enqueuing thread",
-    "drain": "draining thread in it",
+    "idle": "syncing thread, prev_sync_end_ns to first_launch_ns",
+    "launch": "enqueuing thread",
+    "sync": "syncing thread in it",
 }
 
 
@@ -452,7 +450,7 @@ def _unit(column: str) -> str:
 
 def _meaning(view: str, column: str) -> str:
     part, _, clock = column.partition("_")
-    if part in _CLOCKS_OF and clock in CLOCK_COLUMNS:
+    if part in _CLOCKS_OF and clock in STATE_COLUMNS:
         return f"{_CLOCKS_OF[part]}: {_COLUMNS[clock]}"
     return _IN_VIEW.get((view, column)) or _COLUMNS.get(column) or _stored_comment(view, column)
 

@@ -50,7 +50,7 @@ def narrow(db: apsw.Connection, node: str) -> None:
 def _condition(table: str, columns: Collection[str], sessions: Iterable[int], bases: Iterable[int]) -> str:
     if "session" in columns:
         return f"session IN ({', '.join(map(str, sessions)) or 'NULL'})"
-    if table == "raw_removed":
+    if table == "raw_pruned":
         return f"seq_base IN ({', '.join(map(str, bases)) or 'NULL'})"
     if table == "raw_cgroups":  # "": of a database that an older Ingero merged without keeping whose it was
         return "node IN ('', (SELECT node FROM raw_sessions LIMIT 1))"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import apsw
 
+from ingero.store import earlier_names
 from ingero.store.errors import HostileDatabaseError, OtherBuildError
 from ingero.store.sql_text import sql_text
 
@@ -109,7 +110,7 @@ def require_tables(db: apsw.Connection, path: Path, *, schema: str = "main") -> 
     for name, kind, is_strict in db.execute(
         "SELECT name, type, strict FROM pragma_table_list WHERE schema = ?", (schema,)
     ):
-        if name not in tables():
+        if name not in tables() and name not in earlier_names.TABLES.values():
             continue
         if kind != "table":
             raise HostileDatabaseError(path, f"{name} is a {kind} in it, not a table")

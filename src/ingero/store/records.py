@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from ingero.store.vocabulary import CLOCKS
+from ingero.store.vocabulary import STATES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class NodeClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """A stretch of time, [begin_ns, end_ns)."""
+    """A time range of time, [begin_ns, end_ns)."""
 
     begin_ns: int
     end_ns: int
@@ -105,7 +105,7 @@ class Process:
     job: str = ""
     job_step: str = ""
     rank_source: str = ""
-    is_target: bool
+    is_traced: bool
     first_seen_ns: int
     last_seen_ns: int
     exit_ns: int | None
@@ -131,13 +131,13 @@ class Clocks:
     yielded_ns: int
     sleep_ns: int
     io_ns: int
-    kernel_lock_ns: int
+    uninterruptible_ns: int
     stopped_ns: int
 
     @property
     def total_ns(self) -> int:
         """Their sum: the elapsed time."""
-        return sum(getattr(self, f"{clock}_ns") for clock in CLOCKS)
+        return sum(getattr(self, f"{clock}_ns") for clock in STATES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +168,7 @@ class OpTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpShare:
-    """Calls of one operation in a stretch of time that need not begin with a second: hence fractions.
+    """Calls of one operation in a time range of time that need not begin with a second: hence fractions.
 
     untimed: of count, the calls that were only counted; nothing of them is in sum_ns.
     held_up_ns: of sum_ns, what the callers were runnable, throttled, yielded or stopped; 0 where no account was kept.
@@ -197,7 +197,7 @@ class OpShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyShare:
-    """What copies by one call moved between the host and GPUs in a stretch of time; fractions as of `OpShare`.
+    """What copies by one call moved between the host and GPUs in a time range of time; fractions as of `OpShare`.
 
     blocked_ns: in asynchronous ones that waited, because their host memory is pageable.
     """
@@ -210,7 +210,7 @@ class CopyShare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClockTotals:
+class ThreadStateTotals:
     """What the threads of a process did, summed over them. major_faults: pages read from disk; None: not recorded."""
 
     process: int
@@ -391,7 +391,7 @@ class Removed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+class Drop:
     """What was lost, repaired or could not be told, by reason."""
 
     session: int
@@ -485,7 +485,7 @@ class Throttling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GovernorStep:
+class OverheadLevel:
     """What was given up from a moment on, and why. not_traced: sentences, one per line; "": everything was traced.
 
     overhead_ratio: of the time of the busiest traced thread, agent_cpu_ratio: of a core, in the second before.
@@ -493,8 +493,8 @@ class GovernorStep:
 
     session: int
     time_ns: int
-    rung: int
     level: int
+    agent_level: int
     not_traced: str
     reason: str
     overhead_ratio: float
@@ -653,7 +653,7 @@ class CausalChain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredIncident:
-    """An incident that was found while it was recorded; end_ns None: it went on. victims to account: JSON texts."""
+    """An incident that was found while it was recorded; end_ns None: it went on. affected processes to account: JSON texts."""
 
     incident: int
     session: int
@@ -669,10 +669,10 @@ class StoredIncident:
     explained_ratio: float | None
     peak: float | None
     summary: str
-    victims: str
+    affected: str
     culprits: str
     evidence: str
     fixes: str
     line: str
     chain: str
-    account: str
+    breakdown: str

@@ -10,7 +10,7 @@ import apsw
 
 from ingero.store.conditions import sum_of
 from ingero.store.migrations import pragma
-from ingero.store.vocabulary import CLOCK_COLUMNS
+from ingero.store.vocabulary import STATE_COLUMNS
 from ingero.units import SECOND_NS
 
 MINUTE_NS = 60 * SECOND_NS
@@ -44,14 +44,14 @@ _DETAIL = (
     ("raw_offcpu", "start_ns"),
     ("raw_in_flight", "time_ns"),
     ("raw_halts", "time_ns"),
-    ("raw_samples", "time_ns"),
-    ("raw_epochs", "b_ns"),
+    ("raw_stack_samples", "time_ns"),
+    ("raw_sync_intervals", "sync_end_ns"),
     ("raw_progress_marks", "time_ns"),
     ("raw_gpu_activities", "start_ns"),
     ("raw_user_ranges", "start_ns"),
 )
 _AGGREGATES = (
-    ("raw_epoch_digest", "end_ns"),
+    ("raw_sync_interval_digest", "end_ns"),
     ("raw_steps", "end_ns"),
     ("raw_snapshots", "time_ns"),
     ("raw_cpu_seconds", "time_ns"),
@@ -63,7 +63,7 @@ _AGGREGATES = (
     ("raw_wakers", "start_ns"),
     ("raw_cgroup_throttling", "start_ns"),
     ("raw_culprits", "start_ns"),
-    ("raw_clock_seconds", "start_ns"),
+    ("raw_thread_state_seconds", "start_ns"),
     ("raw_copies", "start_ns"),
     ("raw_op_stats", "start_ns"),
     ("raw_call_sites", "start_ns"),
@@ -79,7 +79,7 @@ _LEVELS: dict[str, tuple[str, ...]] = {
 _FOLDED: dict[str, _Fold] = {
     "raw_op_stats": (
         ("session", "process", "source", "op", "library"),
-        ("count", "errors", "nested", "untimed", "recorded", "sum_ns", "bytes", *CLOCK_COLUMNS),
+        ("count", "errors", "nested", "untimed", "recorded", "sum_ns", "bytes", *STATE_COLUMNS),
         ("max_ns",),
     ),
     "raw_copies": (
@@ -94,9 +94,9 @@ _FOLDED: dict[str, _Fold] = {
         ("peak_bytes",),
     ),
     "raw_memory_seconds": (("session", "process", "memory_kind"), (), ("peak_bytes", "unpaired")),
-    "raw_clock_seconds": (
+    "raw_thread_state_seconds": (
         ("session", "process"),
-        (*CLOCK_COLUMNS, "switches", "preemptions", "major_faults"),
+        (*STATE_COLUMNS, "switches", "preemptions", "major_faults"),
         ("threads",),
     ),
     "raw_culprits": (
@@ -110,7 +110,7 @@ _FOLDED: dict[str, _Fold] = {
         (),
     ),
     "raw_cgroup_throttling": (("session", "cgroup_id"), ("nr_throttled", "throttled_ns"), ()),
-    "raw_losses": (("session", "counter", "reason"), ("count",), ()),
+    "raw_drops": (("session", "counter", "reason"), ("count",), ()),
 }
 # A process that was alive when its recording ended was not seen to end.
 _ENDED = (
@@ -304,7 +304,7 @@ class Retention:
         """Folds up to one step of one-second rows into rows of their minute, for minutes that have ended."""
         end_ns = before_ns // MINUTE_NS * MINUTE_NS
         for name, fold in _FOLDED.items():
-            begin_ns = _number(self._db, "SELECT until_ns FROM raw_removed WHERE name = ? AND kind = 'folded'", name)
+            begin_ns = _number(self._db, "SELECT until_ns FROM raw_pruned WHERE name = ? AND kind = 'folded'", name)
             folded = self._fold(name, fold, begin_ns or 0, end_ns)
             if folded:
                 return folded
@@ -387,7 +387,7 @@ class Retention:
     def _note(self, name: str, kind: str, until_ns: int, rows: int) -> None:
         """In the same transaction, so that the file never holds less than it says."""
         self._db.execute(
-            "INSERT INTO raw_removed(name, kind, until_ns, rows, noted_ns, max_db_bytes) VALUES (?, ?, ?, ?, ?, ?) "
+            "INSERT INTO raw_pruned(name, kind, until_ns, rows, noted_ns, max_db_bytes) VALUES (?, ?, ?, ?, ?, ?) "
             "ON CONFLICT(seq_base, name, kind) DO UPDATE SET until_ns = max(until_ns, excluded.until_ns), "
             "rows = rows + excluded.rows, noted_ns = excluded.noted_ns, max_db_bytes = excluded.max_db_bytes",
             (name, kind, until_ns, rows, self._clock(), self._max_db_bytes),

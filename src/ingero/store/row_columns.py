@@ -40,7 +40,7 @@ class Rows(Sequence[Row]):
     def __getitem__(self, at: slice) -> Rows: ...
 
     def __getitem__(self, at: int | slice) -> Row | Rows:
-        """One row, or a stretch of them."""
+        """One row, or a time range of them."""
         if isinstance(at, slice):
             count = len(range(*at.indices(self._count)))
             return Rows(count, [column[at] if _is_long(column) else column for column in self._columns])

@@ -77,7 +77,7 @@ CREATE TABLE raw_processes (
     job           TEXT NOT NULL DEFAULT '',
     job_step      TEXT NOT NULL DEFAULT '',
     rank_source   TEXT NOT NULL DEFAULT '',    -- communicator, a launcher, title; or why there is no rank
-    is_target     INTEGER NOT NULL DEFAULT 1,  -- 0: seen only as somebody's culprit or waker
+    is_traced     INTEGER NOT NULL DEFAULT 1,  -- 0: seen only as somebody's culprit or waker
     first_seen_ns INTEGER NOT NULL DEFAULT 0,
     last_seen_ns  INTEGER NOT NULL DEFAULT 0,
     exit_ns       INTEGER,                     -- NULL: was alive when last seen
@@ -125,7 +125,7 @@ CREATE TABLE raw_events (
     yielded_ns     INTEGER,
     sleep_ns       INTEGER,
     io_ns          INTEGER,
-    kernel_lock_ns INTEGER,
+    uninterruptible_ns INTEGER,
     stopped_ns     INTEGER,
     residual_ns    INTEGER,                    -- duration minus the sum of the clocks
     preemptions    INTEGER,
@@ -139,7 +139,7 @@ CREATE TABLE raw_events (
     woken_ns       INTEGER NOT NULL DEFAULT 0, -- time of the last wake-up inside the call
     flags          INTEGER NOT NULL DEFAULT 0, -- call_flags; of host events: host_flags
     stack_hash     INTEGER NOT NULL DEFAULT 0,
-    queue_ns       INTEGER                     -- block I/O: before the device had it, not in duration_ns
+    queue_ns       INTEGER                     -- block I/O: before the GPU had it, not in duration_ns
 ) STRICT;
 CREATE INDEX raw_events_start ON raw_events(start_ns);
 
@@ -169,87 +169,88 @@ CREATE TABLE raw_offcpu (
 ) STRICT;
 CREATE INDEX raw_offcpu_start ON raw_offcpu(start_ns);
 
--- One drain of a lane (process, device, stream): b - a = e + x + p. a: return of the previous drain (0: none before),
--- f: first enqueue, s: entry of this drain, r: device ready, b: return. Clocks: empty [a, f] and drain [s, b] of the
--- draining thread, enqueue [f, s] of the enqueuing thread; NULL where another thread took over.
-CREATE TABLE raw_epochs (
+-- One sync of a stream (process, device, stream): b - a = e + x + p. a: return of the previous sync (0: none before),
+-- f: first enqueue, s: entry of this sync, r: device ready, b: return. Clocks: empty [a, f] and sync [s, b] of the
+-- syncing thread, enqueue [f, s] of the enqueuing thread; NULL where another thread took over.
+CREATE TABLE raw_sync_intervals (
     id                     INTEGER PRIMARY KEY,
     session                INTEGER NOT NULL,
     process                INTEGER NOT NULL,
     pid                    INTEGER NOT NULL,
     device                 INTEGER NOT NULL DEFAULT -1, -- as raw_events.gpu_id
     stream                 INTEGER NOT NULL DEFAULT 0,
-    a_ns                   INTEGER NOT NULL,
-    f_ns                   INTEGER NOT NULL,
-    s_ns                   INTEGER NOT NULL,
-    r_ns                   INTEGER NOT NULL,
-    r_low_ns               INTEGER NOT NULL,
-    r_high_ns              INTEGER NOT NULL,
-    b_ns                   INTEGER NOT NULL,
-    e_ns                   INTEGER NOT NULL,   -- device empty
-    x_ns                   INTEGER NOT NULL,   -- device busy
-    p_ns                   INTEGER NOT NULL,   -- picked up late
+    prev_sync_end_ns                   INTEGER NOT NULL,
+    first_launch_ns                   INTEGER NOT NULL,
+    sync_start_ns                   INTEGER NOT NULL,
+    gpu_done_ns                   INTEGER NOT NULL,
+    gpu_done_low_ns               INTEGER NOT NULL,
+    gpu_done_high_ns              INTEGER NOT NULL,
+    sync_end_ns                   INTEGER NOT NULL,
+    idle_ns                   INTEGER NOT NULL,   -- GPU idle
+    busy_ns                   INTEGER NOT NULL,   -- GPU busy
+    return_delay_ns                   INTEGER NOT NULL,   -- returned late
     launches               INTEGER NOT NULL DEFAULT 0,
     bytes                  INTEGER NOT NULL DEFAULT 0,
     op_set                 INTEGER NOT NULL DEFAULT 0, -- string: names of the enqueued operations, comma separated
-    class_key              INTEGER NOT NULL DEFAULT 0, -- string
-    source                 INTEGER NOT NULL DEFAULT 0, -- the drain's operation
+    step_type              INTEGER NOT NULL DEFAULT 0, -- string
+    source                 INTEGER NOT NULL DEFAULT 0, -- the sync's operation
     op                     INTEGER NOT NULL DEFAULT 0,
     caller                 INTEGER NOT NULL DEFAULT 0,
     graph                  INTEGER NOT NULL DEFAULT 0,
-    a_tid                  INTEGER NOT NULL DEFAULT 0,
-    f_tid                  INTEGER NOT NULL DEFAULT 0,
-    b_tid                  INTEGER NOT NULL DEFAULT 0,
-    flags                  INTEGER NOT NULL DEFAULT 0, -- epoch_flags
-    empty_run_ns           INTEGER,
-    empty_runq_ns          INTEGER,
-    empty_throttled_ns     INTEGER,
-    empty_yielded_ns       INTEGER,
-    empty_sleep_ns         INTEGER,
-    empty_io_ns            INTEGER,
-    empty_kernel_lock_ns   INTEGER,
-    empty_stopped_ns       INTEGER,
-    enqueue_run_ns         INTEGER,
-    enqueue_runq_ns        INTEGER,
-    enqueue_throttled_ns   INTEGER,
-    enqueue_yielded_ns     INTEGER,
-    enqueue_sleep_ns       INTEGER,
-    enqueue_io_ns          INTEGER,
-    enqueue_kernel_lock_ns INTEGER,
-    enqueue_stopped_ns     INTEGER,
-    drain_run_ns           INTEGER,
-    drain_runq_ns          INTEGER,
-    drain_throttled_ns     INTEGER,
-    drain_yielded_ns       INTEGER,
-    drain_sleep_ns         INTEGER,
-    drain_io_ns            INTEGER,
-    drain_kernel_lock_ns   INTEGER,
-    drain_stopped_ns       INTEGER,
+    prev_sync_tid                  INTEGER NOT NULL DEFAULT 0,
+    first_launch_tid                  INTEGER NOT NULL DEFAULT 0,
+    sync_tid                  INTEGER NOT NULL DEFAULT 0,
+    flags                  INTEGER NOT NULL DEFAULT 0, -- sync_interval_flags
+    idle_run_ns           INTEGER,
+    idle_runq_ns          INTEGER,
+    idle_throttled_ns     INTEGER,
+    idle_yielded_ns       INTEGER,
+    idle_sleep_ns         INTEGER,
+    idle_io_ns            INTEGER,
+    idle_uninterruptible_ns   INTEGER,
+    idle_stopped_ns       INTEGER,
+    launch_run_ns         INTEGER,
+    launch_runq_ns        INTEGER,
+    launch_throttled_ns   INTEGER,
+    launch_yielded_ns     INTEGER,
+    launch_sleep_ns       INTEGER,
+    launch_io_ns          INTEGER,
+    launch_uninterruptible_ns INTEGER,
+    launch_stopped_ns     INTEGER,
+    sync_run_ns           INTEGER,
+    sync_runq_ns          INTEGER,
+    sync_throttled_ns     INTEGER,
+    sync_yielded_ns       INTEGER,
+    sync_sleep_ns         INTEGER,
+    sync_io_ns            INTEGER,
+    sync_uninterruptible_ns   INTEGER,
+    sync_stopped_ns       INTEGER,
     checkpoint_step        INTEGER NOT NULL DEFAULT 0, -- launches between two checkpoints
     checkpoints            BLOB                        -- little-endian int64 unix ns
 ) STRICT;
-CREATE INDEX raw_epochs_end ON raw_epochs(b_ns);
+CREATE INDEX raw_sync_intervals_end ON raw_sync_intervals(sync_end_ns);
 
--- The epochs of one lane that one commit stored, in short (epoch_digest.py): kept for longer than they are.
-CREATE TABLE raw_epoch_digest (
+-- The sync intervals of one stream that one commit stored, in short (sync_interval_digest.py): kept for longer than
+-- they are.
+CREATE TABLE raw_sync_interval_digest (
     id       INTEGER PRIMARY KEY,
     session  INTEGER NOT NULL,
     process  INTEGER NOT NULL,
     pid      INTEGER NOT NULL,
     device   INTEGER NOT NULL DEFAULT -1,      -- as raw_events.gpu_id
     stream   INTEGER NOT NULL DEFAULT 0,
-    begin_ns INTEGER NOT NULL,                 -- first a_ns
-    end_ns   INTEGER NOT NULL,                 -- last b_ns
-    epochs   INTEGER NOT NULL,
-    classes  TEXT NOT NULL DEFAULT '',         -- texts of their class_key, one per line
+    begin_ns INTEGER NOT NULL,                 -- first prev_sync_end_ns
+    end_ns   INTEGER NOT NULL,                 -- last sync_end_ns
+    sync_intervals   INTEGER NOT NULL,
+    classes  TEXT NOT NULL DEFAULT '',         -- texts of their step_type, one per line
     packed   BLOB NOT NULL,
     sums     BLOB NOT NULL
 ) STRICT;
-CREATE INDEX raw_epoch_digest_end ON raw_epoch_digest(end_ns);
+CREATE INDEX raw_sync_interval_digest_end ON raw_sync_interval_digest(end_ns);
 
--- What a program does again and again, found by its own calls: from one step marker to the next. Thread-state time is that
--- of the thread that makes the marker's call, and covers the step: blocked_* the part inside calls that waited for the
--- GPU, host_* the rest. NULL where a profiler's file gave the step.
+-- What a program does again and again, found by its own calls: from one step marker to the next. Thread-state time is
+-- that of the thread that makes the marker's call, and covers the step: blocked_* the part inside calls that waited for
+-- the GPU, host_* the rest. NULL where a profiler's file gave the step.
 CREATE TABLE raw_steps (
     id                       INTEGER PRIMARY KEY,
     session                  INTEGER NOT NULL,
@@ -275,14 +276,14 @@ CREATE TABLE raw_steps (
     blocked_copy_ns          INTEGER NOT NULL DEFAULT 0,   -- in asynchronous copies that waited
     blocked_launch_ns        INTEGER NOT NULL DEFAULT 0,   -- in launches on a full launch queue
     blocked_alloc_ns         INTEGER NOT NULL DEFAULT 0,   -- in allocations and frees that synchronize
-    flags                    INTEGER NOT NULL DEFAULT 0,   -- epoch_flags
+    flags                    INTEGER NOT NULL DEFAULT 0,   -- sync_interval_flags
     host_run_ns              INTEGER,
     host_runq_ns             INTEGER,
     host_throttled_ns        INTEGER,
     host_yielded_ns          INTEGER,
     host_sleep_ns            INTEGER,
     host_io_ns               INTEGER,
-    host_kernel_lock_ns      INTEGER,
+    host_uninterruptible_ns      INTEGER,
     host_stopped_ns          INTEGER,
     blocked_run_ns           INTEGER,
     blocked_runq_ns          INTEGER,
@@ -290,7 +291,7 @@ CREATE TABLE raw_steps (
     blocked_yielded_ns       INTEGER,
     blocked_sleep_ns         INTEGER,
     blocked_io_ns            INTEGER,
-    blocked_kernel_lock_ns   INTEGER,
+    blocked_uninterruptible_ns   INTEGER,
     blocked_stopped_ns       INTEGER
 ) STRICT;
 CREATE INDEX raw_steps_end ON raw_steps(end_ns);
@@ -329,7 +330,8 @@ CREATE TABLE raw_gpu_activities (
 ) STRICT;
 CREATE INDEX raw_gpu_activities_time ON raw_gpu_activities(start_ns);
 
--- What a program or its framework marked as a range of time, as a profiler stored it. Only imported recordings have rows.
+-- What a program or its framework marked as a range of time, as a profiler stored it. Only imported recordings have
+-- rows.
 CREATE TABLE raw_user_ranges (
     id          INTEGER PRIMARY KEY,
     session     INTEGER NOT NULL,
@@ -366,7 +368,7 @@ CREATE TABLE raw_op_stats (
     yielded_ns     INTEGER,
     sleep_ns       INTEGER,
     io_ns          INTEGER,
-    kernel_lock_ns INTEGER,
+    uninterruptible_ns INTEGER,
     stopped_ns     INTEGER
 ) STRICT;
 CREATE INDEX raw_op_stats_start ON raw_op_stats(start_ns);
@@ -465,7 +467,8 @@ CREATE TABLE raw_kernel_launches (
 CREATE INDEX raw_kernel_launches_start ON raw_kernel_launches(start_ns);
 
 -- What a launched function is. A handle is used again once its module is unloaded: `generation` counts its kernels, and
--- a launch belongs to the newest one that is not younger than itself. 0: a host stub, or a handle of which nothing was told.
+-- a launch belongs to the newest one that is not younger than itself. 0: a host stub, or a handle of which nothing was
+-- told.
 CREATE TABLE raw_kernels (
     process        INTEGER NOT NULL,
     function       INTEGER NOT NULL,           -- address of the host stub in that process, or handle
@@ -479,7 +482,7 @@ CREATE TABLE raw_kernels (
 ) STRICT, WITHOUT ROWID;
 
 -- What the threads of a process were doing, summed over them.
-CREATE TABLE raw_clock_seconds (
+CREATE TABLE raw_thread_state_seconds (
     id             INTEGER PRIMARY KEY,
     session        INTEGER NOT NULL,
     start_ns       INTEGER NOT NULL,
@@ -492,13 +495,13 @@ CREATE TABLE raw_clock_seconds (
     yielded_ns     INTEGER NOT NULL,
     sleep_ns       INTEGER NOT NULL,
     io_ns          INTEGER NOT NULL,
-    kernel_lock_ns INTEGER NOT NULL,
+    uninterruptible_ns INTEGER NOT NULL,
     stopped_ns     INTEGER NOT NULL,
     switches       INTEGER NOT NULL DEFAULT 0,
     preemptions    INTEGER NOT NULL DEFAULT 0,
     major_faults   INTEGER                     -- pages read from disk because they were touched
 ) STRICT;
-CREATE INDEX raw_clock_seconds_start ON raw_clock_seconds(start_ns);
+CREATE INDEX raw_thread_state_seconds_start ON raw_thread_state_seconds(start_ns);
 
 -- Who ran while a process waited to run.
 CREATE TABLE raw_culprits (
@@ -506,7 +509,7 @@ CREATE TABLE raw_culprits (
     session           INTEGER NOT NULL,
     start_ns          INTEGER NOT NULL,
     period_s          REAL    NOT NULL DEFAULT 1,
-    process           INTEGER NOT NULL,          -- the victim
+    process           INTEGER NOT NULL,          -- the affected process
     kind              INTEGER NOT NULL,          -- thread_states.id: 2 runq, 4 yielded
     culprit_pid       INTEGER NOT NULL,          -- 0: idle CPU, -1: unknown
     culprit_name      INTEGER NOT NULL DEFAULT 0, -- string
@@ -617,7 +620,7 @@ CREATE TABLE raw_cgroup_throttling (
 ) STRICT;
 CREATE INDEX raw_cgroup_throttling_start ON raw_cgroup_throttling(start_ns);
 
-CREATE TABLE raw_losses (
+CREATE TABLE raw_drops (
     id       INTEGER PRIMARY KEY,
     session  INTEGER NOT NULL,
     start_ns INTEGER NOT NULL,
@@ -626,10 +629,10 @@ CREATE TABLE raw_losses (
     reason   TEXT NOT NULL DEFAULT '',
     count    INTEGER NOT NULL                  -- growth; nanoseconds where the counter's name ends in _ns
 ) STRICT;
-CREATE INDEX raw_losses_start ON raw_losses(start_ns);
+CREATE INDEX raw_drops_start ON raw_drops(start_ns);
 
 -- What --max-db has taken from the file so far.
-CREATE TABLE raw_removed (
+CREATE TABLE raw_pruned (
     name         TEXT NOT NULL,                -- of the table
     kind         TEXT NOT NULL,                -- removed; folded: from seconds into minutes, every sum unchanged
     until_ns     INTEGER NOT NULL,
@@ -685,7 +688,7 @@ CREATE TABLE raw_halts (
 CREATE INDEX raw_halts_time ON raw_halts(time_ns);
 
 -- Where a thread was outside traced calls: on a CPU at a tick of its clock, or asleep when it was looked at.
-CREATE TABLE raw_samples (
+CREATE TABLE raw_stack_samples (
     id         INTEGER PRIMARY KEY,
     session    INTEGER NOT NULL,
     time_ns    INTEGER NOT NULL,
@@ -698,7 +701,7 @@ CREATE TABLE raw_samples (
     is_collecting INTEGER NOT NULL DEFAULT 0,  -- it collected the garbage of its interpreter
     stack_hash INTEGER NOT NULL DEFAULT 0      -- 0: not known
 ) STRICT;
-CREATE INDEX raw_samples_time ON raw_samples(time_ns);
+CREATE INDEX raw_stack_samples_time ON raw_stack_samples(time_ns);
 
 CREATE TABLE raw_probes (
     session     INTEGER NOT NULL,
@@ -713,13 +716,13 @@ CREATE TABLE raw_probes (
     PRIMARY KEY (session, library, symbol, offset)
 ) STRICT, WITHOUT ROWID;
 
--- What the governor found and did: a row at the start, and at each step.
-CREATE TABLE raw_governor (
+-- What the overhead limiter found and did: a row at the start, and at each step.
+CREATE TABLE raw_overhead_levels (
     id              INTEGER PRIMARY KEY,
     session         INTEGER NOT NULL,
     time_ns         INTEGER NOT NULL,
-    rung            INTEGER NOT NULL,          -- highest one in force; 0: everything is traced
-    level           INTEGER NOT NULL DEFAULT 0, -- of thrift with the agent's own CPU time; 0: none
+    level            INTEGER NOT NULL,          -- highest one in force; 0: everything is traced
+    agent_level     INTEGER NOT NULL DEFAULT 0, -- of thrift with the agent's own CPU time; 0: none
     not_traced      TEXT NOT NULL DEFAULT '',  -- what is given up from now on, one sentence per line
     reason          TEXT NOT NULL DEFAULT '',
     overhead_ratio  REAL NOT NULL DEFAULT 0,   -- of the wall time of the busiest traced thread, in the second before
@@ -731,7 +734,7 @@ CREATE TABLE raw_governor (
     counted_ns      REAL NOT NULL DEFAULT 0,
     suspended_ns    REAL NOT NULL DEFAULT 0
 ) STRICT;
-CREATE INDEX raw_governor_time ON raw_governor(time_ns);
+CREATE INDEX raw_overhead_levels_time ON raw_overhead_levels(time_ns);
 
 CREATE TABLE raw_cgroups (
     cgroup_id        INTEGER PRIMARY KEY,      -- the kernel's id plus the session's cgroup_base
@@ -773,8 +776,8 @@ CREATE TABLE raw_numa_nodes (
     PRIMARY KEY (session, numa_node)
 ) STRICT, WITHOUT ROWID;
 
--- Which GPU a device ordinal of a process means, where that is proven: by the driver's list of processes, or because the
--- process can reach no other.
+-- Which GPU a device ordinal of a process means, where that is proven: by the driver's list of processes, or because
+-- the process can reach no other.
 CREATE TABLE raw_process_gpus (
     process INTEGER NOT NULL,
     ordinal INTEGER NOT NULL,                  -- -1: whichever it uses, the driver has seen it on this GPU only
@@ -826,13 +829,13 @@ CREATE TABLE raw_incidents (
     peak         REAL,
     summary      TEXT NOT NULL DEFAULT '',
     kind         TEXT NOT NULL DEFAULT '',     -- incident, bottleneck, event
-    victims      TEXT NOT NULL DEFAULT '[]',   -- JSON
+    affected      TEXT NOT NULL DEFAULT '[]',   -- JSON
     culprits     TEXT NOT NULL DEFAULT '[]',   -- JSON
     evidence     TEXT NOT NULL DEFAULT '{}',   -- JSON
     fixes        TEXT NOT NULL DEFAULT '[]',   -- JSON
     line         TEXT NOT NULL DEFAULT 'null', -- JSON: file, line, function
     chain        TEXT NOT NULL DEFAULT '[]',   -- JSON
-    account      TEXT NOT NULL DEFAULT '{}'    -- JSON: lost ns by part.state
+    breakdown      TEXT NOT NULL DEFAULT '{}'    -- JSON: lost ns by part.state
 ) STRICT;
 
 CREATE TABLE raw_causal_chains (
@@ -868,7 +871,7 @@ CREATE TABLE ops (
     arg1        TEXT NOT NULL DEFAULT '',
     arg2        TEXT NOT NULL DEFAULT '',
     aliases     TEXT NOT NULL DEFAULT '',      -- names that older versions used, comma separated
-    kind        TEXT NOT NULL DEFAULT '',      -- launch, copy, collective, wait (for the device), comma separated
+    kind        TEXT NOT NULL DEFAULT '',      -- launch, copy, collective, wait (for the GPU), comma separated
     PRIMARY KEY (source_id, op_id)
 ) STRICT, WITHOUT ROWID;
 
@@ -880,4 +883,4 @@ CREATE TABLE memory_kinds (id INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;
 CREATE TABLE call_flags (bit INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;
 CREATE TABLE host_flags (bit INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;
 CREATE TABLE throttle_reasons (bit INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;
-CREATE TABLE epoch_flags (bit INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;
+CREATE TABLE sync_interval_flags (bit INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;

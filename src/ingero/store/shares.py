@@ -33,7 +33,7 @@ def stored_share(db: apsw.Connection, sources: Sequence[int]) -> Share:
 def events_removed(db: apsw.Connection) -> tuple[int, int]:
     """How many rows of single calls are gone, and up to which time (unix ns); (0, 0): none."""
     ((rows, until_ns),) = db.execute(
-        "SELECT coalesce(sum(rows), 0), coalesce(max(until_ns), 0) FROM raw_removed "
+        "SELECT coalesce(sum(rows), 0), coalesce(max(until_ns), 0) FROM raw_pruned "
         "WHERE name = 'raw_events' AND kind = 'removed'"
     )
     return rows, until_ns

@@ -1,4 +1,4 @@
-"""Many stretches of time asked for at once: a reference may lie in thousands of short ones, between other work."""
+"""Many time ranges of time asked for at once: a reference may lie in thousands of short ones, between other work."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Spans:
         self._before = np.concatenate(([0], np.cumsum(self._lengths)))
 
     def near(self, apart_ns: int) -> tuple[Window, ...]:
-        """Longer stretches around them, for reading at once what lies no further apart."""
+        """Longer time ranges around them, for reading at once what lies no further apart."""
         return joined(self.windows, apart_ns=apart_ns)
 
     def shares(self, begins_ns: Array, ends_ns: Array) -> Array:

@@ -44,7 +44,7 @@ class EventRow(NamedTuple):
     yielded_ns: int | None
     sleep_ns: int | None
     io_ns: int | None
-    kernel_lock_ns: int | None
+    uninterruptible_ns: int | None
     stopped_ns: int | None
 
 
@@ -70,54 +70,54 @@ class OffCpuRow(NamedTuple):
     waker_name: int
 
 
-class EpochRow(NamedTuple):
-    """A row of raw_epochs. drain_start_ns: when its recorded drain began; None where that call has no row."""
+class SyncIntervalRow(NamedTuple):
+    """A row of raw_sync_intervals. recorded_sync_start_ns: when its recorded sync began; None where that call has no row."""
 
     session: int
     process: int
     pid: int
     device: int
     stream: int
-    f_ns: int
-    s_ns: int
-    b_ns: int
-    e_ns: int
-    x_ns: int
-    p_ns: int
+    first_launch_ns: int
+    sync_start_ns: int
+    sync_end_ns: int
+    idle_ns: int
+    busy_ns: int
+    return_delay_ns: int
     launches: int
     bytes: int
     op_set: int
     source: int
     op: int
-    f_tid: int
-    b_tid: int
+    first_launch_tid: int
+    sync_tid: int
     graph: int
     flags: int
-    drain_start_ns: int | None
-    empty_run_ns: int | None
-    empty_runq_ns: int | None
-    empty_throttled_ns: int | None
-    empty_yielded_ns: int | None
-    empty_sleep_ns: int | None
-    empty_io_ns: int | None
-    empty_kernel_lock_ns: int | None
-    empty_stopped_ns: int | None
-    enqueue_run_ns: int | None
-    enqueue_runq_ns: int | None
-    enqueue_throttled_ns: int | None
-    enqueue_yielded_ns: int | None
-    enqueue_sleep_ns: int | None
-    enqueue_io_ns: int | None
-    enqueue_kernel_lock_ns: int | None
-    enqueue_stopped_ns: int | None
-    drain_run_ns: int | None
-    drain_runq_ns: int | None
-    drain_throttled_ns: int | None
-    drain_yielded_ns: int | None
-    drain_sleep_ns: int | None
-    drain_io_ns: int | None
-    drain_kernel_lock_ns: int | None
-    drain_stopped_ns: int | None
+    recorded_sync_start_ns: int | None
+    idle_run_ns: int | None
+    idle_runq_ns: int | None
+    idle_throttled_ns: int | None
+    idle_yielded_ns: int | None
+    idle_sleep_ns: int | None
+    idle_io_ns: int | None
+    idle_uninterruptible_ns: int | None
+    idle_stopped_ns: int | None
+    launch_run_ns: int | None
+    launch_runq_ns: int | None
+    launch_throttled_ns: int | None
+    launch_yielded_ns: int | None
+    launch_sleep_ns: int | None
+    launch_io_ns: int | None
+    launch_uninterruptible_ns: int | None
+    launch_stopped_ns: int | None
+    sync_run_ns: int | None
+    sync_runq_ns: int | None
+    sync_throttled_ns: int | None
+    sync_yielded_ns: int | None
+    sync_sleep_ns: int | None
+    sync_io_ns: int | None
+    sync_uninterruptible_ns: int | None
+    sync_stopped_ns: int | None
 
 
 class StepRow(NamedTuple):
@@ -146,7 +146,7 @@ class StepRow(NamedTuple):
 
 
 class ThreadsRow(NamedTuple):
-    """A row of raw_clock_seconds: a process's threads on CPUs, and waiting for one."""
+    """A row of raw_thread_state_seconds: a process's threads on CPUs, and waiting for one."""
 
     session: int
     process: int
@@ -180,8 +180,8 @@ class InFlightRow(NamedTuple):
     calls: int
 
 
-class LossRow(NamedTuple):
-    """A row of raw_losses."""
+class DropRow(NamedTuple):
+    """A row of raw_drops."""
 
     session: int
     start_ns: int

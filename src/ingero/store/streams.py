@@ -11,24 +11,26 @@ from ingero.store.reader import Reader
 from ingero.store.reader.questions import fields_of, records
 from ingero.store.records import Snapshot, StoredIncident, Window
 from ingero.store.stream_rows import (
-    EpochRow,
+    DropRow,
     EventRow,
     GpuRow,
     InFlightRow,
-    LossRow,
     OffCpuRow,
     StackWeight,
     StepRow,
+    SyncIntervalRow,
     ThreadsRow,
     columns_of,
 )
 from ingero.store.tables import Value
-from ingero.store.vocabulary import CLOCK_COLUMNS
+from ingero.store.vocabulary import STATE_COLUMNS
 
 # A call that began this long before the window and reaches into it is still found by the index on the begin.
 LOOK_BACK_NS = 600 * 1_000_000_000
 
-_PROBE_COST_LIMIT_NS = 20_000  # the recorder leaves it out of calls (docs/adr/0006), not out of epochs; about 1 us
+_PROBE_COST_LIMIT_NS = (
+    20_000  # the recorder leaves it out of calls (docs/adr/0006), not out of sync intervals; about 1 us
+)
 _CLOCK_ROUNDING_NS = 2  # both times are converted from the monotonic clock on their own
 
 _Row = TypeVar("_Row", bound=tuple[Any, ...])
@@ -41,9 +43,9 @@ _REACHES_IN = (
 _ENDED = "end_ns >= :begin AND end_ns < :end"
 _OF_PID = "AND (:pid IS NULL OR pid = :pid)"
 _NO_SWITCHES = f"AND NOT (source = {Source.HOST:d} AND op = {HostOp.SCHED_SWITCH:d})"  # older files: the rows of offcpu
-_DRAIN_START = (
-    f"(SELECT v.start_ns FROM raw_events v WHERE v.start_ns BETWEEN e.s_ns AND e.s_ns + {_PROBE_COST_LIMIT_NS} "
-    "AND v.tid = e.b_tid AND v.process = e.process AND v.start_ns + v.duration_ns = e.b_ns)"
+_SYNC_START = (
+    f"(SELECT v.start_ns FROM raw_events v WHERE v.start_ns BETWEEN e.sync_start_ns AND e.sync_start_ns + {_PROBE_COST_LIMIT_NS} "
+    "AND v.tid = e.sync_tid AND v.process = e.process AND v.start_ns + v.duration_ns = e.sync_end_ns)"
 )
 
 
@@ -63,7 +65,7 @@ class Streams:
         candidates = [
             f"(SELECT start_ns FROM raw_events WHERE {_REACHES_IN} {_OF_PID} ORDER BY start_ns LIMIT 1)",
             f"(SELECT start_ns FROM raw_offcpu WHERE {_REACHES_IN} {_OF_PID} ORDER BY start_ns LIMIT 1)",
-            f"(SELECT min(b_ns - e_ns - x_ns - p_ns) FROM raw_epochs WHERE b_ns >= :begin AND b_ns < :end {_OF_PID})",
+            f"(SELECT min(sync_end_ns - idle_ns - busy_ns - return_delay_ns) FROM raw_sync_intervals WHERE sync_end_ns >= :begin AND sync_end_ns < :end {_OF_PID})",
             f"(SELECT min(since_ns) FROM raw_in_flight WHERE time_ns >= :begin AND time_ns < :end {_OF_PID})",
         ]
         if self.reader.is_recorded("raw_steps"):
@@ -72,7 +74,7 @@ class Streams:
             candidates += [
                 "(SELECT min(start_ns) FROM raw_incidents WHERE start_ns < :end AND coalesce(end_ns, :end) >= :begin)",
                 "(SELECT min(time_ns) FROM raw_snapshots WHERE time_ns >= :begin AND time_ns < :end)",
-                f"(SELECT min(start_ns) FROM raw_clock_seconds WHERE {_BEGAN})",
+                f"(SELECT min(start_ns) FROM raw_thread_state_seconds WHERE {_BEGAN})",
                 "(SELECT min(detected_ns) FROM raw_causal_chains WHERE detected_ns >= :begin AND detected_ns < :end)",
             ]
         found = self.reader.connection.execute(f"VALUES {', '.join(f'({one})' for one in candidates)}", self._values())
@@ -94,13 +96,13 @@ class Streams:
             f"SELECT {columns_of(OffCpuRow)} FROM raw_offcpu WHERE {_REACHES_IN} {_OF_PID} ORDER BY start_ns",
         )
 
-    def epochs(self) -> Iterator[EpochRow]:
-        """Epochs that ended in the window, by end."""
-        columns = columns_of(EpochRow, "e").replace("e.drain_start_ns", _DRAIN_START)
+    def sync_intervals(self) -> Iterator[SyncIntervalRow]:
+        """Sync intervals that ended in the window, by end."""
+        columns = columns_of(SyncIntervalRow, "e").replace("e.recorded_sync_start_ns", _SYNC_START)
         return self._rows(
-            EpochRow,
-            f"SELECT {columns} FROM raw_epochs e WHERE e.b_ns >= :begin AND e.b_ns < :end {_OF_PID} ORDER BY e.b_ns",
-            table="raw_epochs",
+            SyncIntervalRow,
+            f"SELECT {columns} FROM raw_sync_intervals e WHERE e.sync_end_ns >= :begin AND e.sync_end_ns < :end {_OF_PID} ORDER BY e.sync_end_ns",
+            table="raw_sync_intervals",
         )
 
     def steps(self) -> Iterator[StepRow]:
@@ -111,17 +113,22 @@ class Streams:
             table="raw_steps",
         )
 
-    def first_enqueue(self, epoch: EpochRow) -> int | None:
-        """When the recorded call began that was the first enqueue of an epoch; None where it has no row.
+    def first_enqueue(self, sync_interval: SyncIntervalRow) -> int | None:
+        """When the recorded call began that was the first enqueue of a sync interval; None where it has no row.
 
-        What was left out of the drain for its probe was left out of the enqueue as well.
+        What was left out of the sync for its probe was left out of the enqueue as well.
         """
-        if epoch.drain_start_ns is None:
+        if sync_interval.recorded_sync_start_ns is None:
             return None
-        start_ns = epoch.f_ns + epoch.drain_start_ns - epoch.s_ns
+        start_ns = sync_interval.first_launch_ns + sync_interval.recorded_sync_start_ns - sync_interval.sync_start_ns
         found = self.reader.connection.execute(
             "SELECT start_ns FROM raw_events WHERE start_ns BETWEEN ? AND ? AND tid = ? AND process = ? LIMIT 1",
-            (start_ns - _CLOCK_ROUNDING_NS, start_ns + _CLOCK_ROUNDING_NS, epoch.f_tid, epoch.process),
+            (
+                start_ns - _CLOCK_ROUNDING_NS,
+                start_ns + _CLOCK_ROUNDING_NS,
+                sync_interval.first_launch_tid,
+                sync_interval.process,
+            ),
         )
         return next((int(row[0]) for row in found), None)
 
@@ -144,9 +151,9 @@ class Streams:
         """What the threads of each process did, by time."""
         return self._rows(
             ThreadsRow,
-            f"SELECT {columns_of(ThreadsRow)} FROM raw_clock_seconds WHERE {_BEGAN} AND (:pid IS NULL OR process IN "
+            f"SELECT {columns_of(ThreadsRow)} FROM raw_thread_state_seconds WHERE {_BEGAN} AND (:pid IS NULL OR process IN "
             "(SELECT process FROM raw_processes WHERE pid = :pid)) ORDER BY start_ns",
-            table="raw_clock_seconds",
+            table="raw_thread_state_seconds",
         )
 
     def in_flight(self) -> Iterator[InFlightRow]:
@@ -162,17 +169,17 @@ class Streams:
         """Incidents that touch the window, by begin."""
         return iter(self.reader.incidents(self.window) if self.reader.is_recorded("raw_incidents") else ())
 
-    def losses(self) -> Iterator[LossRow]:
+    def drops(self) -> Iterator[DropRow]:
         """What was lost, by time."""
         return self._rows(
-            LossRow,
-            f"SELECT session, start_ns, counter, reason, count FROM raw_losses WHERE {_BEGAN} ORDER BY start_ns",
-            table="raw_losses",
+            DropRow,
+            f"SELECT session, start_ns, counter, reason, count FROM raw_drops WHERE {_BEGAN} ORDER BY start_ns",
+            table="raw_drops",
         )
 
     def stack_weights(self) -> Iterator[StackWeight]:
         """The recorded calls of the traced libraries that began in the window, summed by operation and stack."""
-        off_cpu = " + ".join(name for name in CLOCK_COLUMNS if name != "run_ns")
+        off_cpu = " + ".join(name for name in STATE_COLUMNS if name != "run_ns")
         sources = ", ".join(f"{one:d}" for one in (Source.CUDA, Source.DRIVER, Source.CUDA_GRAPH, Source.NCCL))
         return self._rows(
             StackWeight,

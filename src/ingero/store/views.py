@@ -6,8 +6,9 @@ import re
 
 import apsw
 
+from ingero.store import earlier_names
 from ingero.store.own_schema import own_columns
-from ingero.store.sql_text import sql_text
+from ingero.store.sql_text import quoted, sql_text
 
 _VIEW = re.compile(r"^CREATE VIEW (\w+) AS\n(.*?);", re.MULTILINE | re.DOTALL)
 _QUERIES: dict[str, str] = dict(_VIEW.findall(sql_text("views.sql")))
@@ -35,15 +36,16 @@ def make_temporary(db: apsw.Connection, *, are_all_there: bool) -> None:
 
 
 def _add_columns(db: apsw.Connection) -> None:
-    """Lets a table that an earlier build made seem to have the columns added since, each with its default.
+    """Lets a table that an earlier build made have today's name and columns, each that is missing with its default.
 
     A temporary view of the table's name stands before it. A column without a default is missed by whoever asks for it.
     """
     for name, wanted in own_columns().items():
-        columns = {str(column) for (column,) in db.execute("SELECT name FROM pragma_table_info(?, 'main')", (name,))}
-        added = [f"{default} AS {column}" for column, default in wanted.items() if column not in columns and default]
-        if columns and added:
-            db.execute(f"CREATE TEMP VIEW {name} AS SELECT t.*, {', '.join(added)} FROM main.{name} t")
+        stored, found = earlier_names.find(db, name, schema="main")
+        if stored and (stored != name or any(found.get(column) != column for column in wanted)):
+            columns = {column: default for column, default in wanted.items() if default} | found
+            texts = ", ".join(f"{text} AS {quoted(column)}" for column, text in columns.items())
+            db.execute(f"CREATE TEMP VIEW {name} AS SELECT {texts} FROM main.{stored}")
 
 
 def query(name: str) -> str:

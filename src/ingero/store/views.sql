@@ -22,7 +22,7 @@ SELECT p.process, p.session, (SELECT node FROM raw_sessions WHERE session = p.se
        p.name, p.cmdline, p.uid, p.parent_pid, p.cgroup_id, p.rank, p.local_rank, p.world_size,
        nullif(p.rank_source, '') AS rank_source, nullif(p.slurm_job, '') AS slurm_job,
        nullif(p.scheduler, '') AS scheduler, nullif(p.job, '') AS job, nullif(p.job_step, '') AS job_step,
-       (SELECT nullif(owner, '') FROM raw_cgroups WHERE cgroup_id = p.cgroup_id) AS owner, p.is_target,
+       (SELECT nullif(owner, '') FROM raw_cgroups WHERE cgroup_id = p.cgroup_id) AS owner, p.is_traced,
        p.first_seen_ns, p.last_seen_ns, p.exit_ns, p.exit_code
 FROM raw_processes p;
 
@@ -51,7 +51,7 @@ SELECT (SELECT iif(node = '', '', node || ':') || (e.id - seq_base) FROM raw_ses
        nullif(e.caller, 0) AS caller,
        (SELECT text FROM raw_strings WHERE string = e.caller_library) AS caller_library,
        (SELECT text FROM raw_strings WHERE string = e.detail) AS detail, nullif(e.cpu, -1) AS cpu, e.run_ns,
-       e.runq_ns, e.throttled_ns, e.yielded_ns, e.sleep_ns, e.io_ns, e.kernel_lock_ns, e.stopped_ns, e.residual_ns,
+       e.runq_ns, e.throttled_ns, e.yielded_ns, e.sleep_ns, e.io_ns, e.uninterruptible_ns, e.stopped_ns, e.residual_ns,
        e.preemptions, e.switches, nullif(e.culprit_pid, 0) AS culprit_pid,
        (SELECT text FROM raw_strings WHERE string = e.culprit_name) AS culprit_name,
        nullif(e.culprit_ns, 0) AS culprit_ns, (SELECT name FROM waker_kinds WHERE id = e.waker_kind) AS waker_kind,
@@ -81,7 +81,7 @@ SELECT (SELECT iif(node = '', '', node || ':') || (e.id - seq_base) FROM raw_ses
        (SELECT uuid FROM raw_process_gpus WHERE process = e.process AND ordinal IN (-1, e.gpu_id) AND uuid <> ''
         ORDER BY ordinal LIMIT 1) AS gpu_uuid,
        (SELECT text FROM raw_strings WHERE string = e.caller_library) AS caller_library, e.run_ns, e.runq_ns,
-       e.throttled_ns, e.yielded_ns, e.sleep_ns, e.io_ns, e.kernel_lock_ns, e.stopped_ns, e.flags
+       e.throttled_ns, e.yielded_ns, e.sleep_ns, e.io_ns, e.uninterruptible_ns, e.stopped_ns, e.flags
 FROM raw_events e
 WHERE +e.source IN (1, 4, 8);  -- the plus keeps it from an index: these are most of the rows
 
@@ -99,8 +99,8 @@ FROM raw_communicators c JOIN raw_processes p ON p.process = c.process;
 -- before anything is left out. bytes: count times element size, of the count that the call is given: ncclAllGather and
 -- ncclGather what each rank sends, ncclReduceScatter and ncclScatter what each receives, ncclAlltoAll what goes to each
 -- peer. group_id: calls of one thread with the same group_id belong to one ncclGroupStart .. ncclGroupEnd; they only
--- enqueue at its last ncclGroupEnd, so their own duration is not the time it took to enqueue them. lane: the stream as
--- view epochs names it (there a default stream has its device's number).
+-- enqueue at its last ncclGroupEnd, so their own duration is not the time it took to enqueue them. stream: the stream
+-- as view sync intervals names it (there a default stream has its device's number).
 CREATE VIEW nccl_events AS
 SELECT (SELECT iif(node = '', '', node || ':') || (e.id - seq_base) FROM raw_sessions WHERE session = e.session) AS id,
        (SELECT node FROM raw_sessions WHERE session = e.session) AS node, e.session, e.start_ns AS timestamp, e.pid,
@@ -112,14 +112,14 @@ SELECT (SELECT iif(node = '', '', node || ':') || (e.id - seq_base) FROM raw_ses
        iif(e.op IN (7, 8), NULL, nullif(e.arg2 >> 16 & 16777215, 0) - 1) AS root,
        iif(e.op IN (7, 8), nullif(e.arg2 >> 16 & 16777215, 0) - 1, NULL) AS peer,
        iif(t.id IS NULL, NULL, e.arg0) AS bytes, nullif(e.arg2 >> 40 & 16777215, 0) AS group_id, e.stream,
-       iif(e.stream IN (0, 1), 36028797018963969 | max(e.gpu_id, 0) << 56, e.stream) AS lane, e.ret_code,
+       iif(e.stream IN (0, 1), 36028797018963969 | max(e.gpu_id, 0) << 56, e.stream) AS gpu_stream, e.ret_code,
        e.stack_hash, e.cgroup_id,
        coalesce((SELECT text FROM raw_strings WHERE string = e.comm), nullif(e.comm, 0)) AS comm,
        nullif(e.gpu_id, -1) AS gpu_id,
        (SELECT uuid FROM raw_process_gpus WHERE process = e.process AND ordinal IN (-1, e.gpu_id) AND uuid <> ''
         ORDER BY ordinal LIMIT 1) AS gpu_uuid,
        (SELECT text FROM raw_strings WHERE string = e.caller_library) AS caller_library, e.run_ns, e.runq_ns,
-       e.throttled_ns, e.yielded_ns, e.sleep_ns, e.io_ns, e.kernel_lock_ns, e.stopped_ns, e.flags
+       e.throttled_ns, e.yielded_ns, e.sleep_ns, e.io_ns, e.uninterruptible_ns, e.stopped_ns, e.flags
 FROM raw_events e
 LEFT JOIN raw_communicators c ON c.process = e.process AND c.number = iif(e.function <> 0, e.function >> 40, (
     SELECT max(number) FROM raw_communicators m
@@ -127,30 +127,30 @@ LEFT JOIN raw_communicators c ON c.process = e.process AND c.number = iif(e.func
 LEFT JOIN nccl_datatypes t ON t.id = iif(e.op IN (3, 4, 5, 6, 7, 8, 12, 13, 18, 19, 20), e.arg2 & 255, NULL)
 WHERE e.source = 9;
 
--- What came of each recorded collective, send and receive: the next wait, begun after it, that ended an epoch (view
--- epochs) of its own stream or was its own thread's (waited_by 'stream', 'thread'); where neither ever waits, as the
--- threads that torch runs the backward pass in, the next one of any thread for that device ('process'). A wait for the
--- whole device by another thread counts as the last. device_wait_ns is the part in which the device was still busy:
--- of the ranks of one (comm_id_hash, sequence), the straggler is the one with the least.
+-- What came of each recorded collective, send and receive: the next wait, begun after it, that ended a sync interval
+-- (view sync intervals) of its own stream or was its own thread's (waited_by 'stream', 'thread'); where neither ever
+-- waits, as the threads that torch runs the backward pass in, the next one of any thread for that device ('process'). A
+-- wait for the whole device by another thread counts as the last. device_wait_ns is the part in which the GPU was still
+-- busy: of the ranks of one (comm_id_hash, sequence), the straggler is the one with the least.
 CREATE VIEW nccl_waits AS
 SELECT n.session, n.node, n.timestamp, n.pid, n.tid, n.process, n.op, n.comm_id_hash, n.communicator, n.rank, n.nranks,
-       n.sequence, n.bytes, n.group_id, n.stream, n.gpu_id, w.b_ns - w.s_ns AS wait_ns,
-       max(w.r_ns - w.s_ns, 0) AS device_wait_ns, w.b_ns - max(w.r_ns, w.s_ns) AS picked_up_late_ns,
-       w.s_ns AS wait_start_ns, w.b_tid AS wait_tid,
-       CASE WHEN w.id IS NULL THEN NULL WHEN w.stream = n.lane THEN 'stream' WHEN w.b_tid = n.tid THEN 'thread'
+       n.sequence, n.bytes, n.group_id, n.stream, n.gpu_id, w.sync_end_ns - w.sync_start_ns AS wait_ns,
+       max(w.gpu_done_ns - w.sync_start_ns, 0) AS device_wait_ns, w.sync_end_ns - max(w.gpu_done_ns, w.sync_start_ns) AS return_delay_ns,
+       w.sync_start_ns AS wait_start_ns, w.sync_tid AS wait_tid,
+       CASE WHEN w.id IS NULL THEN NULL WHEN w.stream = n.gpu_stream THEN 'stream' WHEN w.sync_tid = n.tid THEN 'thread'
        ELSE 'process' END AS waited_by
 FROM nccl_events n
-LEFT JOIN raw_epochs w ON n.datatype IS NOT NULL AND w.id = coalesce(
-    (SELECT id FROM raw_epochs WHERE b_ns > n.timestamp AND process = n.process AND s_ns >= n.timestamp
-     AND (b_tid = n.tid OR stream = n.lane AND (source, op) NOT IN (VALUES (1, 6), (4, 4)))
-     ORDER BY b_ns, stream <> n.lane LIMIT 1),
-    (SELECT id FROM raw_epochs WHERE b_ns > n.timestamp AND process = n.process
-     AND max(device, 0) = max(coalesce(n.gpu_id, 0), 0) AND s_ns >= n.timestamp ORDER BY b_ns, stream <> n.lane LIMIT 1))
+LEFT JOIN raw_sync_intervals w ON n.datatype IS NOT NULL AND w.id = coalesce(
+    (SELECT id FROM raw_sync_intervals WHERE sync_end_ns > n.timestamp AND process = n.process AND sync_start_ns >= n.timestamp
+     AND (sync_tid = n.tid OR stream = n.gpu_stream AND (source, op) NOT IN (VALUES (1, 6), (4, 4)))
+     ORDER BY sync_end_ns, stream <> n.gpu_stream LIMIT 1),
+    (SELECT id FROM raw_sync_intervals WHERE sync_end_ns > n.timestamp AND process = n.process
+     AND max(device, 0) = max(coalesce(n.gpu_id, 0), 0) AND sync_start_ns >= n.timestamp ORDER BY sync_end_ns, stream <> n.gpu_stream LIMIT 1))
 WHERE n.datatype IS NOT NULL;
 
--- One row per control group seen; container_id is NULL for those that are no container. cgroup_id is unique in the file,
--- also after merging nodes, so a join on it alone never crosses nodes. cgroup_path is NULL where a group was gone before it
--- could be looked up.
+-- One row per control group seen; container_id is NULL for those that are no container. cgroup_id is unique in the
+-- file, also after merging nodes, so a join on it alone never crosses nodes. cgroup_path is NULL where a group was gone
+-- before it could be looked up.
 CREATE VIEW containers AS
 SELECT cgroup_id, kernel_cgroup_id, node, nullif(container_id, '') AS container_id, nullif(pod, '') AS pod,
        nullif(pod, '') AS pod_name, nullif(namespace, '') AS namespace, nullif(orchestrator, '') AS orchestrator,
@@ -160,7 +160,7 @@ SELECT cgroup_id, kernel_cgroup_id, node, nullif(container_id, '') AS container_
 FROM raw_cgroups;
 
 -- Exact totals per session and control group; join containers for names. A process counts where it was when its tracing
--- began. gpu_wait_ns: inside calls that wait for the device. copied_bytes: by copies. runq_ns: its threads were runnable
+-- began. gpu_wait_ns: inside calls that wait for the GPU. copied_bytes: by copies. runq_ns: its threads were runnable
 -- while others ran, yielded_ns: after sched_yield, throttled_ns: kept off by its CPU quota; NULL where not recorded.
 CREATE VIEW tenants AS
 SELECT p.session, (SELECT node FROM raw_sessions WHERE session = p.session) AS node, p.cgroup_id,
@@ -177,13 +177,14 @@ LEFT JOIN (SELECT t.process, sum(iif(k.kind LIKE '%launch%', t.count, 0)) AS lau
           ) o ON o.process = p.process
 LEFT JOIN (SELECT process, sum(run_ns) AS run_ns, sum(runq_ns) AS runq_ns, sum(yielded_ns) AS yielded_ns,
                   sum(throttled_ns) AS throttled_ns
-           FROM raw_clock_seconds GROUP BY process
+           FROM raw_thread_state_seconds GROUP BY process
           ) c ON c.process = p.process
-WHERE p.is_target
+WHERE p.is_traced
 GROUP BY p.session, p.cgroup_id;
 
--- The GPUs that NVML shows, and which of them a device ordinal (gpu_id) of a process means. gpu_id is NULL where the driver
--- has seen the process on this GPU only: then every ordinal that it uses means it. What is not proven has no row.
+-- The GPUs that NVML shows, and which of them a device ordinal (gpu_id) of a process means. gpu_id is NULL where the
+-- driver has seen the process on this GPU only: then every ordinal that it uses means it. What is not proven has no
+-- row.
 CREATE VIEW gpus AS
 SELECT g.session, (SELECT node FROM raw_sessions WHERE session = g.session) AS node, g.uuid, g.name, g.gpu_index,
        g.pci_bus_id, g.memory_bytes, g.slices
@@ -201,7 +202,7 @@ SELECT t.session, (SELECT node FROM raw_sessions WHERE session = t.session) AS n
        (SELECT name FROM ops WHERE source_id = t.source AND op_id = t.op) AS op_name,
        (SELECT text FROM raw_strings WHERE string = t.library) AS caller_library, t.count, t.errors, t.nested,
        t.untimed, t.recorded, t.sum_ns, t.max_ns, t.bytes, t.run_ns, t.runq_ns, t.throttled_ns, t.yielded_ns, t.sleep_ns,
-       t.io_ns, t.kernel_lock_ns, t.stopped_ns,
+       t.io_ns, t.uninterruptible_ns, t.stopped_ns,
        (SELECT cgroup_id FROM raw_processes WHERE process = t.process) AS cgroup_id,
        (SELECT rank FROM raw_processes WHERE process = t.process) AS rank,
        (SELECT local_rank FROM raw_processes WHERE process = t.process) AS local_rank,
@@ -239,8 +240,8 @@ SELECT m.session, (SELECT node FROM raw_sessions WHERE session = m.session) AS n
        (SELECT rank FROM raw_processes WHERE process = m.process) AS rank
 FROM raw_memory_seconds m;
 
--- The exact counts. Sum over rows; the launches of one second stand in several rows. library: who launched it, defined_in:
--- whose kernel it is. What source_of_name says where kernel_name is NULL is the reason.
+-- The exact counts. Sum over rows; the launches of one second stand in several rows. library: who launched it,
+-- defined_in: whose kernel it is. What source_of_name says where kernel_name is NULL is the reason.
 CREATE VIEW kernel_launches AS
 SELECT k.session, (SELECT node FROM raw_sessions WHERE session = k.session) AS node, k.start_ns AS timestamp,
        k.period_s, (SELECT pid FROM raw_processes WHERE process = k.process) AS pid, k.process, k.function,
@@ -269,26 +270,26 @@ SELECT i.session, (SELECT node FROM raw_sessions WHERE session = i.session) AS n
        (SELECT rank FROM raw_processes WHERE process = i.process) AS rank
 FROM raw_offcpu i;
 
--- b_ns - a_ns = e_ns + x_ns + p_ns: device empty, device busy, picked up late.
-CREATE VIEW epochs AS
-SELECT e.session, (SELECT node FROM raw_sessions WHERE session = e.session) AS node, e.b_ns AS timestamp,
-       e.b_ns - iif(e.a_ns > 0, e.a_ns, e.f_ns) AS duration_ns, e.pid, e.process,
+-- sync_end_ns - prev_sync_end_ns = idle_ns + busy_ns + return_delay_ns: GPU idle, GPU busy, returned late.
+CREATE VIEW sync_intervals AS
+SELECT e.session, (SELECT node FROM raw_sessions WHERE session = e.session) AS node, e.sync_end_ns AS timestamp,
+       e.sync_end_ns - iif(e.prev_sync_end_ns > 0, e.prev_sync_end_ns, e.first_launch_ns) AS duration_ns, e.pid, e.process,
        nullif(e.device, -1) AS device, nullif(e.device, -1) AS gpu_id,
        (SELECT uuid FROM raw_process_gpus WHERE process = e.process AND ordinal IN (-1, e.device) AND uuid <> ''
         ORDER BY ordinal LIMIT 1) AS gpu_uuid, e.stream,
-       e.e_ns, e.x_ns,
-       e.p_ns, nullif(e.a_ns, 0) AS a_ns, e.f_ns, e.s_ns, e.r_ns, e.r_low_ns, e.r_high_ns, e.b_ns, e.launches,
+       e.idle_ns, e.busy_ns,
+       e.return_delay_ns, nullif(e.prev_sync_end_ns, 0) AS prev_sync_end_ns, e.first_launch_ns, e.sync_start_ns, e.gpu_done_ns, e.gpu_done_low_ns, e.gpu_done_high_ns, e.sync_end_ns, e.launches,
        e.bytes, (SELECT text FROM raw_strings WHERE string = e.op_set) AS op_set,
-       (SELECT text FROM raw_strings WHERE string = e.class_key) AS class_key, e.source, e.op,
-       (SELECT name FROM ops WHERE source_id = e.source AND op_id = e.op) AS op_name, e.a_tid, e.f_tid, e.b_tid,
-       nullif(e.graph, 0) AS graph, e.flags, e.empty_run_ns, e.empty_runq_ns, e.empty_throttled_ns,
-       e.empty_yielded_ns, e.empty_sleep_ns, e.empty_io_ns, e.empty_kernel_lock_ns, e.empty_stopped_ns,
-       e.enqueue_run_ns, e.enqueue_runq_ns, e.enqueue_throttled_ns, e.enqueue_yielded_ns, e.enqueue_sleep_ns,
-       e.enqueue_io_ns, e.enqueue_kernel_lock_ns, e.enqueue_stopped_ns, e.drain_run_ns, e.drain_runq_ns,
-       e.drain_throttled_ns, e.drain_yielded_ns, e.drain_sleep_ns, e.drain_io_ns, e.drain_kernel_lock_ns,
-       e.drain_stopped_ns, (SELECT cgroup_id FROM raw_processes WHERE process = e.process) AS cgroup_id,
+       (SELECT text FROM raw_strings WHERE string = e.step_type) AS step_type, e.source, e.op,
+       (SELECT name FROM ops WHERE source_id = e.source AND op_id = e.op) AS op_name, e.prev_sync_tid, e.first_launch_tid, e.sync_tid,
+       nullif(e.graph, 0) AS graph, e.flags, e.idle_run_ns, e.idle_runq_ns, e.idle_throttled_ns,
+       e.idle_yielded_ns, e.idle_sleep_ns, e.idle_io_ns, e.idle_uninterruptible_ns, e.idle_stopped_ns,
+       e.launch_run_ns, e.launch_runq_ns, e.launch_throttled_ns, e.launch_yielded_ns, e.launch_sleep_ns,
+       e.launch_io_ns, e.launch_uninterruptible_ns, e.launch_stopped_ns, e.sync_run_ns, e.sync_runq_ns,
+       e.sync_throttled_ns, e.sync_yielded_ns, e.sync_sleep_ns, e.sync_io_ns, e.sync_uninterruptible_ns,
+       e.sync_stopped_ns, (SELECT cgroup_id FROM raw_processes WHERE process = e.process) AS cgroup_id,
        (SELECT rank FROM raw_processes WHERE process = e.process) AS rank
-FROM raw_epochs e;
+FROM raw_sync_intervals e;
 
 -- host_* + blocked_* = duration_ns: thread-state time of the thread that makes the marker's call.
 CREATE VIEW steps AS
@@ -302,9 +303,9 @@ SELECT t.session, (SELECT node FROM raw_sessions WHERE session = t.session) AS n
        iif(t.flags >> 14 & 1, NULL, t.launches) AS launches, t.copies, t.collectives, t.syncs, t.host_to_gpu_bytes, t.gpu_to_host_bytes,
        t.blocked_sync_ns + t.blocked_copy_ns + t.blocked_launch_ns + t.blocked_alloc_ns AS blocked_ns,
        t.blocked_sync_ns, t.blocked_copy_ns, t.blocked_launch_ns, t.blocked_alloc_ns, t.flags, t.host_run_ns,
-       t.host_runq_ns, t.host_throttled_ns, t.host_yielded_ns, t.host_sleep_ns, t.host_io_ns, t.host_kernel_lock_ns,
+       t.host_runq_ns, t.host_throttled_ns, t.host_yielded_ns, t.host_sleep_ns, t.host_io_ns, t.host_uninterruptible_ns,
        t.host_stopped_ns, t.blocked_run_ns, t.blocked_runq_ns, t.blocked_throttled_ns, t.blocked_yielded_ns,
-       t.blocked_sleep_ns, t.blocked_io_ns, t.blocked_kernel_lock_ns, t.blocked_stopped_ns,
+       t.blocked_sleep_ns, t.blocked_io_ns, t.blocked_uninterruptible_ns, t.blocked_stopped_ns,
        (SELECT cgroup_id FROM raw_processes WHERE process = t.process) AS cgroup_id,
        (SELECT rank FROM raw_processes WHERE process = t.process) AS rank
 FROM raw_steps t;
@@ -336,12 +337,12 @@ SELECT u.session, (SELECT node FROM raw_sessions WHERE session = u.session) AS n
        (SELECT rank FROM raw_processes WHERE process = u.process) AS rank
 FROM raw_user_ranges u;
 
-CREATE VIEW clock_seconds AS
+CREATE VIEW thread_state_seconds AS
 SELECT c.session, (SELECT node FROM raw_sessions WHERE session = c.session) AS node, c.start_ns AS timestamp,
        c.period_s, (SELECT pid FROM raw_processes WHERE process = c.process) AS pid, c.process, c.threads, c.run_ns,
-       c.runq_ns, c.throttled_ns, c.yielded_ns, c.sleep_ns, c.io_ns, c.kernel_lock_ns, c.stopped_ns, c.switches,
+       c.runq_ns, c.throttled_ns, c.yielded_ns, c.sleep_ns, c.io_ns, c.uninterruptible_ns, c.stopped_ns, c.switches,
        c.preemptions, c.major_faults
-FROM raw_clock_seconds c;
+FROM raw_thread_state_seconds c;
 
 -- culprit_pid 0 is an idle CPU, -1 unknown.
 CREATE VIEW culprits AS
@@ -352,30 +353,30 @@ SELECT c.session, (SELECT node FROM raw_sessions WHERE session = c.session) AS n
        nullif(c.culprit_cgroup_id, 0) AS culprit_cgroup_id, c.ns, c.switches
 FROM raw_culprits c;
 
-CREATE VIEW samples AS
+CREATE VIEW stack_samples AS
 SELECT s.id, s.session, (SELECT node FROM raw_sessions WHERE session = s.session) AS node, s.time_ns AS timestamp,
        s.process, s.pid, s.tid, (SELECT text FROM raw_strings WHERE string = s.comm) AS comm,
        (SELECT name FROM thread_states WHERE id = s.state) AS state, s.weight_ns, s.is_collecting,
        nullif(s.stack_hash, 0) AS stack_hash
-FROM raw_samples s;
+FROM raw_stack_samples s;
 
-CREATE VIEW losses AS
+CREATE VIEW drops AS
 SELECT l.session, (SELECT node FROM raw_sessions WHERE session = l.session) AS node, l.start_ns AS timestamp,
        l.counter, l.reason, l.count
-FROM raw_losses l;
+FROM raw_drops l;
 
 -- What was given up, since when and why: the newest row holds. not_traced: one sentence per line, empty: nothing.
-CREATE VIEW governor AS
-SELECT g.session, (SELECT node FROM raw_sessions WHERE session = g.session) AS node, g.time_ns AS timestamp, g.rung,
-       g.level, g.not_traced, g.reason, g.overhead_ratio, g.hits_per_s, nullif(g.tid, 0) AS tid, g.agent_cpu_ratio,
+CREATE VIEW overhead_levels AS
+SELECT g.session, (SELECT node FROM raw_sessions WHERE session = g.session) AS node, g.time_ns AS timestamp, g.level,
+       g.agent_level, g.not_traced, g.reason, g.overhead_ratio, g.hits_per_s, nullif(g.tid, 0) AS tid, g.agent_cpu_ratio,
        g.full_ns, g.nested_ns, g.counted_ns, g.suspended_ns
-FROM raw_governor g;
+FROM raw_overhead_levels g;
 
 -- What the size limit has taken: no row of that kind before until_at (folded: only rows of whole minutes).
-CREATE VIEW removed AS
+CREATE VIEW pruned AS
 SELECT replace(r.name, 'raw_', '') AS name, r.kind, r.until_ns AS until_at, r.rows, r.noted_ns AS noted_at,
        r.max_db_bytes
-FROM raw_removed r;
+FROM raw_pruned r;
 
 CREATE VIEW stack_traces AS
 SELECT hash, ips, frames, note
@@ -389,7 +390,8 @@ SELECT n.id, n.session, (SELECT node FROM raw_sessions WHERE session = n.session
        n.mem_available_bytes / 1048576 AS mem_avail, n.swap_used_bytes / 1048576 AS swap_mb
 FROM raw_snapshots n;
 
--- How each CPU spent the elapsed_ns before timestamp, to 10 ms. irq and steal are 0 where the kernel does not account them.
+-- How each CPU spent the elapsed_ns before timestamp, to 10 ms. irq and steal are 0 where the kernel does not account
+-- them.
 CREATE VIEW cpu_seconds AS
 SELECT c.session, (SELECT node FROM raw_sessions WHERE session = c.session) AS node, c.time_ns AS timestamp,
        c.elapsed_ns, j.value ->> 0 AS cpu, (j.value ->> 1) * c.tick_ns AS busy_ns, (j.value ->> 2) * c.tick_ns AS idle_ns,
@@ -417,7 +419,7 @@ FROM raw_scheduling s;
 CREATE VIEW incidents AS
 SELECT i.incident AS id, i.session, (SELECT node FROM raw_sessions WHERE session = i.session) AS node, i.cause,
        i.resource, i.root, i.severity, i.start_ns AS timestamp, i.end_ns, i.lost_ns, i.lost_ratio, i.explained_ratio,
-       i.peak, i.summary, i.victims, i.culprits, i.evidence, i.fixes, i.kind, i.line, i.chain, i.account
+       i.peak, i.summary, i.affected, i.culprits, i.evidence, i.fixes, i.kind, i.line, i.chain, i.breakdown
 FROM raw_incidents i;
 
 CREATE VIEW causal_chains AS

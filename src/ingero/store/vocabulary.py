@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import apsw
 
 from ingero.events import (
-    CLOCK_COLUMNS,
-    CLOCKS,
+    STATE_COLUMNS,
+    STATES,
     THREAD_STATES,
     THROTTLE_REASONS,
     WAKER_KINDS,
     CallFlag,
-    EpochFlag,
     HostFlag,
+    SyncIntervalFlag,
 )
 from ingero.ops import (
     NCCL_DATATYPES,
@@ -34,21 +34,21 @@ from ingero.ops import (
 )
 
 __all__ = [
-    "CLOCKS",
-    "CLOCK_COLUMNS",
+    "STATES",
+    "STATE_COLUMNS",
     "THREAD_STATES",
     "WAKER_KINDS",
     "CallFlag",
     "CulpritKind",
-    "EpochFlag",
     "HostFlag",
+    "SyncIntervalFlag",
     "fill",
     "op_rows",
 ]
 
 
 class CulpritKind(enum.IntEnum):
-    """Column `kind` of raw_culprits: the clock the victim lost its time to (ids of thread_states)."""
+    """Column `kind` of raw_culprits: the clock the affected process lost its time to (ids of thread_states)."""
 
     RUNQ = THREAD_STATES.index("runq")
     YIELDED = THREAD_STATES.index("yielded")
@@ -79,7 +79,7 @@ _HOST: dict[tuple[Source, int], _HostRow] = {
         "oom_kill",
         "killed for lack of memory",
         "bytes",
-        "pid of the victim",
+        "pid of the affected process",
         "1: of the host, 2: of a cgroup",
     ),
     (Source.HOST, HostOp.PROCESS_EXEC): ("process_exec", "program start", "", "", ""),
@@ -137,7 +137,7 @@ def op_rows() -> Iterator[OpRow]:
 
 def kind_text(kind: Kind) -> str:
     """What a call does, in the words of column `kind`."""
-    words = ((Kind.LAUNCH, "launch"), (Kind.COPY, "copy"), (Kind.COLLECTIVE, "collective"), (Kind.DRAIN, "wait"))
+    words = ((Kind.LAUNCH, "launch"), (Kind.COPY, "copy"), (Kind.COLLECTIVE, "collective"), (Kind.SYNC, "wait"))
     return ",".join(word for bits, word in words if kind & bits)
 
 
@@ -152,7 +152,16 @@ def _name(arg: Arg | None) -> str:
 
 
 _TABLES = (
-    *("sources", "ops", "thread_states", "waker_kinds", "call_flags", "epoch_flags", "host_flags", "throttle_reasons"),
+    *(
+        "sources",
+        "ops",
+        "thread_states",
+        "waker_kinds",
+        "call_flags",
+        "sync_interval_flags",
+        "host_flags",
+        "throttle_reasons",
+    ),
     *("memory_kinds", "nccl_datatypes", "nccl_reduce_ops"),
 )
 
@@ -167,7 +176,9 @@ def fill(db: apsw.Connection) -> None:
     db.executemany("INSERT INTO waker_kinds VALUES (?, ?)", enumerate(WAKER_KINDS))
     db.executemany("INSERT INTO memory_kinds VALUES (?, ?)", ((int(kind), kind.name.lower()) for kind in MemoryKind))
     db.executemany("INSERT INTO call_flags VALUES (?, ?)", ((int(f), f.name.lower()) for f in CallFlag if f.name))
-    db.executemany("INSERT INTO epoch_flags VALUES (?, ?)", ((int(f), f.name.lower()) for f in EpochFlag if f.name))
+    db.executemany(
+        "INSERT INTO sync_interval_flags VALUES (?, ?)", ((int(f), f.name.lower()) for f in SyncIntervalFlag if f.name)
+    )
     db.executemany("INSERT INTO host_flags VALUES (?, ?)", ((int(f), f.name.lower()) for f in HostFlag if f.name))
     db.executemany("INSERT INTO throttle_reasons VALUES (?, ?)", THROTTLE_REASONS.items())
     types = ((value, name, size) for value, (name, size) in enumerate(NCCL_DATATYPES))

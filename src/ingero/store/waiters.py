@@ -28,7 +28,7 @@ _SLEEPS = (
     "AND woken_ns > :begin ORDER BY start_ns"
 )
 _LOOKS = (
-    "SELECT time_ns, tid, stack_hash FROM raw_samples WHERE time_ns >= :begin - :before AND time_ns < :end + :before "
+    "SELECT time_ns, tid, stack_hash FROM raw_stack_samples WHERE time_ns >= :begin - :before AND time_ns < :end + :before "
     "AND process = :process AND stack_hash <> 0 AND state <> (SELECT id FROM thread_states WHERE name = 'run') "
     "ORDER BY time_ns"
 )
@@ -154,7 +154,7 @@ class Waiters:
     def _looks(self) -> dict[int, tuple[list[int], list[int]]]:
         """When threads off the CPU were looked at, and the hashes of their stacks, by thread."""
         looks: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
-        if self._reader.is_recorded("raw_samples") and self._reader.is_recorded("raw_offcpu"):
+        if self._reader.is_recorded("raw_stack_samples") and self._reader.is_recorded("raw_offcpu"):
             for time_ns, tid, stack_hash in self._reader.connection.execute(_LOOKS, self._values):
                 looks[tid][0].append(time_ns)
                 looks[tid][1].append(stack_hash)

@@ -18,24 +18,24 @@ import numpy as np
 import numpy.typing as npt
 
 from ingero.store import tables
-from ingero.store.epoch_digest import digest_rows
 from ingero.store.errors import LogHeldError, StoreError, writing_error
 from ingero.store.interning import Interner
 from ingero.store.log_readers import log_readers
 from ingero.store.recording import Owner, Recording
 from ingero.store.records import SessionFacts
 from ingero.store.retention import Retention, log_bytes
+from ingero.store.sync_interval_digest import digest_rows
 from ingero.store.tables import Row, Table
 from ingero.units import format_bytes
 
 log = logging.getLogger(__name__)
 
 # 2.5 s at 40,000 rows/s, which outlasts a checkpoint on a slow disk. Full of events (330 bytes a row, as columns) it
-# takes 33 MB, full of epochs (450 bytes) 45 MB; as Python's objects it were five times as much.
+# takes 33 MB, full of sync intervals (450 bytes) 45 MB; as Python's objects it were five times as much.
 QUEUE_ROWS = 100_000
 
 # Of these there may be more than the disk takes; they leave a sixth of the queue to sums and processes.
-_BULK = frozenset({tables.EVENTS.name, tables.OFFCPU.name, tables.EPOCHS.name})
+_BULK = frozenset({tables.EVENTS.name, tables.OFFCPU.name, tables.SYNC_INTERVALS.name})
 
 # A kill loses at most this plus the commit itself.
 _COMMIT_INTERVAL_S = 0.5
@@ -74,7 +74,7 @@ _Batch = dict[str, tuple[Table, list[Sequence[Row]]]]
 class Writer:
     """Records one session into a database; use it as a context manager.
 
-    `append` never blocks: what the queue does not hold is counted in `losses`. While the disk refuses writes, `error`
+    `append` never blocks: what the queue does not hold is counted in `drops`. While the disk refuses writes, `error`
     says why, the rows wait in the queue and are tried again; it is None again once they are stored.
 
     path: the database, made with its folders where missing. node: the name of this machine in event ids.
@@ -217,7 +217,7 @@ class Writer:
                     self._changed.notify_all()
             return len(taken)
 
-    def losses(self) -> dict[tuple[str, str], int]:
+    def drops(self) -> dict[tuple[str, str], int]:
         """Rows lost so far by (table, reason)."""
         with self._changed:
             lost = dict(self._lost)
@@ -256,7 +256,7 @@ class Writer:
             return self._committed >= position
 
     def close(self) -> None:
-        """Store what is queued, end the session, make the indexes. Whatever could not be stored is in `losses`."""
+        """Store what is queued, end the session, make the indexes. Whatever could not be stored is in `drops`."""
         with self._changed:
             if self._is_closing:
                 return
@@ -296,7 +296,7 @@ class Writer:
                 is_trimming = False  # the disk takes nothing; try again at the usual time
         for table, parts in batch.values():
             self._lost[table.name, "write failed"] += _count(parts)
-        # the end and the losses are small and may find room where the rows have not
+        # the end and the dropped data are small and may find room where the rows have not
         if not batch or self._commit({}, is_last=True) is None:
             self._finish()
 
@@ -369,8 +369,8 @@ class Writer:
     def _insert(self, db: apsw.Connection, table: Table, parts: list[Sequence[Row]]) -> None:
         for rows in _some_at_a_time(parts):
             _insert(db, table, rows)
-            if table is tables.EPOCHS:
-                _insert(db, tables.EPOCH_DIGEST, digest_rows(rows, self._interner.text_of))
+            if table is tables.SYNC_INTERVALS:
+                _insert(db, tables.SYNC_INTERVAL_DIGEST, digest_rows(rows, self._interner.text_of))
 
     def _refuse(self, batch: _Batch, table: Table, error: Exception) -> None:
         count = _count(batch.pop(table.name)[1])
@@ -388,13 +388,13 @@ class Writer:
                 "UPDATE raw_sessions SET stopped_ns = ?, stop_reason = ? WHERE session = ?",
                 (now, self._stop_reason, self.session),
             )
-        lost = Counter(self.losses())
+        lost = Counter(self.drops())
         growth = (lost - self._reported).items()
         reasons, counts = [f"{table}: {why}" for (table, why), _ in growth], [count for _, count in growth]
-        rows = tables.LOSSES.rows(
+        rows = tables.DROPS.rows(
             len(growth), session=self.session, start_ns=now, counter="store_rows_lost", reason=reasons, count=counts
         )
-        _insert(db, tables.LOSSES, rows)
+        _insert(db, tables.DROPS, rows)
         self._reported = lost
 
     def _has_room(self, batch: _Batch) -> bool:

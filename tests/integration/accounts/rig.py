@@ -31,7 +31,7 @@ MARKER_PROGRAMS = (
     *("hrtimer_expire_entry", "hrtimer_expire_exit"),
 )
 ALL_PROGRAMS = (*ACCOUNT_PROGRAMS, *BIRTH_PROGRAMS, *MARKER_PROGRAMS)
-CLOCKS = ("run", "runq", "throttled", "yielded", "sleep", "io", "kernel_lock", "stopped")
+STATES = ("run", "runq", "throttled", "yielded", "sleep", "io", "uninterruptible", "stopped")
 _RING_BUSY, _RING_DISCARD, _RING_HEADER_BYTES = 1 << 31, 1 << 30, 8
 _INIT, _SLEEP = 0, 5  # of `enum thread_state`: not seen to do anything yet; the first of the sleeps
 _DUMP_TRIES = 20  # a virtual CPU may be taken away in the middle of a change
@@ -162,23 +162,23 @@ class Accounts:
         data = self.maps["processes"].lookup(struct.pack("<I", slot))
         return np.frombuffer(data or b"", layout("process"))[0]
 
-    def losses(self) -> dict[str, int]:
+    def drops(self) -> dict[str, int]:
         """Counters that are not zero, by name."""
-        names = names_of("loss", "LOSS_")
-        counters = {index: self.maps["losses"].lookup(struct.pack("<I", index)) or b"" for index in names}
+        names = names_of("drop", "DROP_")
+        counters = {index: self.maps["drops"].lookup(struct.pack("<I", index)) or b"" for index in names}
         found = {names[index]: struct.unpack("<Q", data)[0] for index, data in counters.items() if data}
         return {name: value for name, value in found.items() if value}
 
     def culprit_sum_ns(self) -> int:
-        """All run-queue time of all victims that was charged, or is known to be unknown."""
+        """All run-queue time of all affected processes that was charged, or is known to be unknown."""
         keys, values = layout("culprit_key"), layout("culprit_value")
         entries = list(self.maps["culprits"].items())
         after_yield = np.frombuffer(b"".join(key for key, _ in entries), keys)["yielded"] != 0
         charged_ns = np.frombuffer(b"".join(value for _, value in entries), values)["ns"]
-        return int(charged_ns[~after_yield].sum()) + self.losses().get("culprit_unknown_ns", 0)
+        return int(charged_ns[~after_yield].sum()) + self.drops().get("culprit_unknown_ns", 0)
 
     def culprits(self, slot: int) -> Culprits:
-        """By (culprit's process id, was it after sched_yield), for the victims of one slot."""
+        """By (culprit's process id, was it after sched_yield), for the affected processes of one slot."""
         return _culprits_of(slot, list(self.maps["culprits"].items()))
 
 
@@ -195,7 +195,7 @@ def _culprits_of(slot: int, entries: list[tuple[bytes, bytes]]) -> Culprits:
 
 
 _PER_THREAD = (
-    *("elapsed_ns", "clocks_ns", "exec_ns", "delay_ns", "has_right_delay"),
+    *("elapsed_ns", "states_ns", "exec_ns", "delay_ns", "has_right_delay"),
     *("age_residual_ns", "switches", "switches_ahead", "flaws"),
 )
 
@@ -207,7 +207,7 @@ class Window:
     tids: list[int]
     comms: list[str]
     elapsed_ns: np.ndarray[Any, Any]
-    clocks_ns: np.ndarray[Any, Any]  # (threads, 8)
+    states_ns: np.ndarray[Any, Any]  # (threads, 8)
     exec_ns: np.ndarray[Any, Any]  # the kernel's sum_exec_runtime
     delay_ns: np.ndarray[Any, Any]  # the kernel's run_delay, waits that still last included
     has_right_delay: np.ndarray[Any, Any]  # False: sleep may be part of it, see _is_right
@@ -215,14 +215,14 @@ class Window:
     switches: np.ndarray[Any, Any]  # switch-outs seen
     switches_ahead: np.ndarray[Any, Any]  # nvcsw + nivcsw less the switch-outs seen, since the account began
     flaws: np.ndarray[Any, Any]
-    losses: dict[str, int]
+    drops: dict[str, int]
     culprits: Culprits
     uncharged_ns: int  # growth of the waits of threads that were not seen to begin to wait: charged once they run
     reading_ns: int = 0  # between reading culprits and clocks, both times: what was waited then is in one of them only
 
-    def clock_ns(self, name: str) -> int:
+    def state_ns(self, name: str) -> int:
         """One clock, summed over the threads."""
-        return int(self.clocks_ns[:, CLOCKS.index(name)].sum())
+        return int(self.states_ns[:, STATES.index(name)].sum())
 
     def only(self, comm: str) -> Window:
         """The part about the threads of one name; losses and culprits stay those of the whole."""
@@ -241,24 +241,24 @@ class Window:
     @property
     def waited_ns(self) -> int:
         """Time that the threads were runnable without running, whatever the reason."""
-        return sum(self.clock_ns(name) for name in ("runq", "throttled", "yielded"))
+        return sum(self.state_ns(name) for name in ("runq", "throttled", "yielded"))
 
     @property
     def charged_ns(self) -> int:
         """Run-queue time whose culprit is known, or known to be unknown."""
         charged = sum(culprit.ns for culprit in self.culprits.values() if not culprit.is_after_yield)
-        return charged + self.losses.get("culprit_unknown_ns", 0)
+        return charged + self.drops.get("culprit_unknown_ns", 0)
 
     def line(self, title: str) -> str:
         """One line of a table, for people."""
-        used = {name: self.clock_ns(name) / 1e9 for name in CLOCKS if self.clock_ns(name)}
+        used = {name: self.state_ns(name) / 1e9 for name in STATES if self.state_ns(name)}
         clocks = " ".join(f"{name}={seconds:.3f}" for name, seconds in used.items())
-        run = self.clock_ns("run") / max(int(self.exec_ns.sum()), 1)
+        run = self.state_ns("run") / max(int(self.exec_ns.sum()), 1)
         return (
             f"{title:<24} threads={len(self.tids)} switches={int(self.switches.sum())} {clocks} | "
             f"residual={int(np.abs(self.age_residual_ns).max(initial=0))}ns run/exec={run:.4f} "
             f"wait/run_delay={self.waited_ns / max(int(self.delay_ns.sum()), 1):.4f} "
-            f"charged/runq={self.charged_ns / max(self.clock_ns('runq'), 1):.4f} losses={self.losses}"
+            f"charged/runq={self.charged_ns / max(self.state_ns('runq'), 1):.4f} drops={self.drops}"
         )
 
 
@@ -268,7 +268,7 @@ def _difference(before: dict[Any, int], after: dict[Any, int]) -> dict[Any, int]
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    losses: dict[str, int]
+    drops: dict[str, int]
     culprits: list[tuple[bytes, bytes]]
     threads: np.ndarray[Any, np.dtype[Any]]
     took_ns: int
@@ -291,8 +291,8 @@ def undisturbed() -> Iterator[None]:
 def _read(accounts: Accounts, pid: int) -> _Reading:
     with undisturbed():
         begin_ns = time.monotonic_ns()
-        losses, culprits, threads = accounts.losses(), list(accounts.maps["culprits"].items()), accounts.dump(pid)
-        return _Reading(losses, culprits, threads, time.monotonic_ns() - begin_ns)
+        drops, culprits, threads = accounts.drops(), list(accounts.maps["culprits"].items()), accounts.dump(pid)
+        return _Reading(drops, culprits, threads, time.monotonic_ns() - begin_ns)
 
 
 @contextmanager
@@ -313,15 +313,15 @@ def window(accounts: Accounts, pid: int, slot: int) -> Iterator[list[Window]]:
             tids=new["tid"].tolist(),
             comms=[comm.decode() for comm in new["comm"]],
             elapsed_ns=(new["now_ns"] - old["now_ns"]).astype(np.int64),
-            clocks_ns=new["clock_ns"].astype(np.int64) - old["clock_ns"].astype(np.int64),
+            states_ns=new["state_ns"].astype(np.int64) - old["state_ns"].astype(np.int64),
             exec_ns=(new["sum_exec_ns"] - old["sum_exec_ns"]).astype(np.int64),
             delay_ns=_delay_ns(new, lead_ns) - _delay_ns(old, lead_ns),
             has_right_delay=_is_right(old, new),
-            age_residual_ns=age - new["clock_ns"].astype(np.int64).sum(axis=1),
+            age_residual_ns=age - new["state_ns"].astype(np.int64).sum(axis=1),
             switches=(new["switches"] - old["switches"]).astype(np.int64),
             switches_ahead=np.where(new["switches"] > 0, ahead, 0),
             flaws=(new["flaws"] - old["flaws"]).astype(np.int64),
-            losses=_difference(before.losses, after.losses),
+            drops=_difference(before.drops, after.drops),
             culprits=_grown(_culprits_of(slot, before.culprits), _culprits_of(slot, after.culprits)),
             uncharged_ns=_unseen_wait_ns(after.threads) - _unseen_wait_ns(before.threads),
             reading_ns=before.took_ns + after.took_ns,
@@ -342,7 +342,7 @@ def _delay_ns(rows: np.ndarray[Any, np.dtype[Any]], lead_ns: int) -> np.ndarray[
 
 
 def _unseen_wait_ns(rows: np.ndarray[Any, np.dtype[Any]]) -> int:
-    return int(rows["clock_ns"][rows["state"] == _INIT, CLOCKS.index("runq")].sum())
+    return int(rows["state_ns"][rows["state"] == _INIT, STATES.index("runq")].sum())
 
 
 def _is_right(old: np.ndarray[Any, np.dtype[Any]], new: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, Any]:
@@ -351,7 +351,7 @@ def _is_right(old: np.ndarray[Any, np.dtype[Any]], new: np.ndarray[Any, np.dtype
     Since 6.12 a thread that sleeps may stay queued for a while. If it is moved to another CPU then, the kernel counts
     from there on until it runs again.
     """
-    state, waited_ns = old["state"], old["clock_ns"][:, CLOCKS.index("runq") : CLOCKS.index("sleep")].sum(axis=1)
+    state, waited_ns = old["state"], old["state_ns"][:, STATES.index("runq") : STATES.index("sleep")].sum(axis=1)
     is_asleep = (state >= _SLEEP) | ((state == _INIT) & (waited_ns == 0))
     right: np.ndarray[Any, Any] = (old["moves_asleep"] == new["moves_asleep"]) & ~(is_asleep & (old["queued_ns"] > 0))
     return right

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.emulation import IS_EMULATED
 
 from .conftest import Start
-from .rig import CLOCKS, Accounts, measure, names_of
+from .rig import STATES, Accounts, measure, names_of
 
 pytestmark = pytest.mark.integration
 CHILD_EXIT_CODE = 7
@@ -30,13 +30,13 @@ def test_every_short_thread_leaves_its_account_to_its_process(accounts: Accounts
     measure(2)
     threads, cpu_ns = work.end()
     process = accounts.process(slot)
-    run_ns, switches = int(process["gone_clock_ns"][CLOCKS.index("run")]), int(process["gone_switches"])
-    print(f"\n{threads / 2:.0f} short threads a second; run/CPU time={run_ns / cpu_ns:.4f}; {accounts.losses()}")
+    run_ns, switches = int(process["gone_state_ns"][STATES.index("run")]), int(process["gone_switches"])
+    print(f"\n{threads / 2:.0f} short threads a second; run/CPU time={run_ns / cpu_ns:.4f}; {accounts.drops()}")
     assert process["gone_threads"] == threads + 2  # main, maker
     # before a thread's account begins and after its last switch-out its time is its process's only
     share = 0.1 if IS_EMULATED else 0.02
     assert abs(run_ns - cpu_ns) <= share * cpu_ns + 20_000 * switches
-    assert "thread_storage_failed" not in accounts.losses()
+    assert "thread_storage_failed" not in accounts.drops()
 
 
 def _lifecycle(accounts: Accounts, kind: str) -> list[dict[str, object]]:
@@ -105,7 +105,7 @@ def test_children_without_a_free_slot_are_counted(start: Start) -> None:
         forks = _lifecycle(accounts, "fork")
         without = [record for record in forks if record["process_slot"] == 0xFFFF]
         assert len(forks) == children > 3
-        assert len(without) == children - 3 == accounts.losses()["process_slots_full"]
+        assert len(without) == children - 3 == accounts.drops()["process_slots_full"]
 
 
 def test_threads_of_other_processes_have_no_account(accounts: Accounts, start: Start) -> None:

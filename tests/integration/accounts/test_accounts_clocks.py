@@ -17,7 +17,7 @@ from ingero.units import SECOND_NS
 
 from . import cgroups
 from .conftest import Start
-from .rig import CLOCKS, Accounts, Window, Workload, measure, window
+from .rig import STATES, Accounts, Window, Workload, measure, window
 
 pytestmark = pytest.mark.integration
 WINDOW_S = 1.0
@@ -39,12 +39,12 @@ def _stolen_ns() -> int:
 
 
 def _only_clocks(seen: Window) -> set[str]:
-    return {name for name in CLOCKS if seen.clock_ns(name)}
+    return {name for name in STATES if seen.state_ns(name)}
 
 
 def test_a_thread_that_computes_runs_and_waits_for_a_cpu_and_nothing_else(accounts: Accounts, start: Start) -> None:
     seen = _measured(accounts, start("spin", 2), "spin")
-    assert seen.clock_ns("run") > 0
+    assert seen.state_ns("run") > 0
     assert _only_clocks(seen) <= {"run", "runq"}
 
 
@@ -53,7 +53,7 @@ def test_run_is_what_the_kernel_has_booked_but_for_the_switches(accounts: Accoun
     seen = _measured(accounts, start("spin", 2), "spin")
     # the kernel books a wake-up's work to the woken thread; run begins at the switch
     allowance_ns = 20_000 * int(seen.switches.sum()) + seen.exec_ns.sum() // 100 + (_stolen_ns() - stolen_ns)
-    assert abs(seen.clock_ns("run") - int(seen.exec_ns.sum())) <= allowance_ns
+    assert abs(seen.state_ns("run") - int(seen.exec_ns.sum())) <= allowance_ns
 
 
 def test_a_thread_that_waits_behind_hogs_has_its_wait_on_the_run_queue(
@@ -62,33 +62,35 @@ def test_a_thread_that_waits_behind_hogs_has_its_wait_on_the_run_queue(
     for _ in range(4):
         start("spin", 1, program=hog)
     seen = _measured(accounts, start("spin", 2), "spin")
-    assert seen.clock_ns("runq") > 0.3 * seen.elapsed_ns.sum()
+    assert seen.state_ns("runq") > 0.3 * seen.elapsed_ns.sum()
     assert _only_clocks(seen) <= {"run", "runq"}
 
 
 def test_a_thread_that_sleeps_all_the_time_has_only_slept(accounts: Accounts, start: Start) -> None:
     seen = _measured(accounts, start("pause", 1), "pause")
-    assert seen.clock_ns("sleep") == seen.elapsed_ns.sum()
+    assert seen.state_ns("sleep") == seen.elapsed_ns.sum()
 
 
 def test_short_sleeps_are_counted_in_full(accounts: Accounts, start: Start) -> None:
     seen = _measured(accounts, start("sleep", 1), "sleep")
     sleeps = int(seen.switches.sum()) - int(seen.flaws.sum())
-    assert seen.clock_ns("sleep") >= 0.9 * 1_000_000 * (sleeps - 1) > 0
-    assert not _only_clocks(seen) & {"io", "kernel_lock", "stopped", "throttled", "yielded"}
+    assert seen.state_ns("sleep") >= 0.9 * 1_000_000 * (sleeps - 1) > 0
+    assert not _only_clocks(seen) & {"io", "uninterruptible", "stopped", "throttled", "yielded"}
 
 
 def test_direct_reads_of_a_disk_are_io(accounts: Accounts, start: Start, tmp_path: Path) -> None:
     seen = _measured(accounts, start("disk", 1, tmp_path / "file"), "disk")
-    off_cpu = seen.elapsed_ns.sum() - seen.clock_ns("run") - seen.clock_ns("runq")
-    assert seen.clock_ns("io") > 0.9 * off_cpu > 0
-    assert seen.clock_ns("sleep") < 0.01 * off_cpu
+    off_cpu = seen.elapsed_ns.sum() - seen.state_ns("run") - seen.state_ns("runq")
+    assert seen.state_ns("io") > 0.9 * off_cpu > 0
+    assert seen.state_ns("sleep") < 0.01 * off_cpu
 
 
-def test_waiting_for_the_kernel_without_a_disk_is_kernel_lock(accounts: Accounts, start: Start) -> None:
+def test_waiting_for_the_kernel_without_a_disk_is_uninterruptible(accounts: Accounts, start: Start) -> None:
     seen = _measured(accounts, start("vfork", 1), "vfork")
-    assert seen.clock_ns("kernel_lock") > 0.9 * (seen.elapsed_ns.sum() - seen.clock_ns("run") - seen.clock_ns("runq"))
-    assert seen.clock_ns("io") == 0
+    assert seen.state_ns("uninterruptible") > 0.9 * (
+        seen.elapsed_ns.sum() - seen.state_ns("run") - seen.state_ns("runq")
+    )
+    assert seen.state_ns("io") == 0
 
 
 def test_waits_after_sched_yield_are_not_contention(accounts: Accounts, start: Start, hog: Path) -> None:
@@ -97,8 +99,8 @@ def test_waits_after_sched_yield_are_not_contention(accounts: Accounts, start: S
     if "eevdf" not in read_kernel().features:
         pytest.skip("CFS (before 6.6) lets a thread that yields go on until the tick preempts it")
     seen = _measured(accounts, start("yield", 2), "yield")
-    assert seen.clock_ns("yielded") > 0.2 * seen.elapsed_ns.sum()
-    assert seen.clock_ns("runq") < 0.1 * seen.waited_ns
+    assert seen.state_ns("yielded") > 0.2 * seen.elapsed_ns.sum()
+    assert seen.state_ns("runq") < 0.1 * seen.waited_ns
 
 
 @contextmanager
@@ -152,15 +154,15 @@ def test_the_time_a_thread_is_held_is_stopped(
         held.append(time.monotonic() - begin)
     seen = result[0].only(mode)
     print("\n" + seen.line(f"{stop.__name__} {mode}"))
-    assert held[0] <= seen.clock_ns("stopped") / 1e9 <= held[1]
+    assert held[0] <= seen.state_ns("stopped") / 1e9 <= held[1]
 
 
 def _wait_until_still(accounts: Accounts, pid: int, comm: str, *, is_still: bool = True) -> None:
     """Until the thread's clock `stopped` runs, or no longer does."""
     while True:
         first, second = accounts.dump(pid), accounts.dump(pid)
-        grown = second["clock_ns"].astype(int) - first["clock_ns"].astype(int)
-        if (grown[first["comm"] == comm.encode(), CLOCKS.index("stopped")] > 0).all() == is_still:
+        grown = second["state_ns"].astype(int) - first["state_ns"].astype(int)
+        if (grown[first["comm"] == comm.encode(), STATES.index("stopped")] > 0).all() == is_still:
             return
 
 
@@ -180,5 +182,5 @@ def test_a_quota_shows_as_throttled(accounts: Accounts, start: Start) -> None:
         seen = _measured(accounts, work, "spin", body)
         work.__exit__(None, None, None)
     # the kernel adds a period's throttling when the period ends: one of them may be in one count only
-    assert abs(seen.clock_ns("throttled") - (kernel[1] - kernel[0])) <= 0.1e9
-    assert seen.clock_ns("throttled") > 0.3 * seen.elapsed_ns.sum()
+    assert abs(seen.state_ns("throttled") - (kernel[1] - kernel[0])) <= 0.1e9
+    assert seen.state_ns("throttled") > 0.3 * seen.elapsed_ns.sum()

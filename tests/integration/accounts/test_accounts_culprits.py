@@ -77,7 +77,7 @@ def test_the_waits_of_eighty_processes_on_one_cpu_are_all_charged(accounts: Acco
         begin_ns, after, last = time.monotonic_ns(), accounts.culprit_sum_ns(), accounts.dump()
         reading_ns += time.monotonic_ns() - begin_ns
     _, old, new = np.intersect1d(first["tid"], last["tid"], return_indices=True)
-    runq_ns = int((last["clock_ns"][new, 1].astype(np.int64) - first["clock_ns"][old, 1].astype(np.int64)).sum())
+    runq_ns = int((last["state_ns"][new, 1].astype(np.int64) - first["state_ns"][old, 1].astype(np.int64)).sum())
     print(f"\n80 processes on a CPU: runq={runq_ns / 1e9:.3f} charged={(after - before) / 1e9:.3f}")
     # what no switch has charged yet is up to a time slice of each waiter, and 80 wait while their sums are read
     assert abs(after - before - runq_ns) <= 0.01 * runq_ns + 80 * reading_ns

@@ -30,12 +30,12 @@ def seen(program: Path, hog: Path) -> Window:
 
 
 def test_every_kind_of_missed_event_is_counted(seen: Window) -> None:
-    assert {"switch_in_missed", "switch_out_missed", "switch_count_mismatch", "wakeup_missed"} <= set(seen.losses)
+    assert {"switch_in_missed", "switch_out_missed", "switch_count_mismatch", "wakeup_missed"} <= set(seen.drops)
 
 
 def test_the_missed_switches_are_as_many_as_the_kernel_counted_more(seen: Window) -> None:
-    assert seen.losses["switch_count_mismatch"] <= int(seen.switches_ahead.sum()) + len(seen.tids)
-    assert int(seen.switches_ahead.sum()) <= seen.losses["switch_count_mismatch"] + 2 * len(seen.tids)
+    assert seen.drops["switch_count_mismatch"] <= int(seen.switches_ahead.sum()) + len(seen.tids)
+    assert int(seen.switches_ahead.sum()) <= seen.drops["switch_count_mismatch"] + 2 * len(seen.tids)
 
 
 def test_the_threads_touched_say_so(seen: Window) -> None:
@@ -47,7 +47,7 @@ def test_the_clocks_still_add_up(seen: Window) -> None:
 
 
 def test_repairs_keep_the_run_time_right(seen: Window) -> None:
-    run_ns, exec_ns = seen.clock_ns("run"), int(seen.exec_ns.sum())
+    run_ns, exec_ns = seen.state_ns("run"), int(seen.exec_ns.sum())
     assert abs(run_ns - exec_ns) <= 0.01 * exec_ns + 20_000 * int(seen.switches.sum())
 
 
@@ -57,4 +57,4 @@ def test_repairs_keep_the_waits_right(seen: Window) -> None:
 
 
 def test_a_waiter_whose_switch_was_lost_is_not_charged_for_ever(seen: Window) -> None:
-    assert abs(seen.charged_ns - seen.clock_ns("runq")) <= 0.02 * seen.clock_ns("runq")
+    assert abs(seen.charged_ns - seen.state_ns("runq")) <= 0.02 * seen.state_ns("runq")

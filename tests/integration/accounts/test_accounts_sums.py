@@ -103,24 +103,24 @@ def seen(request: pytest.FixtureRequest, program: Path, hog: Path) -> Window:
 
 
 def test_the_clocks_of_every_thread_add_up_to_its_age(seen: Window) -> None:
-    assert (np.abs(seen.clocks_ns.sum(axis=1) - seen.elapsed_ns) <= 1e-6 * seen.elapsed_ns).all()
+    assert (np.abs(seen.states_ns.sum(axis=1) - seen.elapsed_ns) <= 1e-6 * seen.elapsed_ns).all()
     assert (np.abs(seen.age_residual_ns) <= 1e-6 * seen.elapsed_ns).all()
 
 
 def test_every_switch_is_counted(seen: Window) -> None:
     # a thread that is just leaving has been counted by the kernel, but its event is still to come
     assert set(seen.switches_ahead.tolist()) <= {0, 1}
-    assert "switch_count_mismatch" not in seen.losses
+    assert "switch_count_mismatch" not in seen.drops
 
 
 def test_culprits_add_up_to_the_time_on_the_run_queue(seen: Window) -> None:
-    if seen.clock_ns("throttled") and not throttles_tasks():
+    if seen.state_ns("throttled") and not throttles_tasks():
         pytest.skip("before 6.18 a throttled group stays among the waiters: its culprits are not reported")
     # while they were read, as many threads waited on this CPU as did on average: what they waited is charged later, and
     # a wait that ends meanwhile is charged with the part of it that lies before
-    unread_ns = seen.reading_ns * (1 + seen.clock_ns("runq") / seen.elapsed_ns.max())
-    missing_ns = seen.clock_ns("runq") - seen.charged_ns - seen.uncharged_ns
-    assert abs(missing_ns) <= 0.01 * seen.clock_ns("runq") + 2e6 + 2 * unread_ns
+    unread_ns = seen.reading_ns * (1 + seen.state_ns("runq") / seen.elapsed_ns.max())
+    missing_ns = seen.state_ns("runq") - seen.charged_ns - seen.uncharged_ns
+    assert abs(missing_ns) <= 0.01 * seen.state_ns("runq") + 2e6 + 2 * unread_ns
 
 
 def test_waits_agree_with_the_kernels_run_delay(seen: Window) -> None:
@@ -130,5 +130,5 @@ def test_waits_agree_with_the_kernels_run_delay(seen: Window) -> None:
     allowance_ns = 0.01 * delay_ns + SWITCH_ALLOWANCE_NS * int(told.switches.sum()) + seen.reading_ns
     # a waking that preempts leaves the kernel's clock at the enqueue (it skips the update at the switch that follows):
     # it counts the way of the interrupt to the other CPU as run time, a fifth of all waits of a pipe beside hogs here
-    early_ns = max(0, int(told.exec_ns.sum()) - told.clock_ns("run"))
+    early_ns = max(0, int(told.exec_ns.sum()) - told.state_ns("run"))
     assert -allowance_ns <= told.waited_ns - delay_ns <= early_ns + allowance_ns

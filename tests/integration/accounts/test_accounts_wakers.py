@@ -36,9 +36,9 @@ def _wakers(accounts: Accounts, work: Workload, comm: str) -> Counter[tuple[str,
             tid = int(row["waker_tid"])
             found[kinds[int(row["waker_kind"])], names.get(tid, str(tid) if tid else "")] += 1
         measure(0.005)
-    losses = accounts.losses()
-    print(f"\nwakers of {comm}: {dict(found)}; {losses}")
-    if "wakeup_missed" in losses:
+    drops = accounts.drops()
+    print(f"\nwakers of {comm}: {dict(found)}; {drops}")
+    if "wakeup_missed" in drops:
         del found["none", ""]  # a sleep whose waking was missed names nobody
     return found
 

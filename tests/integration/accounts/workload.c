@@ -28,7 +28,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { READ_BYTES = 64 << 10, DISK_BYTES = 16 << 20, STORM_VICTIMS = 4, SHORT_THREADS = 8 };
+enum { READ_BYTES = 64 << 10, DISK_BYTES = 16 << 20, STORM_AFFECTED = 4, SHORT_THREADS = 8 };
 
 static volatile int is_over;
 static unsigned long work_done;
@@ -256,7 +256,7 @@ static void be_interrupted(void *data)
 static void storm(void *data)
 {
 	while (!is_over) {
-		for (int i = 0; i < STORM_VICTIMS; i++)
+		for (int i = 0; i < STORM_AFFECTED; i++)
 			pthread_kill(((pthread_t *)data)[i], SIGUSR1);
 		burn(500);
 	}
@@ -460,7 +460,7 @@ static pthread_t last_to_end;
 static int start_mode(const char *mode, int count)
 {
 	static struct sockaddr_in peer;
-	static pthread_t victims[STORM_VICTIMS];
+	static pthread_t affected[STORM_AFFECTED];
 	int threads = 0;
 
 	for (int i = 0; i < count; i++) {
@@ -485,9 +485,9 @@ static int start_mode(const char *mode, int count)
 				      begin("futex_b", futex_b, pair);
 	}
 	if (!strcmp(mode, "storm")) {
-		for (int i = 0; i < STORM_VICTIMS; i++)
-			threads++, victims[i] = begin("victim", be_interrupted, NULL);
-		threads++, begin("storm", storm, victims);
+		for (int i = 0; i < STORM_AFFECTED; i++)
+			threads++, affected[i] = begin("affected", be_interrupted, NULL);
+		threads++, begin("storm", storm, affected);
 	} else if (!strcmp(mode, "migrate")) {
 		struct pair *pair = new_pair();
 

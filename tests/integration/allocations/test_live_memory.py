@@ -178,13 +178,13 @@ def test_a_full_table_is_counted_and_harms_nobody(tmp_path: Path) -> None:
         program = process.go()
         assert json.loads(program.finish()) == {"failed": 0}
         ended = time.monotonic()
-        losses: Counter[str] = Counter()
+        drops: Counter[str] = Counter()
         recorder.run(
-            should_stop=lambda: time.monotonic() > ended + 1.3, on_second=lambda second: losses.update(second.losses)
+            should_stop=lambda: time.monotonic() > ended + 1.3, on_second=lambda second: drops.update(second.drops)
         )
         left = left_behind(kernel)
         writer.flush()
-    assert losses["allocations_full"] == many - room
+    assert drops["allocations_full"] == many - room
     sums = "SELECT sum(allocations), sum(frees), sum(foreign_frees) FROM raw_allocations"
     assert rows(tmp_path / "recording.db", sums) == [(room, room, many - room)]
     totals = "SELECT live_bytes, peak_bytes, unpaired FROM raw_memory_seconds ORDER BY id DESC LIMIT 1"

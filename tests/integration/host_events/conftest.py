@@ -56,7 +56,7 @@ class Tracer:
     def __init__(self, events: HostEvents) -> None:
         self.events = events
         layouts = btf_of(object_path("layouts"))
-        self.kinds, self.losses_by_name = layouts.enum("host_kind"), layouts.enum("loss")
+        self.kinds, self.drops_by_name = layouts.enum("host_kind"), layouts.enum("drop")
         self.lifecycle_kinds, self.flags = layouts.enum("lifecycle_kind"), layouts.enum("host_flag")
         self._host = Ring(events.maps["host"], layouts.dtype("host_record"))
         self._lifecycle = Ring(events.maps["lifecycle"], layouts.dtype("lifecycle_record"))
@@ -94,13 +94,13 @@ class Tracer:
         assert raw is not None
         return np.frombuffer(raw, self._process)[0]
 
-    def losses(self) -> dict[str, int]:
+    def drops(self) -> dict[str, int]:
         """The counters of losses that are not zero."""
-        counts = ((name, self.events.maps["losses"].lookup(struct.pack("<I", i))) for name, i in self._loss_indices())
+        counts = ((name, self.events.maps["drops"].lookup(struct.pack("<I", i))) for name, i in self._drop_indices())
         return {name: number for name, raw in counts if raw and (number := struct.unpack("<Q", raw)[0])}
 
-    def _loss_indices(self) -> Iterator[tuple[str, int]]:
-        return ((name, index) for name, index in self.losses_by_name.items() if name != "LOSS_COUNT")
+    def _drop_indices(self) -> Iterator[tuple[str, int]]:
+        return ((name, index) for name, index in self.drops_by_name.items() if name != "DROP_COUNT")
 
 
 class Workload:

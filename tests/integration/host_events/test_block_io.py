@@ -35,8 +35,8 @@ def test_direct_io_of_a_target_is_counted_to_the_byte(
     assert set(records["tid"]) == {result["tid"]}
     assert set(records["comm"]) == {Path(f"/proc/{target.pid}/comm").read_bytes().rstrip()}
     total = tracer.total(kind)
-    assert (total["target_count"], total["target_bytes"]) == (len(records), COUNT * BLOCK_BYTES)
-    assert total["target_ns"] == records["duration_ns"].sum()
+    assert (total["traced_count"], total["traced_bytes"]) == (len(records), COUNT * BLOCK_BYTES)
+    assert total["traced_ns"] == records["duration_ns"].sum()
 
 
 def test_each_direct_write_is_timed_from_issue_to_completion_within_the_call(
@@ -103,7 +103,7 @@ def test_a_process_that_is_no_target_leaves_no_record_but_is_counted(
     after = tracer.total("BLOCK_WRITE")
     assert after["other_bytes"] - before["other_bytes"] >= COUNT * BLOCK_BYTES
     assert after["other_ns"] > before["other_ns"]
-    assert not after["target_count"]
+    assert not after["traced_count"]
     assert not len(tracer.records(*BLOCK))
 
 
@@ -155,4 +155,4 @@ def test_no_request_begun_while_tracing_stays_unmatched(
     target = workload("direct_io", data_file, COUNT, "write")
     tracer.track(target.pid)
     target.run()
-    assert tracer.losses() == {}
+    assert tracer.drops() == {}

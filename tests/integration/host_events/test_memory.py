@@ -29,7 +29,7 @@ def uncached_file(data_file: Path) -> Path:
 
 
 def read_under_pressure(
-    workload: Callable[..., Workload], cgroup: Path, path: Path, tracer: Tracer, *, is_target: bool
+    workload: Callable[..., Workload], cgroup: Path, path: Path, tracer: Tracer, *, is_traced: bool
 ) -> Workload:
     """Reads it in a control group that is entered once the interpreter runs: its files may not be cached.
 
@@ -37,7 +37,7 @@ def read_under_pressure(
     """
     reader = workload("read_file", path)
     (cgroup / "cgroup.procs").write_text(str(reader.pid))
-    if is_target:
+    if is_traced:
         tracer.track(reader.pid)
     assert reader.run()["bytes"] == path.stat().st_size
     return reader
@@ -47,7 +47,7 @@ def test_reclaim_at_a_cgroup_limit_is_recorded_with_its_duration_and_cgroup(
     tracer: Tracer, workload: Callable[..., Workload], memory_cgroup: Callable[[int], Path], uncached_file: Path
 ) -> None:
     cgroup = memory_cgroup(10 * MIB)
-    target = read_under_pressure(workload, cgroup, uncached_file, tracer, is_target=True)
+    target = read_under_pressure(workload, cgroup, uncached_file, tracer, is_traced=True)
     records = tracer.records("DIRECT_RECLAIM")
     assert len(records)
     assert set(records["pid"]) == {target.pid}
@@ -55,13 +55,13 @@ def test_reclaim_at_a_cgroup_limit_is_recorded_with_its_duration_and_cgroup(
     assert records["size_bytes"].sum() >= MIB
     assert (records["flags"] == tracer.flags["HOST_MEMCG_LIMIT"]).all()
     assert set(records["cgroup_id"]) == {cgroup.stat().st_ino}
-    assert tracer.total("DIRECT_RECLAIM")["target_ns"] == records["duration_ns"].sum()
+    assert tracer.total("DIRECT_RECLAIM")["traced_ns"] == records["duration_ns"].sum()
 
 
 def test_reclaim_of_a_process_that_is_no_target_is_counted_only(
     tracer: Tracer, workload: Callable[..., Workload], memory_cgroup: Callable[[int], Path], uncached_file: Path
 ) -> None:
-    read_under_pressure(workload, memory_cgroup(10 * MIB), uncached_file, tracer, is_target=False)
+    read_under_pressure(workload, memory_cgroup(10 * MIB), uncached_file, tracer, is_traced=False)
     assert not len(tracer.records("DIRECT_RECLAIM"))
     assert tracer.total("DIRECT_RECLAIM")["other_ns"] > 0
 
@@ -84,15 +84,15 @@ def test_an_oom_kill_in_a_cgroup_names_its_victim(
     name = Path(f"/proc/{hog.pid}/comm").read_bytes().rstrip()
     hog.begin()
     assert hog.process.wait() == -signal.SIGKILL
-    victims = tracer.lifecycle("OOM_KILL")
-    victim = victims[victims["other_pid"] == hog.pid]
-    assert len(victim) == 1
-    assert victim["comm"][0] == name
-    assert victim["cgroup_id"][0] == cgroup.stat().st_ino
-    assert victim["code"][0] == signal.SIGKILL
-    assert victim["process_slot"][0] == 0xFFFF
-    assert victim["short_of"][0] == LIMITS["LIMIT_CGROUP"]
-    assert 12 * MIB < victim["size_bytes"][0] < 36 * MIB  # of a limit of 24 MiB; the kernel sums up late
+    affected = tracer.lifecycle("OOM_KILL")
+    affected = affected[affected["other_pid"] == hog.pid]
+    assert len(affected) == 1
+    assert affected["comm"][0] == name
+    assert affected["cgroup_id"][0] == cgroup.stat().st_ino
+    assert affected["code"][0] == signal.SIGKILL
+    assert affected["process_slot"][0] == 0xFFFF
+    assert affected["short_of"][0] == LIMITS["LIMIT_CGROUP"]
+    assert 12 * MIB < affected["size_bytes"][0] < 36 * MIB  # of a limit of 24 MiB; the kernel sums up late
 
 
 def test_an_oom_kill_of_a_target_carries_its_slot(
@@ -102,8 +102,8 @@ def test_an_oom_kill_of_a_target_carries_its_slot(
     tracer.track(hog.pid)
     hog.begin()
     hog.process.wait()
-    victims = tracer.lifecycle("OOM_KILL")
-    assert list(victims[victims["other_pid"] == hog.pid]["process_slot"]) == [0]
+    affected = tracer.lifecycle("OOM_KILL")
+    assert list(affected[affected["other_pid"] == hog.pid]["process_slot"]) == [0]
 
 
 def test_pages_that_a_target_allocates_are_counted(tracer: Tracer, workload: Callable[..., Workload]) -> None:
@@ -126,6 +126,6 @@ def test_pages_of_other_processes_are_not_counted(tracer: Tracer, workload: Call
 def test_no_end_of_reclaim_stays_without_its_beginning(
     tracer: Tracer, workload: Callable[..., Workload], memory_cgroup: Callable[[int], Path], uncached_file: Path
 ) -> None:
-    read_under_pressure(workload, memory_cgroup(10 * MIB), uncached_file, tracer, is_target=True)
+    read_under_pressure(workload, memory_cgroup(10 * MIB), uncached_file, tracer, is_traced=True)
     assert np.all(tracer.records("DIRECT_RECLAIM")["start_ns"] > 0)
-    assert tracer.losses() == {}
+    assert tracer.drops() == {}

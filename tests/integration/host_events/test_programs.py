@@ -42,7 +42,7 @@ def test_objects_use_the_maps_of_an_object_loaded_before() -> None:
         with HostEvents({"targets": targets}) as second:
             targets.update(b"\1\0\0\0", b"\7\0\0\0")
             assert second.maps["targets"].lookup(b"\1\0\0\0") == b"\7\0\0\0"
-            assert second.maps["losses"].fd != first.maps["losses"].fd
+            assert second.maps["drops"].fd != first.maps["drops"].fd
 
 
 def test_a_kernel_without_a_tracepoint_loses_what_the_table_says(

@@ -14,7 +14,7 @@ from tests.integration.host_events.conftest import Tracer, Workload
 pytestmark = pytest.mark.integration
 
 
-def test_a_stop_by_another_process_is_recorded_with_sender_signal_and_victim(
+def test_a_stop_by_another_process_is_recorded_with_sender_signal_and_affected(
     tracer: Tracer, workload: Callable[..., Workload]
 ) -> None:
     target = workload("wait_for_signal")

@@ -47,7 +47,7 @@ def drop_every_twentieth(namespace: str, family: socket.AddressFamily) -> None:
 
 
 def lossy_transfer(
-    tracer: Tracer, workload: Callable[..., Workload], name: str, family: socket.AddressFamily, *, is_target: bool
+    tracer: Tracer, workload: Callable[..., Workload], name: str, family: socket.AddressFamily, *, is_traced: bool
 ) -> tuple[Workload, int]:
     """Sends 4 MiB where packets are lost; returns the sender and its port."""
     drop_every_twentieth(name, family)
@@ -56,7 +56,7 @@ def lossy_transfer(
     server.begin()
     assert server.line() == "listening"
     client = workload("send", int(family), LOOPBACK[family], PORT, 4 << 20, prefix=inside)
-    if is_target:
+    if is_traced:
         tracer.track(client.pid)
     port = client.run()["port"]
     assert server.result()["bytes"] == 4 << 20
@@ -71,7 +71,7 @@ def test_retransmitted_segments_equal_the_kernels_count(
     family: socket.AddressFamily,
 ) -> None:
     before = retransmitted_segments(namespace)
-    lossy_transfer(tracer, workload, namespace, family, is_target=True)
+    lossy_transfer(tracer, workload, namespace, family, is_traced=True)
     grown = retransmitted_segments(namespace) - before
     records = tracer.records("TCP_RETRANSMIT")
     ours = records[(records["arg0"] & 0xFFFF == PORT) | (records["arg0"] >> 16 == PORT)]
@@ -86,20 +86,20 @@ def test_a_retransmit_names_the_connection_and_the_target_that_owns_it(
     namespace: str,
     family: socket.AddressFamily,
 ) -> None:
-    client, port = lossy_transfer(tracer, workload, namespace, family, is_target=True)
+    client, port = lossy_transfer(tracer, workload, namespace, family, is_traced=True)
     records = tracer.records("TCP_RETRANSMIT")
     sent = records[records["arg0"] == port << 16 | PORT]
     mapped = {socket.AF_INET: "::ffff:127.0.0.1", socket.AF_INET6: "::1"}[family]
     assert len(sent)
     assert bytes(sent["address"][0]) == 2 * ip_address(mapped).packed
     assert set(sent["pid"]) == {client.pid}
-    assert tracer.total("TCP_RETRANSMIT")["target_count"] > 0
+    assert tracer.total("TCP_RETRANSMIT")["traced_count"] > 0
 
 
 def test_retransmits_of_a_process_that_is_no_target_have_no_owner(
     tracer: Tracer, workload: Callable[..., Workload], namespace: str
 ) -> None:
-    lossy_transfer(tracer, workload, namespace, socket.AF_INET, is_target=False)
+    lossy_transfer(tracer, workload, namespace, socket.AF_INET, is_traced=False)
     records = tracer.records("TCP_RETRANSMIT")
     ours = records[records["arg0"] & 0xFFFF == PORT]
     assert len(ours)
@@ -118,7 +118,7 @@ def test_sent_and_received_bytes_of_a_target_are_exact_and_peeking_does_not_coun
     assert (process["net_sent_bytes"], process["net_received_bytes"]) == (300 * 7001, 300 * 7001)
     assert (process["net_sends"], process["net_receives"]) == (300, result["receives"])
     total = tracer.total("NET_SEND")
-    assert (total["target_count"], total["target_bytes"], total["other_bytes"]) == (300, 300 * 7001, 0)
+    assert (total["traced_count"], total["traced_bytes"], total["other_bytes"]) == (300, 300 * 7001, 0)
 
 
 @pytest.mark.usefixtures("counts_bytes")
@@ -141,7 +141,7 @@ def test_sockets_of_a_process_that_is_no_target_leave_no_record(
 ) -> None:
     workload("exchange", 3, 100).run()
     assert not len(tracer.records("TCP_RETRANSMIT", "NET_SEND", "NET_RECEIVE"))
-    assert tracer.total("NET_SEND")["target_count"] == 0
+    assert tracer.total("NET_SEND")["traced_count"] == 0
 
 
 def test_a_closed_connection_is_forgotten(tracer: Tracer, workload: Callable[..., Workload]) -> None:

@@ -71,7 +71,7 @@ def test_counts_per_kernel_are_those_of_the_device(whole: Recorded) -> None:
         "gemm": "handle asked for by name",
         "conv": "handle asked for by name",
     }
-    assert not {name for name in whole.losses if name.startswith("kernel")}
+    assert not {name for name in whole.drops if name.startswith("kernel")}
 
 
 def test_recorded_launches_have_the_name_of_the_kernel_that_the_handle_was_then(whole: Recorded) -> None:

@@ -238,9 +238,9 @@ def test_the_host_of_an_nsight_export_is_the_node(tmp_path: Path) -> None:
     assert rows(path, "SELECT kind, count(*) FROM progress_marks GROUP BY 1") == [("copy", 12), ("sync", 12)]
 
 
-def test_what_was_dropped_is_among_the_losses(tmp_path: Path) -> None:
+def test_what_was_dropped_is_among_the_drops(tmp_path: Path) -> None:
     path = imported(tmp_path, new_trace([*files.training(), call("cudaMalloc", -5, 1, 1)]))
-    found = rows(path, "SELECT counter, reason, count FROM losses")
+    found = rows(path, "SELECT counter, reason, count FROM drops")
     assert found == [("profile_records_dropped", "records of the profile without a usable time", 1)]
 
 

@@ -8,15 +8,16 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from ingero.events import STATES
 from ingero.ops import Source
 
-_SCHEDULER = ("offcpu", "culprits", "wakers", "clock_seconds", "scheduling")
-_TOGETHER: Mapping[str, tuple[str, ...]] = {"clock_seconds": _SCHEDULER, "copies": ("copies", "enqueues")}
+_SCHEDULER = ("offcpu", "culprits", "wakers", "thread_state_seconds", "scheduling")
+_TOGETHER: Mapping[str, tuple[str, ...]] = {"thread_state_seconds": _SCHEDULER, "copies": ("copies", "enqueues")}
 _TABLES: Mapping[str, tuple[str, ...]] = {
-    "epochs": ("epochs", "epoch_digest"),
+    "sync_intervals": ("sync_intervals", "sync_interval_digest"),
     "offcpu": ("offcpu", "wakers"),
-    "clock_seconds": _SCHEDULER,
-    "samples": ("samples",),
+    "thread_state_seconds": _SCHEDULER,
+    "stack_samples": ("stack_samples",),
     "gpu_samples": ("gpu_samples",),
     "GPU": ("gpu_samples",),
     "which GPU": ("process_gpus", "gpu_samples"),
@@ -52,10 +53,16 @@ def without(path: Path, name: str) -> Path:
 
 
 def _no_clocks(database: sqlite3.Connection) -> None:
-    """Without the scheduler no epoch has clocks."""
-    names = [row[1] for row in database.execute("PRAGMA table_info(raw_epochs)")]
-    clocks = [name for name in names if name.count("_") > 1 and name.startswith(("empty_", "enqueue_", "drain_"))]
-    database.execute(f"UPDATE raw_epochs SET {', '.join(f'{name} = NULL' for name in clocks)}")
+    """Without the scheduler no sync interval has clocks."""
+    names = [row[1] for row in database.execute("PRAGMA table_info(raw_sync_intervals)")]
+    clocks = [
+        name
+        for name in names
+        if name.count("_") > 1
+        and name.startswith(("idle_", "launch_", "sync_"))
+        and name.endswith(tuple(f"_{state}_ns" for state in STATES))
+    ]
+    database.execute(f"UPDATE raw_sync_intervals SET {', '.join(f'{name} = NULL' for name in clocks)}")
 
 
 def _no_stacks(database: sqlite3.Connection) -> None:
@@ -64,4 +71,7 @@ def _no_stacks(database: sqlite3.Connection) -> None:
         database.execute(f"UPDATE raw_{table} SET stack_hash = 0")
 
 
-_FURTHER: Mapping[str, Callable[[sqlite3.Connection], None]] = {"clock_seconds": _no_clocks, "samples": _no_stacks}
+_FURTHER: Mapping[str, Callable[[sqlite3.Connection], None]] = {
+    "thread_state_seconds": _no_clocks,
+    "stack_samples": _no_stacks,
+}

@@ -67,7 +67,9 @@ def test_launches_that_were_only_counted_later_were_not_slow_before(tmp_path: Pa
     with Scene(tmp_path / "counted.db", seconds=LENGTH_S) as scene:
         trainer = scene.process(100, "python", start_s=-1)
         for at_s, text in ((0.0, ""), (3.0, given_up.LAUNCHES_COUNTED.text)):
-            scene.append(tables.GOVERNOR, time_ns=scene.at(at_s), rung=3 if text else 0, not_traced=text, reason="")
+            scene.append(
+                tables.OVERHEAD_LIMITER, time_ns=scene.at(at_s), level=3 if text else 0, not_traced=text, reason=""
+            )
         timed, counted = ({"cudaLaunchKernel": (80.0, ms), "cudaStreamSynchronize": (1.0, 5.0)} for ms in (0.04, 0.0))
         scene.train(trainer, 0, 3, Step(empty_ms=3.5, empty={"run": 3.5}), calls=timed)
         scene.train(trainer, 3, LENGTH_S, Step(), calls=counted)

@@ -30,7 +30,7 @@ def pinned(
 ) -> None:
     """The trainer is confined to a CPU that it shares with its worker. seen_s: after which the mask is read."""
     worker = scene.process(101, "pt_data_worker", parent=trainer)
-    steps = scene.train(trainer, QUIET_S, QUIET_S + for_s, Step(late_ms=0.05 + LATE_MS, drain={"runq": LATE_MS}))
+    steps = scene.train(trainer, QUIET_S, QUIET_S + for_s, Step(late_ms=0.05 + LATE_MS, sync={"runq": LATE_MS}))
     scene.train(trainer, QUIET_S + for_s, LENGTH_S, Step())
     for second in range(int(LENGTH_S)):
         lost_ms = LATE_MS * sum(int(end) == second for _, _, end in steps if second >= QUIET_S)
@@ -47,7 +47,7 @@ def test_a_narrowed_mask_is_named_with_the_cpus_that_stood_idle(tmp_path: Path) 
     assert causes(diagnosis) == ["cpu-affinity"]
     incident = diagnosis.incidents[0]
     assert incident.lost_ratio == pytest.approx(LATE_MS / (6.55 + LATE_MS), rel=0.05)
-    assert "CPU 0 only, before 0-3, while CPU 1-3 stood idle 95 %" in incident.summary
+    assert "CPU 0 only, before 0-3, while CPU 1-3 stood idle 95%" in incident.summary
     assert incident.fixes[0].command == "sudo taskset -acp 0-3 100"
 
 
@@ -83,11 +83,11 @@ def test_a_narrowed_mask_owns_less_where_others_came_at_the_same_time(tmp_path: 
 def test_a_mask_that_was_always_there_is_not_what_made_a_minute_a_little_worse(
     tmp_path: Path, is_new: bool, expected: list[str]
 ) -> None:
-    """4 % more waiting, and 2 % more computing as where a CPU takes longer for the same work."""
+    """4% more waiting, and 2% more computing as where a CPU takes longer for the same work."""
 
     def crowded(scene: Scene, trainer: Actor) -> None:
         late_ms, run_ms = 0.27, 0.65
-        step = Step(empty_ms=run_ms, empty={"run": run_ms}, late_ms=0.05 + late_ms, drain={"runq": late_ms})
+        step = Step(empty_ms=run_ms, empty={"run": run_ms}, late_ms=0.05 + late_ms, sync={"runq": late_ms})
         worker = scene.process(101, "pt_data_worker", parent=trainer)
         scene.train(trainer, QUIET_S, LENGTH_S, step)
         for second in range(int(LENGTH_S)):

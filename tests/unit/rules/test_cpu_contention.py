@@ -15,8 +15,8 @@ LATE_MS = 2.0
 
 
 def hogged(scene: Scene, trainer: Actor, *, cgroup_id: int = 0) -> None:
-    """A hog takes the CPU at the end of each drain."""
-    steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + LATE_MS, drain={"runq": LATE_MS}))
+    """A hog takes the CPU at the end of each sync."""
+    steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + LATE_MS, sync={"runq": LATE_MS}))
     for second in range(int(QUIET_S), int(LENGTH_S)):
         lost_ms = LATE_MS * sum(int(end) == second for _, _, end in steps)
         scene.took(trainer, 900, "hog", second, lost_ms, switches=500, cgroup_id=cgroup_id)
@@ -36,7 +36,7 @@ def test_what_a_hog_always_takes_is_not_added_to_what_it_takes_more_for_a_while(
     with Scene(path, seconds=LENGTH_S) as scene:
         trainer = scene.process(100, "python")
         for begin_s, end_s, ms in ((0, QUIET_S, 1.2), (QUIET_S, LENGTH_S, 4.0)):
-            steps = scene.train(trainer, begin_s, end_s, Step(late_ms=0.05 + ms, drain={"runq": ms}))
+            steps = scene.train(trainer, begin_s, end_s, Step(late_ms=0.05 + ms, sync={"runq": ms}))
             for second in range(int(begin_s), int(end_s)):
                 scene.took(trainer, 900, "hog", second, ms * sum(int(end) == second for _, _, end in steps))
     (more,) = diagnosed_file(path).incidents
@@ -45,7 +45,7 @@ def test_what_a_hog_always_takes_is_not_added_to_what_it_takes_more_for_a_while(
     assert (more.start_ns - BEGIN_NS) / 1e9 == pytest.approx(QUIET_S, abs=0.2)
     assert more.evidence["at best lost to"] == "cpu-contention"
     assert more.evidence["at best lost to cpu-contention (ratio)"] == pytest.approx(1.25 / 7.75, rel=0.2)
-    assert "16 % of its time is lost so even at its best" in more.summary
+    assert "16% of its time is lost so even at its best" in more.summary
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_who_only_fills_idle_cpus_is_told_from_five_percent_on(
     tmp_path: Path, policy: str, late_ms: float, expected: list[str]
 ) -> None:
     def filled(scene: Scene, trainer: Actor) -> None:
-        steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + late_ms, drain={"runq": late_ms}))
+        steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + late_ms, sync={"runq": late_ms}))
         for second in range(int(QUIET_S), int(LENGTH_S)):
             scene.took(trainer, 900, "folding", second, late_ms * sum(int(end) == second for _, _, end in steps))
         scene.scheduling(900, policy=policy)
@@ -66,7 +66,7 @@ def test_who_only_fills_idle_cpus_is_told_from_five_percent_on(
 
 def recorded_hard(scene: Scene, trainer: Actor, lost_ms: float) -> None:
     """The recorder works more than before, on the trainer's CPU."""
-    steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + lost_ms, drain={"runq": lost_ms}))
+    steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + lost_ms, sync={"runq": lost_ms}))
     for second in range(int(QUIET_S), int(LENGTH_S)):
         took_ms = lost_ms * sum(int(end) == second for _, _, end in steps)
         scene.took(trainer, AGENT_PID, "ingero", second, took_ms, switches=50)
@@ -85,7 +85,7 @@ def test_what_the_recorder_takes_is_silent_where_two_healthy_minutes_differ_by_a
 
 def test_a_hog_does_not_answer_for_what_the_recorder_took(tmp_path: Path) -> None:
     def both(scene: Scene, trainer: Actor) -> None:
-        steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + LATE_MS, drain={"runq": LATE_MS}))
+        steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + LATE_MS, sync={"runq": LATE_MS}))
         for second in range(int(QUIET_S), int(LENGTH_S)):
             lost_ms = LATE_MS * sum(int(end) == second for _, _, end in steps)
             scene.took(trainer, 900, "hog", second, 0.9 * lost_ms)
@@ -96,7 +96,7 @@ def test_a_hog_does_not_answer_for_what_the_recorder_took(tmp_path: Path) -> Non
     assert incident.lost_ratio == pytest.approx(0.9 * LATE_MS / (6.55 + LATE_MS), rel=0.03)
 
 
-def test_the_account_of_two_victims_is_that_of_the_worse_one(tmp_path: Path) -> None:
+def test_the_breakdown_of_two_affected_is_that_of_the_worse_one(tmp_path: Path) -> None:
     def both(scene: Scene, trainer: Actor) -> None:
         hogged(scene, trainer)
         other = scene.process(200, "python")
@@ -104,13 +104,13 @@ def test_the_account_of_two_victims_is_that_of_the_worse_one(tmp_path: Path) -> 
         hogged(scene, other)
 
     (incident,) = diagnosed(tmp_path, both).incidents
-    assert {one.pid for one in incident.victims} == {100, 200}
-    assert sum(incident.account.values()) == incident.lost_ns
+    assert {one.pid for one in incident.affected} == {100, 200}
+    assert sum(incident.breakdown.values()) == incident.lost_ns
 
 
-def test_a_victim_lost_by_a_cause_what_that_explains(tmp_path: Path) -> None:
+def test_a_affected_lost_by_a_cause_what_that_explains(tmp_path: Path) -> None:
     (incident,) = diagnosed(tmp_path, hogged).incidents
-    assert [one.lost_ns for one in incident.victims] == [incident.lost_ns]
+    assert [one.lost_ns for one in incident.affected] == [incident.lost_ns]
 
 
 def test_who_has_the_lowest_nice_value_already_is_not_to_be_reniced(tmp_path: Path) -> None:
@@ -133,17 +133,20 @@ def test_only_who_took_much_is_to_be_reniced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("taker_path", "command"),
+    ("cpu_user_path", "command"),
     [
         ("/jobs/1", "sudo renice -n 19 -p $(ls /proc/900/task)"),
-        ("/", "sudo renice -n 19 -p $(ls /proc/900/task)"),  # weighed against the group in which the victim is
+        (
+            "/",
+            "sudo renice -n 19 -p $(ls /proc/900/task)",
+        ),  # weighed against the group in which the affected process is
         ("/jobs/2", "echo 1 | sudo tee /sys/fs/cgroup/jobs/2/cpu.weight  # v1: 2 to cpu.shares"),
         ("/build/2", "echo '<us> 100000' | sudo tee /sys/fs/cgroup/build/2/cpu.max  # v1: cpu.cfs_quota_us"),
     ],
 )
-def test_a_nice_value_is_offered_only_where_it_counts(tmp_path: Path, taker_path: str, command: str) -> None:
+def test_a_nice_value_is_offered_only_where_it_counts(tmp_path: Path, cpu_user_path: str, command: str) -> None:
     def grouped(scene: Scene, trainer: Actor) -> None:
-        for group, path in ((1, "/jobs/1"), (2, taker_path)):
+        for group, path in ((1, "/jobs/1"), (2, cpu_user_path)):
             scene.append(tables.CGROUPS, cgroup_id=group, kernel_cgroup_id=group, node="n", cgroup_path=path)
         hogged(scene, trainer, cgroup_id=2)
 
@@ -152,9 +155,9 @@ def test_a_nice_value_is_offered_only_where_it_counts(tmp_path: Path, taker_path
     assert ("renice" in command) is any("renice" in one.command for one in incident.fixes)
 
 
-def test_many_takers_of_one_name_are_named_together(tmp_path: Path) -> None:
+def test_many_cpu_users_of_one_name_are_named_together(tmp_path: Path) -> None:
     def crowd(scene: Scene, trainer: Actor) -> None:
-        steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + LATE_MS, drain={"runq": LATE_MS}))
+        steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + LATE_MS, sync={"runq": LATE_MS}))
         for second in range(int(QUIET_S), int(LENGTH_S)):
             lost_ms = LATE_MS * sum(int(end) == second for _, _, end in steps)
             for number in range(40):
@@ -173,7 +176,7 @@ def test_many_takers_of_one_name_are_named_together(tmp_path: Path) -> None:
         Step(empty_ms=4.5, empty={"sleep": 4.0}),
         Step(enqueue_ms=9.9, busy_ms=10.0, enqueue={"sleep": 8.9}),  # between the launches of several batches
     ],
-    ids=["empty", "enqueue"],
+    ids=["idle", "launch"],
 )
 def test_a_hog_answers_for_the_wait_for_a_worker_that_it_kept_from_running(tmp_path: Path, step: Step) -> None:
     def hogged(scene: Scene, trainer: Actor) -> None:
@@ -193,8 +196,8 @@ def test_a_hog_answers_for_the_wait_for_a_worker_that_it_kept_from_running(tmp_p
 
 def test_runnable_time_that_costs_nothing_is_silent(tmp_path: Path) -> None:
     def hidden(scene: Scene, trainer: Actor) -> None:
-        """The same waiting, but within the wait for the device."""
-        scene.train(trainer, QUIET_S, LENGTH_S, Step(drain={"runq": LATE_MS}))
+        """The same waiting, but within the wait for the GPU."""
+        scene.train(trainer, QUIET_S, LENGTH_S, Step(sync={"runq": LATE_MS}))
         scene.took(trainer, 900, "hog", QUIET_S, 1000)
 
     assert causes(diagnosed(tmp_path, hidden)) == []
@@ -213,7 +216,7 @@ def test_nobody_is_asked_for_the_groups_of_who_took_nothing(tmp_path: Path, monk
 
 def test_without_culprits_the_time_is_unexplained(tmp_path: Path) -> None:
     def nobody(scene: Scene, trainer: Actor) -> None:
-        scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + LATE_MS, drain={"runq": LATE_MS}))
+        scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + LATE_MS, sync={"runq": LATE_MS}))
 
     assert causes(diagnosed(tmp_path, nobody)) == ["unexplained"]
 
@@ -224,7 +227,7 @@ def test_without_the_scheduler_it_is_not_evaluated(tmp_path: Path) -> None:
     assert next(one for one in diagnosis.not_evaluated if one.cause == "cpu-contention").reason.endswith("false")
 
 
-def test_the_victim_is_offered_cores_on_which_the_taker_was_not_seen(tmp_path: Path) -> None:
+def test_the_affected_is_offered_cores_on_which_the_cpu_user_was_not_seen(tmp_path: Path) -> None:
     def hogged_on_core_2(scene: Scene, trainer: Actor) -> None:
         hogged(scene, trainer)
         scene.off_cpu(trainer, QUIET_S + 1, QUIET_S + 1.002, "runq", culprit=(900, "hog"), cpu=2)
@@ -239,11 +242,11 @@ def test_the_victim_is_offered_cores_on_which_the_taker_was_not_seen(tmp_path: P
 @pytest.mark.parametrize(
     ("gpus", "expected"),
     [
-        ((["GPU-a"], []), "sudo taskset -acp 1 100"),  # not 3, where the taker was not seen either
+        ((["GPU-a"], []), "sudo taskset -acp 1 100"),  # not 3, where the culprit was not seen either
         (([], []), "sudo taskset -acp 3 100"),  # its GPU's node is not known: the one that it runs on
     ],
 )
-def test_the_victim_is_never_sent_away_from_its_gpu(
+def test_the_affected_is_never_sent_away_from_its_gpu(
     tmp_path: Path, gpus: tuple[list[str], list[str]], expected: str
 ) -> None:
     """CPU 0 and 1 are one NUMA node, 2 and 3 the other."""
@@ -263,7 +266,7 @@ def test_the_victim_is_never_sent_away_from_its_gpu(
     assert "NUMA node" in pinning[0].text
 
 
-def test_a_taker_in_a_container_is_capped_there(tmp_path: Path) -> None:
+def test_a_cpu_user_in_a_container_is_capped_there(tmp_path: Path) -> None:
     def containerised(scene: Scene, trainer: Actor) -> None:
         scene.append(
             tables.CGROUPS, cgroup_id=2, kernel_cgroup_id=2, node="n", container_id="d" * 64, orchestrator="docker",

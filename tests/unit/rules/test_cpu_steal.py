@@ -31,7 +31,7 @@ def test_time_lost_while_the_hypervisor_ran_others_is_stolen(tmp_path: Path, ste
     found = diagnosis(tmp_path, 0.6, step=step)
     assert causes(found) == ["cpu-steal"]
     assert found.incidents[0].lost_ratio == pytest.approx(6 / 12.55, rel=0.05)
-    assert "60 % of one was stolen meanwhile (usually 0.0 %)" in found.incidents[0].summary
+    assert "60% of one was stolen meanwhile (usually 0.0%)" in found.incidents[0].summary
 
 
 def test_no_more_is_charged_than_was_stolen(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_part_that_may_have_been_stolen_leaves_the_device_without_a_verdict(tm
 def test_what_every_step_lost_alike_was_not_stolen_now_and_then(
     tmp_path: Path, stolen: float, expected: list[str]
 ) -> None:
-    """6 % of the time is lost: where a tenth of a CPU is stolen some steps lose more, and some nothing."""
+    """6% of the time is lost: where a tenth of a CPU is stolen some steps lose more, and some nothing."""
     assert causes(diagnosis(tmp_path, stolen, step=Step(busy_ms=6.5))) == expected
 
 
@@ -137,5 +137,5 @@ def test_work_that_a_pause_made_longer_was_held_up(tmp_path: Path) -> None:
 
 
 def test_single_steps_that_took_longer_do_not_make_a_device_slower(tmp_path: Path) -> None:
-    """Nothing tells why; the device was as fast as ever before and after each."""
+    """Nothing tells why; the GPU was as fast as ever before and after each."""
     assert causes(diagnosed(tmp_path, lambda scene, trainer: pausing(scene, trainer, late_ms=0))) == ["unexplained"]

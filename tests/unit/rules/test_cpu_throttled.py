@@ -13,7 +13,7 @@ from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
 
 def test_the_throttled_clock_of_the_path_is_charged_to_the_quota(tmp_path: Path) -> None:
     def throttled(scene: Scene, trainer: Actor) -> None:
-        scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=3, drain={"throttled": 2.95}))
+        scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=3, sync={"throttled": 2.95}))
 
     diagnosis = diagnosed(tmp_path, throttled)
     assert causes(diagnosis) == ["cpu-throttled"]
@@ -22,19 +22,19 @@ def test_the_throttled_clock_of_the_path_is_charged_to_the_quota(tmp_path: Path)
 
 def test_throttling_inside_the_wait_for_the_device_costs_nothing(tmp_path: Path) -> None:
     def hidden(scene: Scene, trainer: Actor) -> None:
-        scene.train(trainer, QUIET_S, LENGTH_S, Step(drain={"throttled": 2.95}))
+        scene.train(trainer, QUIET_S, LENGTH_S, Step(sync={"throttled": 2.95}))
 
     assert causes(diagnosed(tmp_path, hidden)) == []
 
 
-def test_without_epochs_it_is_not_evaluated(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"epochs": "no return probes"})
+def test_without_sync_intervals_it_is_not_evaluated(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"sync_intervals": "no return probes"})
     assert "cpu-throttled" in {one.cause for one in diagnosis.not_evaluated}
 
 
 def test_the_quota_is_told_with_what_would_have_been_enough(tmp_path: Path) -> None:
     def throttled(scene: Scene, trainer: Actor) -> None:
-        scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=3, drain={"throttled": 2.95}))
+        scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=3, sync={"throttled": 2.95}))
         scene.scheduling(trainer.pid, QUIET_S, process=trainer.number, quota_us=50_000, period_us=100_000)
         scene.append(tables.CGROUP_THROTTLING, start_ns=scene.at(7), cgroup_id=5, nr_throttled=60, throttled_ns=1)
         scene.append(tables.CGROUP_THROTTLING, start_ns=scene.at(7), cgroup_id=6, nr_throttled=900, throttled_ns=1)
@@ -48,7 +48,7 @@ def test_the_own_threads_that_share_the_quota_are_told_with_the_setting_of_the_f
     """16 of them would use up 15 CPUs, where the machine has 4: 0.72 instead of 0.5 would change little."""
 
     def throttled(scene: Scene, trainer: Actor) -> None:
-        scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=3, drain={"throttled": 2.95}))
+        scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=3, sync={"throttled": 2.95}))
         scene.scheduling(trainer.pid, QUIET_S, process=trainer.number, quota_us=50_000, period_us=100_000)
         for second in range(int(QUIET_S), int(LENGTH_S)):
             scene.second(trainer, second, run=500, throttled=14_500)

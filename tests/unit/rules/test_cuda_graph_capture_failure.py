@@ -11,7 +11,7 @@ LINE = ("/srv/train.py", 42, "step")
 
 
 def capturing(scene: Scene, trainer: Actor, *, sync: int, end: int) -> None:
-    """A capture in which the host waits for the device."""
+    """A capture in which the host waits for the GPU."""
     scene.train(trainer, QUIET_S, LENGTH_S, Step())
     scene.call(trainer, "cudaStreamBeginCapture", 8.0, 0.01)
     scene.call(trainer, "cudaStreamSynchronize", 8.001, 0.01, ret_code=sync, stack_hash=scene.stack([LINE]))

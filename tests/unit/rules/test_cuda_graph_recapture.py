@@ -53,7 +53,7 @@ def test_one_capture_does_not_own_what_else_was_lost(tmp_path: Path) -> None:
 
 
 def test_captures_in_an_incident_do_not_own_the_time_around_it(tmp_path: Path) -> None:
-    """Python keeps the device waiting at all times; captures only for a while."""
+    """Python keeps the GPU waiting at all times; captures only for a while."""
     path = tmp_path / "scene.db"
     slow, slower = (Step(empty_ms=ms, empty={"run": ms}) for ms in (2.0, 2.0 + COST_MS))
     with Scene(path, seconds=LENGTH_S) as scene:

@@ -1,4 +1,4 @@
-"""data-starvation: what the worker did that the device waited for."""
+"""data-starvation: what the worker did that the GPU waited for."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_too_few_workers_from_the_first_second_are_a_bottleneck(tmp_path: Path) 
     assert diagnosis.incidents[0].evidence["sub-cause"] == "too few workers"
 
 
-def test_loading_in_the_feeding_thread_has_its_line(tmp_path: Path) -> None:
+def test_loading_in_the_launching_thread_has_its_line(tmp_path: Path) -> None:
     def alone(scene: Scene, trainer: Actor) -> None:
         """4 ms of a dataset before each step, without a worker."""
         for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=4.5))[::5]:
@@ -216,7 +216,7 @@ def test_what_a_worker_computes_beside_a_stall_is_no_reason(tmp_path: Path) -> N
 def test_a_worker_that_works_as_before_is_no_reason_while_a_stall_is_young(tmp_path: Path) -> None:
     """It computes 6 ms for each step and gets a CPU late, as the trainer does; in that second, before, it did not."""
     began_s = LENGTH_S - 0.7
-    stalled = Step(empty_ms=6.5, empty={"sleep": 6}, late_ms=18, drain={"runq": 18})
+    stalled = Step(empty_ms=6.5, empty={"sleep": 6}, late_ms=18, sync={"runq": 18})
 
     def kept_from_running(scene: Scene, trainer: Actor) -> None:
         worker = scene.process(101, "pt_data_worker", parent=trainer)

@@ -14,13 +14,13 @@ LOCKED_MS = 3.0
 
 
 def locked(scene: Scene, trainer: Actor, *, in_calls: bool = True) -> None:
-    """Each step's copies wait for a lock before the device has work."""
-    step = Step(empty_ms=0.5 + LOCKED_MS, empty={"kernel_lock": LOCKED_MS})
+    """Each step's copies wait for a lock before the GPU has work."""
+    step = Step(empty_ms=0.5 + LOCKED_MS, empty={"uninterruptible": LOCKED_MS})
     steps = scene.train(trainer, QUIET_S, LENGTH_S, step, calls={"cudaLaunchKernel": (80.0, 0.005)})
     for second in range(int(QUIET_S), int(LENGTH_S)):
         count = sum(int(end) == second for _, _, end in steps)
         lock_ns = int(count * LOCKED_MS * 1e6) if in_calls else 0
-        scene.op(trainer, "cudaMemcpyAsync", second, count, LOCKED_MS, run_ns=0, kernel_lock_ns=lock_ns)
+        scene.op(trainer, "cudaMemcpyAsync", second, count, LOCKED_MS, run_ns=0, uninterruptible_ns=lock_ns)
         processes = "[[100, 1073741824], [900, 1048576]]"
         scene.append(
             tables.GPU_SAMPLES, time_ns=BEGIN_NS + second * 10**9, uuid="GPU-0", gpu_index=0, processes=processes
@@ -44,7 +44,7 @@ def test_who_let_go_of_the_lock_is_named_the_recorder_first(tmp_path: Path) -> N
             begin = QUIET_S + part / 100
             pid, name = names[part % 3 == 0]
             waker = Actor(number=0, pid=pid, name=name)
-            scene.off_cpu(trainer, begin, begin + 0.003, "kernel_lock", waker=waker, is_gpu_call=True)
+            scene.off_cpu(trainer, begin, begin + 0.003, "uninterruptible", waker=waker, is_gpu_call=True)
 
     (incident,) = diagnosed(tmp_path, held).incidents
     assert [(one.pid, one.name) for one in incident.culprits] == [(AGENT_PID, "ingero"), (500, "nv-hostengine")]

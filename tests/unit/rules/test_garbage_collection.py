@@ -33,6 +33,6 @@ def test_the_same_line_without_the_mark_is_no_collection(tmp_path: Path) -> None
 
 
 def test_without_samples_it_is_not_evaluated(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, collecting, not_traced={"samples": "switched off (stack)"})
+    diagnosis = diagnosed(tmp_path, collecting, not_traced={"stack_samples": "switched off (stack)"})
     assert causes(diagnosis) == ["unexplained"]
     assert "garbage-collection" in {one.cause for one in diagnosis.not_evaluated}

@@ -137,7 +137,7 @@ def test_a_loop_that_polls_every_5_ms_is_no_lock(tmp_path: Path) -> None:
 
 def test_waits_for_it_between_launches_are_found(tmp_path: Path) -> None:
     def between_launches(scene: Scene, trainer: Actor) -> None:
-        """The device works off its queue while the second half of the launches waits 10 ms for the lock."""
+        """The GPU works off its queue while the second half of the launches waits 10 ms for the lock."""
         step = Step(enqueue_ms=12.0, busy_ms=17.0, enqueue={"sleep": 10.2})
         holder = Actor(number=trainer.number, pid=HOLDER, name="hog")
         for _, first, _ in scene.train(trainer, QUIET_S, LENGTH_S, step):
@@ -153,13 +153,13 @@ def test_waits_for_it_between_launches_are_found(tmp_path: Path) -> None:
 def test_of_a_loss_by_several_things_the_one_that_owns_most_is_named(
     tmp_path: Path, share: float, found: list[str]
 ) -> None:
-    """6 % lost for a while, none of it 3 %: to the lock by its share, the rest to threads of the job."""
+    """6% lost for a while, none of it 3%: to the lock by its share, the rest to threads of the job."""
     lost_ms = 0.4
     lock_ms, crowd_ms = share * lost_ms, (1 - share) * lost_ms
 
     def both(scene: Scene, trainer: Actor) -> None:
         holder = Actor(number=trainer.number, pid=HOLDER, name="hog")
-        step = Step(empty_ms=0.5 + lock_ms, empty={"sleep": lock_ms}, late_ms=0.05 + crowd_ms, drain={"runq": crowd_ms})
+        step = Step(empty_ms=0.5 + lock_ms, empty={"sleep": lock_ms}, late_ms=0.05 + crowd_ms, sync={"runq": crowd_ms})
         steps = scene.train(trainer, QUIET_S, LENGTH_S, step)
         for begin, _, _ in steps:
             scene.off_cpu(trainer, begin, begin + lock_ms / 1e3, "sleep", waker=holder, futex=LOCK)

@@ -19,7 +19,7 @@ def full(scene: Scene, trainer: Actor) -> None:
     refused(scene, trainer, 8.2, 2 * GIB, stack=scene.stack([LINE]))
 
 
-def test_a_request_that_failed_is_critical_with_line_holders_and_neighbours(tmp_path: Path) -> None:
+def test_a_request_that_failed_is_critical_with_line_holders_and_neighbors(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, full)
     assert causes(diagnosis) == ["gpu-out-of-memory"]
     incident = diagnosis.incidents[0]

@@ -1,4 +1,4 @@
-"""gpu-slower: the same work took the device longer; abstains where the class does different work each time."""
+"""gpu-slower: the same work took the GPU longer; abstains where the class does different work each time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_ranks_that_each_see_one_gpu_are_told_by_the_number_of_the_driver(tmp_pa
         scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=9))
 
     found = sorted(diagnosed(tmp_path, slower).incidents, key=lambda one: one.root)
-    assert [(one.cause, one.root, len(one.victims)) for one in found] == [
+    assert [(one.cause, one.root, len(one.affected)) for one in found] == [
         ("gpu-slower", "GPU-3", 1),
         ("gpu-slower", "GPU-5", 1),
     ]
@@ -53,7 +53,7 @@ def test_a_class_that_varies_anyway_gets_no_verdict_about_the_device(tmp_path: P
 
 
 def growing(scene: Scene, trainer: Actor) -> None:
-    """The same launches take the device a little longer in each step, until they take it half as long again."""
+    """The same launches take the GPU a little longer in each step, until they take it half as long again."""
     for part in range(60):
         begin = QUIET_S + part / 10
         scene.train(trainer, begin, begin + 0.1, Step(busy_ms=6 + part / 20))
@@ -86,6 +86,6 @@ def test_a_device_that_is_slower_beyond_what_the_bytes_grew_by_is_named(tmp_path
     assert causes(diagnosed(tmp_path, slower)) == ["gpu-slower"]
 
 
-def test_without_epochs_it_is_not_evaluated(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"epochs": "no return probes"})
+def test_without_sync_intervals_it_is_not_evaluated(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"sync_intervals": "no return probes"})
     assert "gpu-slower" in {one.cause for one in diagnosis.not_evaluated}

@@ -133,7 +133,7 @@ def test_a_sixth_of_the_time_is_told_where_no_call_comes_from(
 
 
 def test_without_samples_it_is_unexplained_and_the_way_out_is_named(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, tokenizing, not_traced={"samples": "switched off (stack)"})
+    diagnosis = diagnosed(tmp_path, tokenizing, not_traced={"stack_samples": "switched off (stack)"})
     assert causes(diagnosis) == ["unexplained"]
     assert "host-bound" in {one.cause for one in diagnosis.not_evaluated}
     assert "--stack=true" in diagnosis.incidents[0].fixes[0].command

@@ -37,7 +37,7 @@ def test_retries_of_cache_code_in_a_full_server_are_named(tmp_path: Path) -> Non
     assert causes(diagnosis) == ["kv-cache-pressure"]
     incident = diagnosis.incidents[0]
     assert incident.lost_ratio == pytest.approx(3 / 9.55, rel=0.05)
-    assert "serves with 99 % of the GPU's memory in use" in incident.summary
+    assert "serves with 99% of the GPU's memory in use" in incident.summary
     assert incident.line is not None
     assert incident.line.file == "/srv/serve.py"
 

@@ -1,4 +1,4 @@
-"""launch-bound: the device waits for launches; slower launches that run ahead cost nothing."""
+"""launch-bound: the GPU waits for launches; slower launches that run ahead cost nothing."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def test_of_the_time_before_a_step_it_owns_one_launch(tmp_path: Path) -> None:
     found = {one.cause: one for one in diagnosed(tmp_path, starved).incidents}
     (launches,) = [one for cause, one in found.items() if cause == "launch-bound"] or [None]
     steps = (LENGTH_S - QUIET_S) / 0.01245
-    owned = launches.account if launches else {}
-    assert owned.get("empty.run", 0) <= steps * (0.1 - 0.005) * 1e6 * 1.05
+    owned = launches.breakdown if launches else {}
+    assert owned.get("idle.run", 0) <= steps * (0.1 - 0.005) * 1e6 * 1.05
     assert "unexplained" in found, "nobody was seen computing in the other 2.9 ms"
 
 
@@ -89,7 +89,7 @@ def without_durations(folder: Path, *, timed_until_s: float = 0.0, inside: bool 
     with Scene(path, seconds=LENGTH_S) as scene:
         trainer = scene.process(100, "python")
         for time_s, text in ((0.0, ""), (timed_until_s, given_up.LAUNCHES_COUNTED.text)):
-            scene.append(tables.GOVERNOR, time_ns=scene.at(time_s), rung=3, not_traced=text, reason="too many")
+            scene.append(tables.OVERHEAD_LIMITER, time_ns=scene.at(time_s), level=3, not_traced=text, reason="too many")
         usual = {"cudaLaunchKernel": (80.0, 0.01), "cudaStreamSynchronize": (1.0, 5.0)}
         steps = scene.train(trainer, 0, QUIET_S, Step(enqueue_ms=1.0), calls=usual)
         slow = scene.train(trainer, QUIET_S, LENGTH_S, Step(enqueue_ms=9.9, busy_ms=10.0), calls=usual)

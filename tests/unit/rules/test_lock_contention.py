@@ -90,12 +90,12 @@ def test_the_line_of_a_lock_that_is_held_asleep_is_known_from_the_sleeps_themsel
 
 
 @pytest.mark.parametrize(
-    ("taker", "found"),
+    ("cpu_user", "found"),
     [((101, "pt_data_worker"), ["lock-contention"]), ((900, "cron"), ["lock-contention", "cpu-contention"])],
     ids=["its own worker", "others"],
 )
 def test_while_its_holder_waits_for_a_cpu_a_lock_is_held_unless_others_have_that_cpu(
-    tmp_path: Path, taker: tuple[int, str], found: list[str]
+    tmp_path: Path, cpu_user: tuple[int, str], found: list[str]
 ) -> None:
     """Of waits of 8 ms 3 ms: who had the CPU is known of each, whoever took a little more of the CPUs meanwhile."""
 
@@ -113,7 +113,7 @@ def test_while_its_holder_waits_for_a_cpu_a_lock_is_held_unless_others_have_that
                 "sleep",
                 woken_s=till,
                 waker="timer",
-                culprit=taker,
+                culprit=cpu_user,
                 tid=HOLDER,
                 stack=SAVE,
             )
@@ -136,7 +136,9 @@ def test_a_thread_that_makes_what_is_waited_for_starves_the_device(tmp_path: Pat
 
 def test_without_samples_it_is_not_evaluated(tmp_path: Path) -> None:
     diagnosis = diagnosed(
-        tmp_path, lambda scene, trainer: waiting(scene, trainer, LOCK), not_traced={"samples": "switched off (stack)"}
+        tmp_path,
+        lambda scene, trainer: waiting(scene, trainer, LOCK),
+        not_traced={"stack_samples": "switched off (stack)"},
     )
     assert causes(diagnosis) == ["unexplained"]
     assert "lock-contention" in {one.cause for one in diagnosis.not_evaluated}

@@ -39,7 +39,7 @@ def test_data_loading_with_an_idle_gpu_is_data_starvation_at_the_wait_that_empti
     assert (incident.lost_ns, incident.lost_ratio) == (40_000_000, pytest.approx(0.4))
     assert str(incident.line) == "box_predictor() at /job/model.py:1421"
     assert "40% of its steps" in incident.summary
-    assert [(one.pid, one.rank, one.lost_ns) for one in incident.victims] == [(700, 3, 40_000_000)]
+    assert [(one.pid, one.rank, one.lost_ns) for one in incident.affected] == [(700, 3, 40_000_000)]
 
 
 def test_data_loading_beside_a_busy_gpu_is_no_trouble(tmp_path: Path) -> None:

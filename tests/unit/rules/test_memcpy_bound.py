@@ -8,7 +8,7 @@ import pytest
 
 from ingero.demo.scene import Actor, Scene, Step
 from ingero.diagnose.model import Diagnosis
-from ingero.events import EpochFlag, HostMemory
+from ingero.events import HostMemory, SyncIntervalFlag
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 
 USUAL = {"cudaLaunchKernel": (80.0, 0.005), "cudaMemcpy": (1.0, 2.0), "cudaStreamSynchronize": (1.0, 3.0)}
@@ -24,7 +24,7 @@ def steps(scene: Scene, trainer: Actor, begin_s: float, end_s: float, *, copy_ms
 
 
 def diagnosis_of(folder: Path, *, copy_ms: float, busy_ms: float) -> Diagnosis:
-    """A healthy stretch, then one with these."""
+    """A healthy time range, then one with these."""
     with Scene(folder / "copies.db", seconds=LENGTH_S) as scene:
         trainer = scene.process(100, "python")
         steps(scene, trainer, 0, QUIET_S, copy_ms=2, busy_ms=6)
@@ -100,15 +100,17 @@ def test_how_it_is_known_that_memory_is_pageable_is_said(told: HostMemory, by: s
 def batches(folder: Path, *regimes: tuple[float, float, float], slept: bool = True) -> Diagnosis:
     """The only wait of a step is the pageable copy of its batch, which then copies. Regimes: begin, GPU and copy in ms.
 
-    The epochs are as decoding leaves them: each begins with the copy. A thread that did not sleep has polled, and
-    copied for as long as the fastest at the least.
+    The sync intervals are as decoding leaves them: each begins with the copy. A thread that did not sleep has polled,
+    and copied for as long as the fastest at the least.
     """
     with Scene(folder / "copies.db", seconds=LENGTH_S) as scene:
         trainer = scene.process(100, "python")
         for (begin, gpu_ms, copy_ms), end in zip(regimes, [*(one[0] for one in regimes[1:]), LENGTH_S], strict=True):
             waited_ms = gpu_ms - 1
             calls = {"cudaLaunchKernel": (80.0, 0.005), "cudaMemcpyAsync": (1.0, waited_ms + copy_ms)}
-            flags = int(EpochFlag.BEFORE_COPY if slept else EpochFlag.BEFORE_COPY | EpochFlag.ESTIMATED)
+            flags = int(
+                SyncIntervalFlag.BEFORE_COPY if slept else SyncIntervalFlag.BEFORE_COPY | SyncIntervalFlag.ESTIMATED
+            )
             parts = {
                 "enqueue_ms": 1 + (copy_ms if slept else min(one[2] for one in regimes)),
                 "busy_ms": gpu_ms + copy_ms,
@@ -116,7 +118,7 @@ def batches(folder: Path, *regimes: tuple[float, float, float], slept: bool = Tr
             }
             step = Step(empty_ms=0, size_bytes=BYTES, flags=flags, **parts)
             made = scene.train(
-                trainer, begin, end, step, drain_op="cudaMemcpyAsync", calls=calls, sizes={"cudaMemcpyAsync": BYTES}
+                trainer, begin, end, step, sync_op="cudaMemcpyAsync", calls=calls, sizes={"cudaMemcpyAsync": BYTES}
             )
             clocks = {"run_ns": int(copy_ms * 1e6), "sleep_ns": int(waited_ms * 1e6)}
             clocks = clocks if slept else {"run_ns": sum(clocks.values()), "sleep_ns": 0}
@@ -150,7 +152,7 @@ def test_of_copies_that_polled_it_is_not_known_whether_the_device_or_the_link_wa
 
 
 def waiting_copies(folder: Path, *, recorded_bytes: int, fastest_ms: float) -> Diagnosis:
-    """Thirty asynchronous copies a step, that come to wait longer; most bytes stay on the device."""
+    """Thirty asynchronous copies a step, that come to wait longer; most bytes stay on the GPU."""
     with Scene(folder / "copies.db", seconds=LENGTH_S) as scene:
         trainer = scene.process(100, "python")
         for begin, end, ms in ((0.0, QUIET_S, 0.1), (QUIET_S, LENGTH_S, 0.3)):
@@ -182,13 +184,13 @@ def test_without_exact_sums_it_is_not_evaluated(tmp_path: Path) -> None:
 
 
 def test_a_small_result_that_waits_for_a_slower_device_is_no_copying(tmp_path: Path) -> None:
-    """The loop reads four bytes at the end of each step: the copy is its drain."""
+    """The loop reads four bytes at the end of each step: the copy is its sync."""
     with Scene(tmp_path / "copies.db", seconds=LENGTH_S) as scene:
         trainer = scene.process(100, "python")
         for begin, end, busy_ms in ((0.0, QUIET_S, 6.0), (QUIET_S, LENGTH_S, 12.0)):
             calls = {"cudaLaunchKernel": (80.0, 0.005), "cudaMemcpy": (1.0, busy_ms - 1)}
             step = Step(busy_ms=busy_ms)
-            scene.train(trainer, begin, end, step, drain_op="cudaMemcpy", calls=calls, sizes={"cudaMemcpy": 4})
+            scene.train(trainer, begin, end, step, sync_op="cudaMemcpy", calls=calls, sizes={"cudaMemcpy": 4})
     assert causes(diagnosed_file(tmp_path / "copies.db")) == ["gpu-slower"]
 
 

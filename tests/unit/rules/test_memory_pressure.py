@@ -34,13 +34,13 @@ def test_reclaim_on_the_path_is_charged_with_the_limit(tmp_path: Path) -> None:
 def test_reclaim_that_is_tried_again_and_again_is_charged_whether_it_runs_or_waits(tmp_path: Path) -> None:
     def retrying(scene: Scene, trainer: Actor) -> None:
         """Before each step twelve times 0.48 ms, 15 us apart; in four of them the thread waits in the kernel."""
-        step = Step(empty_ms=0.5 + 6, empty={"kernel_lock": 1.92})
+        step = Step(empty_ms=0.5 + 6, empty={"uninterruptible": 1.92})
         for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, step):
             for number in range(12):
                 at = begin + 0.0002 + number * 0.000495
                 scene.host_event(HostOp.DIRECT_RECLAIM, at, actor=trainer, ms=0.48, arg0=1 << 20, flags=LIMITED)
                 if number % 3 == 0:
-                    scene.off_cpu(trainer, at, at + 0.00048, "kernel_lock")
+                    scene.off_cpu(trainer, at, at + 0.00048, "uninterruptible")
 
     (incident,) = diagnosed(tmp_path, retrying).incidents
     assert incident.cause == "memory-pressure"
@@ -51,7 +51,7 @@ def test_reclaim_that_is_tried_again_and_again_is_charged_whether_it_runs_or_wai
 def test_of_a_loss_just_long_enough_to_be_told_only_what_made_most_of_it_is_named(tmp_path: Path) -> None:
     def briefly(scene: Scene, trainer: Actor) -> None:
         """A second of reclaim, 0.55 ms a step, beside somebody who keeps a finished wait from returning for 0.3 ms."""
-        step = Step(empty_ms=0.5 + 0.55, late_ms=0.35, drain={"runq": 0.3, "sleep": 5.0})
+        step = Step(empty_ms=0.5 + 0.55, late_ms=0.35, sync={"runq": 0.3, "sleep": 5.0})
         for begin, _, _ in scene.train(trainer, QUIET_S, QUIET_S + 1, step):
             scene.host_event(HostOp.DIRECT_RECLAIM, begin + 0.0002, actor=trainer, ms=0.55, flags=LIMITED)
         scene.took(trainer, 900, "backup", int(QUIET_S), 45, switches=100)

@@ -67,7 +67,7 @@ def test_steps_that_always_take_seconds_are_none(tmp_path: Path) -> None:
 
 
 def test_a_process_without_peers_hangs_by_itself(tmp_path: Path) -> None:
-    assert causes(diagnosed_ranks(tmp_path, hanging, comm_id_hash=(77, 78))) == ["call-in-flight"]
+    assert causes(diagnosed_ranks(tmp_path, hanging, comm_id_hash=(77, 78))) == ["hung-call"]
 
 
 def test_without_open_calls_it_is_not_evaluated(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_rank_that_gave_up_before_the_others_makes_no_second_hang(tmp_path: Pa
 
 def test_a_short_wait_beside_a_stopped_rank_is_none(tmp_path: Path) -> None:
     def stopped(scene: Scene, first: Actor, second: Actor) -> None:
-        """Rank 1 is stopped inside its drain for five seconds; rank 0 is seen in one for less than two."""
+        """Rank 1 is stopped inside its sync for five seconds; rank 0 is seen in one for less than two."""
         hanging(scene, first, second, until_s=QUIET_S)
         scene.open_call(second, "cudaStreamSynchronize", QUIET_S, LENGTH_S - 1)
         scene.open_call(first, "cudaStreamSynchronize", LENGTH_S - 2.8, LENGTH_S - 1)

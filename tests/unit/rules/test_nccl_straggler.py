@@ -1,4 +1,4 @@
-"""nccl-straggler: the others wait on the device for the rank that lost its time on the host."""
+"""nccl-straggler: the others wait on the GPU for the rank that lost its time on the host."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_rank_that_came_late_is_named_with_its_own_reason(tmp_path: Path) ->
     assert incident.lost_ratio == pytest.approx(LATE_MS / (6.55 + LATE_MS), rel=0.05)
 
 
-def test_a_rank_that_was_late_in_a_part_of_a_longer_stretch_is_named_for_that_part(tmp_path: Path) -> None:
+def test_a_rank_that_was_late_in_a_part_of_a_longer_time_range_is_named_for_that_part(tmp_path: Path) -> None:
     late_s, late_ms = 2.0, 2.0
 
     def late_for_a_while(scene: Scene, first: Actor, second: Actor) -> None:
@@ -102,7 +102,7 @@ def test_a_peer_that_was_held_up_for_less_does_not_own_a_call_that_hung(tmp_path
         scene.train(second, QUIET_S + 1.1, LENGTH_S, Step())
         scene.train(first, QUIET_S + 3.6, LENGTH_S, Step())
 
-    assert "call-in-flight" in causes(diagnosed_ranks(tmp_path, once))
+    assert "hung-call" in causes(diagnosed_ranks(tmp_path, once))
 
 
 def test_ranks_that_wait_for_one_with_lowered_clocks_have_no_slower_device(tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ CLIENT = Actor(number=0, pid=800, name="client")
 
 
 def waiting_for_requests(
-    scene: Scene, server: Actor, late_ms: float = 0.05, drain: dict[str, float] | None = None
+    scene: Scene, server: Actor, late_ms: float = 0.05, sync: dict[str, float] | None = None
 ) -> None:
     """The engine sleeps 10 to 50 ms before each step; the front wakes it, which has slept in epoll for the last 6."""
     front = Actor(number=server.number, pid=FRONT, name="python")
     now, pause = QUIET_S, 10
     while now < LENGTH_S:
-        step = Step(empty_ms=pause + 0.5, empty={"sleep": pause}, late_ms=late_ms, drain=drain or {})
+        step = Step(empty_ms=pause + 0.5, empty={"sleep": pause}, late_ms=late_ms, sync=sync or {})
         ((begin, _, now),) = scene.train(server, now, now + 1e-6, step)
         end = begin + pause / 1e3
         scene.off_cpu(server, begin, end, "sleep", waker=front)
@@ -32,7 +32,7 @@ def test_a_server_without_requests_has_no_finding(tmp_path: Path) -> None:
 
 def test_a_server_that_a_hog_stalls_is_found(tmp_path: Path) -> None:
     def stalled(scene: Scene, server: Actor) -> None:
-        waiting_for_requests(scene, server, late_ms=8.05, drain={"runq": 8.0})
+        waiting_for_requests(scene, server, late_ms=8.05, sync={"runq": 8.0})
         for second in range(int(QUIET_S), int(LENGTH_S)):
             scene.took(server, 900, "hog", second, 200)
 

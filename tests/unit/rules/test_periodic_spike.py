@@ -82,6 +82,6 @@ def test_spikes_that_collect_garbage_wait_for_the_rule_of_that(tmp_path: Path) -
     assert causes(diagnosed(tmp_path, partial(spiked, name=collecting))) == ["unexplained"]
 
 
-def test_without_epochs_it_is_not_evaluated(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"epochs": "no return probes"})
+def test_without_sync_intervals_it_is_not_evaluated(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"sync_intervals": "no return probes"})
     assert "periodic-spike" in {one.cause for one in diagnosis.not_evaluated}

@@ -16,19 +16,19 @@ NOBODY = -1
 
 
 def hogged(
-    scene: Scene, trainer: Actor, victim: dict[str, Value], hog: dict[str, Value], *, cgroup_id: int = 0
+    scene: Scene, trainer: Actor, affected: dict[str, Value], hog: dict[str, Value], *, cgroup_id: int = 0
 ) -> None:
-    """A hog takes the CPU at the end of each drain; from QUIET_S on victim and hog are scheduled as told."""
-    steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + LATE_MS, drain={"runq": LATE_MS}))
+    """A hog takes the CPU at the end of each sync; from QUIET_S on affected process and hog are scheduled as told."""
+    steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + LATE_MS, sync={"runq": LATE_MS}))
     for second in range(int(QUIET_S), int(LENGTH_S)):
         lost_ms = LATE_MS * sum(int(end) == second for _, _, end in steps)
         scene.took(trainer, 900, "hog", second, lost_ms, switches=500, cgroup_id=cgroup_id)
     scene.scheduling(trainer.pid, 0, process=trainer.number)
-    scene.scheduling(trainer.pid, QUIET_S + 0.5, process=trainer.number, **victim)
+    scene.scheduling(trainer.pid, QUIET_S + 0.5, process=trainer.number, **affected)
     scene.scheduling(900, QUIET_S + 1, **hog)
 
 
-def test_a_reniced_victim_is_told_both_numbers(tmp_path: Path) -> None:
+def test_a_reniced_affected_is_told_both_numbers(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, lambda scene, trainer: hogged(scene, trainer, {"nice": 19}, {"nice": 0}))
     assert causes(diagnosis) == ["priority"]
     incident = diagnosis.incidents[0]
@@ -39,7 +39,7 @@ def test_a_reniced_victim_is_told_both_numbers(tmp_path: Path) -> None:
 
 
 def test_where_only_the_others_can_change_the_way_out_says_just_that(tmp_path: Path) -> None:
-    """The victim's priority is the usual one, so "give it back" is left out and nothing comes before "or"."""
+    """The affected process's priority is the usual one, so "give it back" is left out and nothing comes before "or"."""
     diagnosis = diagnosed(tmp_path, lambda scene, trainer: hogged(scene, trainer, {"nice": 0}, {"nice": -14}))
     assert causes(diagnosis) == ["priority"]
     first = diagnosis.incidents[0].fixes[0]
@@ -112,7 +112,7 @@ def test_who_came_a_moment_ago_is_not_called_an_equal_before_its_priority_is_rea
     def half_known(scene: Scene, trainer: Actor) -> None:
         ends_s = begins_s + 0.9
         scene.train(trainer, QUIET_S, begins_s, Step())
-        steps = scene.train(trainer, begins_s, ends_s, Step(late_ms=0.05 + LATE_MS, drain={"runq": LATE_MS}))
+        steps = scene.train(trainer, begins_s, ends_s, Step(late_ms=0.05 + LATE_MS, sync={"runq": LATE_MS}))
         scene.train(trainer, ends_s, LENGTH_S, Step())
         for second in range(int(begins_s), int(ends_s) + 1):
             lost_ms = LATE_MS * sum(int(end) == second for _, _, end in steps)

@@ -15,10 +15,10 @@ from tests.unit.rules.ranks import diagnosed_ranks
 LATE_MS = 2.0
 
 
-def late(scene: Scene, trainer: Actor, takers: dict[tuple[int, str], float], *, ms: float = LATE_MS) -> None:
+def late(scene: Scene, trainer: Actor, cpu_users: dict[tuple[int, str], float], *, ms: float = LATE_MS) -> None:
     """Picked up late by `ms` each step; who ran meanwhile, by share."""
-    steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + ms, drain={"runq": ms}))
-    for (pid, name), share in takers.items():
+    steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + ms, sync={"runq": ms}))
+    for (pid, name), share in cpu_users.items():
         for second in range(int(QUIET_S), int(LENGTH_S)):
             lost_ms = ms * sum(int(end) == second for _, _, end in steps)
             scene.took(trainer, pid, name, second, lost_ms * share)
@@ -44,10 +44,10 @@ def crowded_beside(
     scene.cpus(int(QUIET_S), int(LENGTH_S), busy[1])
 
 
-def waited_for_and_crowding(scene: Scene, trainer: Actor) -> tuple[Actor, list[tuple[float, float, float]]]:
+def waited_for_and_contention(scene: Scene, trainer: Actor) -> tuple[Actor, list[tuple[float, float, float]]]:
     """A worker that the trainer awaits 4 ms a step and that then has its CPU for 1 ms; the steps from QUIET_S on."""
     worker = scene.process(101, "pt_data_worker", parent=trainer)
-    step = Step(empty_ms=4.5, empty={"sleep": 4.0}, late_ms=1.05, drain={"runq": 1.0})
+    step = Step(empty_ms=4.5, empty={"sleep": 4.0}, late_ms=1.05, sync={"runq": 1.0})
     steps = scene.train(trainer, QUIET_S, LENGTH_S, step)
     for begin, _, _ in steps:
         scene.off_cpu(trainer, begin, begin + 0.004, "sleep", waker=worker)
@@ -66,7 +66,7 @@ def test_its_own_workers_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("ms", "found"), [(0.27, []), (0.5, ["self-oversubscription"])])
 def test_what_two_healthy_minutes_differ_by_is_silent(tmp_path: Path, ms: float, found: list[str]) -> None:
-    """4 and 7 % of the time."""
+    """4 and 7% of the time."""
 
     def crowd(scene: Scene, trainer: Actor) -> None:
         late(scene, trainer, {(trainer.pid, trainer.name): 1.0}, ms=ms)
@@ -166,7 +166,7 @@ def test_a_build_beside_who_fills_idle_cpus_is_not_held_against_the_job(tmp_path
     with Scene(path, seconds=LENGTH_S) as scene:
         trainer = scene.process(100, "python")
         worker = scene.process(101, "pt_data_worker", parent=trainer)
-        steps = scene.train(trainer, 0, LENGTH_S, Step(late_ms=0.05 + LATE_MS, drain={"runq": LATE_MS}))
+        steps = scene.train(trainer, 0, LENGTH_S, Step(late_ms=0.05 + LATE_MS, sync={"runq": LATE_MS}))
         for second in range(int(LENGTH_S)):
             waited_ms = LATE_MS * sum(int(end) == second for _, _, end in steps)
             scene.second(worker, second, run=400, runq=100)
@@ -196,7 +196,7 @@ def test_threads_of_a_job_that_would_fit_without_the_others_do_not_crowd_each_ot
     with Scene(path, seconds=LENGTH_S) as scene:
         trainer = scene.process(100, "python")
         worker = scene.process(101, "pt_data_worker", parent=trainer)
-        steps = scene.train(trainer, 0, LENGTH_S, Step(late_ms=0.05 + LATE_MS, drain={"runq": LATE_MS}))
+        steps = scene.train(trainer, 0, LENGTH_S, Step(late_ms=0.05 + LATE_MS, sync={"runq": LATE_MS}))
         for second in range(int(LENGTH_S)):
             waited_ms = LATE_MS * sum(int(end) == second for _, _, end in steps)
             scene.second(worker, second, run=runs_ms, runq=waits_ms)
@@ -237,9 +237,9 @@ def test_workers_that_are_started_anew_did_not_all_run_at_once(tmp_path: Path) -
 
 def test_ranks_of_one_job_that_crowd_each_other_are_not_to_be_reniced(tmp_path: Path) -> None:
     def crowd(scene: Scene, first: Actor, other: Actor) -> None:
-        for victim, taker in ((first, other), (other, first)):
-            scene.train(victim, 0, QUIET_S, Step())
-            late(scene, victim, {(taker.pid, taker.name): 1.0})
+        for affected, cpu_user in ((first, other), (other, first)):
+            scene.train(affected, 0, QUIET_S, Step())
+            late(scene, affected, {(cpu_user.pid, cpu_user.name): 1.0})
 
     diagnosis = diagnosed_ranks(tmp_path, crowd)
     assert causes(diagnosis) == ["self-oversubscription"]
@@ -248,9 +248,9 @@ def test_ranks_of_one_job_that_crowd_each_other_are_not_to_be_reniced(tmp_path: 
 
 def test_ranks_of_another_job_are_others(tmp_path: Path) -> None:
     def crowd(scene: Scene, first: Actor, other: Actor) -> None:
-        for victim, taker in ((first, other), (other, first)):
-            scene.train(victim, 0, QUIET_S, Step())
-            late(scene, victim, {(taker.pid, taker.name): 1.0})
+        for affected, cpu_user in ((first, other), (other, first)):
+            scene.train(affected, 0, QUIET_S, Step())
+            late(scene, affected, {(cpu_user.pid, cpu_user.name): 1.0})
 
     assert set(causes(diagnosed_ranks(tmp_path, crowd, comm_id_hash=(77, 78)))) == {"cpu-contention"}
 
@@ -267,10 +267,10 @@ def test_fewer_workers_are_fewer_than_it_has(tmp_path: Path, workers: int, comma
     assert next((one.command for one in incident.fixes if "num_workers" in one.command), None) == command
 
 
-def test_crowding_for_more_work_is_part_of_that_work(tmp_path: Path) -> None:
+def test_contention_for_more_work_is_part_of_that_work(tmp_path: Path) -> None:
     def busy(scene: Scene, trainer: Actor) -> None:
         """The worker computes longer for each item, and keeps the trainer from the CPU for that, too."""
-        worker, steps = waited_for_and_crowding(scene, trainer)
+        worker, steps = waited_for_and_contention(scene, trainer)
         for second in range(int(LENGTH_S)):
             scene.second(worker, second, run=900 if second >= QUIET_S else 100)
             scene.took(trainer, worker.pid, worker.name, second, sum(int(end) == second for _, _, end in steps))
@@ -288,7 +288,7 @@ def test_crowding_for_more_work_is_part_of_that_work(tmp_path: Path) -> None:
 def test_the_recorder_is_no_reason_for_threads_to_crowd_each_other(tmp_path: Path) -> None:
     def watched(scene: Scene, trainer: Actor) -> None:
         """The worker computes for longer and crowds the trainer; the recorder, which looks at that, works more, too."""
-        worker, steps = waited_for_and_crowding(scene, trainer)
+        worker, steps = waited_for_and_contention(scene, trainer)
         for second in range(int(LENGTH_S)):
             late_ms = sum(int(end) == second for _, _, end in steps)
             scene.second(worker, second, run=400 if second >= QUIET_S else 100)
@@ -313,7 +313,7 @@ def test_without_culprits_it_is_not_evaluated(tmp_path: Path) -> None:
 def test_who_ran_in_an_incident_is_not_held_against_the_time_around_it(tmp_path: Path) -> None:
     """A bottleneck lasts from the first step to the last; what hogs took in between belongs to the incident alone."""
     path = tmp_path / "scene.db"
-    crowded, hogged = (Step(late_ms=0.05 + ms, drain={"runq": ms}) for ms in (LATE_MS, 10 * LATE_MS))
+    crowded, hogged = (Step(late_ms=0.05 + ms, sync={"runq": ms}) for ms in (LATE_MS, 10 * LATE_MS))
     with Scene(path, seconds=LENGTH_S) as scene:
         trainer = scene.process(100, "python")
         worker = scene.process(101, "pt_data_worker", parent=trainer)

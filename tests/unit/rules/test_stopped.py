@@ -15,10 +15,10 @@ STOP_S = 2.0
 
 
 def stop(scene: Scene, trainer: Actor) -> None:
-    """Stopped in its drain for two seconds by pid 77."""
+    """Stopped in its sync for two seconds by pid 77."""
     scene.process(77, "gdb")
     scene.host_event(HostOp.STOP_SIGNAL, QUIET_S, actor=trainer, arg1=77, arg2=19)
-    scene.train(trainer, QUIET_S, QUIET_S + 0.001, Step(busy_ms=6 + STOP_S * 1e3, drain={"stopped": STOP_S * 1e3}))
+    scene.train(trainer, QUIET_S, QUIET_S + 0.001, Step(busy_ms=6 + STOP_S * 1e3, sync={"stopped": STOP_S * 1e3}))
     scene.train(trainer, QUIET_S + STOP_S + 0.007, LENGTH_S, Step())
 
 
@@ -37,8 +37,8 @@ def test_a_long_wait_for_the_device_is_no_stop(tmp_path: Path) -> None:
     assert "stopped" not in causes(diagnosed(tmp_path, slow))
 
 
-def test_without_epochs_it_is_not_evaluated(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"epochs": "no return probes"})
+def test_without_sync_intervals_it_is_not_evaluated(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"sync_intervals": "no return probes"})
     assert "stopped" in {one.cause for one in diagnosis.not_evaluated}
 
 

@@ -68,7 +68,7 @@ def _top(state: LiveState, width: int, glyphs: Glyphs) -> list[Section]:
 def _rest(state: LiveState, width: int) -> list[Section]:
     return [
         host_section(state, width),
-        recording.losses(state, width),
+        recording.drops(state, width),
         recording.own_cost(state, width),
         *recording.probes(state, width),
     ]

@@ -35,14 +35,14 @@ STYLES: dict[str, Style] = {
     "yielded": Style(color="magenta"),
     "sleep": Style(dim=True),
     "io": Style(color="yellow"),
-    "kernel_lock": Style(bold=True, color="magenta"),
+    "uninterruptible": Style(bold=True, color="magenta"),
     "stopped": Style(bold=True, color="yellow"),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Glyphs:
-    """What bars are drawn with; clocks in the order of CLOCKS, told apart without colour."""
+    """What bars are drawn with; clocks in the order of STATES, told apart without color."""
 
     full: str
     empty: str

@@ -18,7 +18,7 @@ _SAMPLE = "x"
 
 
 class Painter:
-    """Paints for one console, in the colours that it has; a text that `encoding` lacks is replaced."""
+    """Paints for one console, in the colors that it has; a text that `encoding` lacks is replaced."""
 
     def __init__(self, console: Console, encoding: str = "utf-8") -> None:
         self._encoding = "" if encoding in ("utf-8", "utf8") else encoding

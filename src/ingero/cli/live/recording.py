@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ingero.capture.losses import MEANINGS
+from ingero.capture.drops import MEANINGS
 from ingero.cli.live.lines import Line, clean, flowed, shortened_path
 from ingero.cli.live.sections import Section, flow_section, lines_section, table_section
-from ingero.cli.live.state import LiveState, LossLine
+from ingero.cli.live.state import DropLine, LiveState
 from ingero.cli.live.window import SLOW_FACTOR
 from ingero.ops import Source
 from ingero.step_counts import counts_text
@@ -33,16 +33,16 @@ def title(state: LiveState) -> Section:
     return lines_section("title", 0, [line, *(((clean(text), "bad"),) for text in state.warnings[-2:])])
 
 
-def losses(state: LiveState, width: int) -> Section:
+def drops(state: LiveState, width: int) -> Section:
     """What was lost or repaired, by reason; where there is room, what it means."""
     head: Line = (("LOST    ", "title"),)
-    if not state.losses:
-        return lines_section("losses", 1, [(*head, ("nothing", "good"))])
+    if not state.drops:
+        return lines_section("drops", 1, [(*head, ("nothing", "good"))])
     first: Line = (*head, ("or repaired since the start (in the last seconds)", "dim"))
     rows: list[Line] = [
-        ((f"  {_loss(one)}", _loss_style(one)), (f"  {MEANINGS.get(one.name, '')}", "dim")) for one in state.losses
+        ((f"  {_drop(one)}", _drop_style(one)), (f"  {MEANINGS.get(one.name, '')}", "dim")) for one in state.drops
     ]
-    items: list[Line] = [((_loss(one), _loss_style(one)),) for one in state.losses]
+    items: list[Line] = [((_drop(one), _drop_style(one)),) for one in state.drops]
 
     def body(room: int) -> list[Line]:
         if room > len(rows):
@@ -51,15 +51,15 @@ def losses(state: LiveState, width: int) -> Section:
         flow = flowed(items, width - len(indent), room)
         return [(*head, *line) if index == 0 else ((indent, ""), *line) for index, line in enumerate(flow)]
 
-    return Section(name="losses", rank=1, least=1, usual=2, most=len(rows) + 1, body=body)
+    return Section(name="drops", rank=1, least=1, usual=2, most=len(rows) + 1, body=body)
 
 
-def _loss(one: LossLine) -> str:
+def _drop(one: DropLine) -> str:
     recent = f" (+{format_counter(one.name, one.recent)})" if one.recent else ""
     return f"{one.name} {format_counter(one.name, one.total)}{recent}"
 
 
-def _loss_style(one: LossLine) -> str:
+def _drop_style(one: DropLine) -> str:
     return "warn" if one.recent else ""
 
 
@@ -125,6 +125,6 @@ def legend(width: int) -> Section:
     if width > 160:
         text = (
             f"wall: share of the wall time of the processes that call it   err: calls failed   slow: p99 over "
-            f"{SLOW_FACTOR} times its p99 before   wait: waits for the device   took CPU: time / switches"
+            f"{SLOW_FACTOR} times its p99 before   wait: waits for the GPU   took CPU: time / switches"
         )
     return lines_section("legend", 6, [((text, "dim"),)])

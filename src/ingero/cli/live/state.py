@@ -53,7 +53,7 @@ class ProbeState:
 class ProcessLine:
     """One target. What it did is of the last seconds.
 
-    gpus: NVML's numbers of the GPUs that the driver says it uses. wait_ratio: time in calls that wait for the device,
+    gpus: NVML's numbers of the GPUs that the driver says it uses. wait_ratio: time in calls that wait for the GPU,
     share of its wall time, all threads summed. taken_ns: others ran while its threads were runnable.
     """
 
@@ -115,7 +115,7 @@ class GpuState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LossLine:
+class DropLine:
     """A loss counter: in the last seconds, and since the recording began."""
 
     name: str
@@ -128,7 +128,7 @@ class LiveState:
     """Everything on the screen.
 
     recorded_s: since the start. window_s: length of the last seconds that all counts are of, unless they say total.
-    clocks_ns: of all threads of the targets; call_clocks_ns: of their traced calls; both in the order of CLOCKS.
+    states_ns: of all threads of the targets; call_states_ns: of their traced calls; both in the order of STATES.
     database_bytes: None if nothing is kept. counts: steps and sync intervals by process. rows_per_s: records of
     calls, steps and sync intervals.
     agent_ratio: CPU time of the agent, share of one core.
@@ -143,14 +143,14 @@ class LiveState:
     gpu: GpuState = field(default_factory=GpuState)
     ops: tuple[OpLine, ...] = ()
     in_flight: int = 0
-    clocks_ns: tuple[int, ...] = ()
-    call_clocks_ns: tuple[int, ...] = ()
+    states_ns: tuple[int, ...] = ()
+    call_states_ns: tuple[int, ...] = ()
     switches: int = 0
     preemptions: int = 0
     culprits: tuple[CulpritLine, ...] = ()
     host: tuple[HostSum, ...] = ()
     counts: Mapping[int, StepCount] = field(default_factory=dict)
-    losses: tuple[LossLine, ...] = ()
+    drops: tuple[DropLine, ...] = ()
     agent: AgentUsage | None = None
     agent_ratio: float | None = None
     calls_per_s: float = 0.0

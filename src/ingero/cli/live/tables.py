@@ -116,11 +116,11 @@ def _call_row(op: OpLine, width: int) -> Line:
 
 
 def flags_of(op: OpLine) -> list[str]:
-    """What is worth a look: errors, slower than before, and (normal, but good to know) that it waits for the device."""
+    """What is worth a look: errors, slower than before, and (normal, but good to know) that it waits for the GPU."""
     flags = ["err"] if op.errors else []
     if op.is_slow:
         flags.append("slow")
-    if op.op.kind & Kind.DRAIN and len(flags) < 2:  # all three do not fit, and the first two matter
+    if op.op.kind & Kind.SYNC and len(flags) < 2:  # all three do not fit, and the first two matter
         flags.append("wait")
     return flags
 

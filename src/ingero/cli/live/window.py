@@ -14,8 +14,8 @@ from ingero.capture.cells import columns_of
 from ingero.capture.culprits import Charge
 from ingero.capture.host_sums import HostSum
 from ingero.capture.second import Second
-from ingero.cli.live.state import CulpritLine, LossLine, OpLine
-from ingero.events import CLOCKS
+from ingero.cli.live.state import CulpritLine, DropLine, OpLine
+from ingero.events import STATES
 from ingero.ops import BY_ID, Kind
 from ingero.store import histograms
 
@@ -52,7 +52,7 @@ class OpSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotSums:
-    """What one process did: calls, and the time in those that wait for the device."""
+    """What one process did: calls, and the time in those that wait for the GPU."""
 
     calls: int
     wait_ns: int
@@ -67,7 +67,7 @@ class _Amounts:
     """What is kept up to date as seconds come and leave, instead of adding it up for every frame. Without zeros."""
 
     calls: Counter[int] = field(default_factory=Counter)  # by slot
-    wait_ns: Counter[int] = field(default_factory=Counter)  # by slot: in calls that wait for the device
+    wait_ns: Counter[int] = field(default_factory=Counter)  # by slot: in calls that wait for the GPU
     taken_ns: Counter[int] = field(default_factory=Counter)  # by slot: others ran while it was runnable
     culprit_ns: Counter[_Culprit] = field(default_factory=Counter)
     culprit_switches: Counter[_Culprit] = field(default_factory=Counter)
@@ -96,7 +96,7 @@ class _Part:
     second: Second
     ops: dict[int, OpSums]
     amounts: _Amounts
-    call_clocks_ns: Array
+    call_states_ns: Array
 
 
 class Window:
@@ -107,7 +107,7 @@ class Window:
         self._parts: deque[_Part] = deque()
         self._totals: dict[int, OpSums] = {}
         self._amounts = _Amounts()
-        self.losses: Counter[str] = Counter()
+        self.drops: Counter[str] = Counter()
         self.length_s = 0.0
         self.recorded_s = 0.0
 
@@ -119,7 +119,7 @@ class Window:
         self.recorded_s += second.elapsed_s
         for op, sums in part.ops.items():
             self._totals.setdefault(op, OpSums()).add(sums)
-        self.losses.update(second.losses)
+        self.drops.update(second.drops)
         self._amounts.change(part.amounts, +1)
         # half a second of grace: a tick that came late must not shorten the window by a whole second
         while self.length_s - self._parts[0].second.elapsed_s >= self._keep_s - 0.5:
@@ -170,13 +170,13 @@ class Window:
         calls, wait_ns = self._amounts.calls, self._amounts.wait_ns
         return {slot: SlotSums(calls=count, wait_ns=wait_ns[slot]) for slot, count in calls.items()}
 
-    def clocks_ns(self) -> tuple[int, ...]:
+    def states_ns(self) -> tuple[int, ...]:
         """The clocks of all threads."""
-        return _added(part.second.clocks_ns for part in self._parts)
+        return _added(part.second.states_ns for part in self._parts)
 
-    def call_clocks_ns(self) -> tuple[int, ...]:
+    def call_states_ns(self) -> tuple[int, ...]:
         """The clocks inside traced calls."""
-        return _added(part.call_clocks_ns for part in self._parts)
+        return _added(part.call_states_ns for part in self._parts)
 
     def culprits(self) -> tuple[CulpritLine, ...]:
         """Who ran while targets were runnable, most time first."""
@@ -199,13 +199,13 @@ class Window:
             for _, (one, amounts) in sorted(found.items(), key=itemgetter(0))
         )
 
-    def loss_lines(self) -> tuple[LossLine, ...]:
+    def drop_lines(self) -> tuple[DropLine, ...]:
         """Every counter that is not 0, most in the last seconds first."""
         recent = Counter[str]()
         for part in self._parts:
-            recent.update(part.second.losses)
-        names = sorted(self.losses, key=lambda name: (-recent[name], -self.losses[name], name))
-        return tuple(LossLine(name=name, recent=recent[name], total=self.losses[name]) for name in names)
+            recent.update(part.second.drops)
+        names = sorted(self.drops, key=lambda name: (-recent[name], -self.drops[name], name))
+        return tuple(DropLine(name=name, recent=recent[name], total=self.drops[name]) for name in names)
 
     def agent_ratio(self) -> float | None:
         """CPU time of the agent, share of one core; None before it was first measured."""
@@ -220,7 +220,7 @@ class Window:
 
 def _reduced(second: Second) -> _Part:
     amounts, kept = _charged(second.charges), replace(second, cells=[])
-    nothing = _Part(second=kept, ops={}, amounts=amounts, call_clocks_ns=np.zeros(len(CLOCKS), np.int64))
+    nothing = _Part(second=kept, ops={}, amounts=amounts, call_states_ns=np.zeros(len(STATES), np.int64))
     if not second.cells:
         return nothing
     found = columns_of(second.cells)
@@ -237,7 +237,7 @@ def _reduced(second: Second) -> _Part:
         second=kept,
         ops=_by_op(growth, ops, slots, longest),
         amounts=amounts,
-        call_clocks_ns=growth["clock_ns"].sum(axis=0, dtype=np.int64),
+        call_states_ns=growth["state_ns"].sum(axis=0, dtype=np.int64),
     )
 
 
@@ -263,9 +263,9 @@ def _histogram(growth: Array) -> Array:
 
 
 def _by_slot(growth: Array, ops: Array, slots: Array) -> tuple[dict[int, int], dict[int, int]]:
-    """Calls, and the ns in those that wait for the device."""
+    """Calls, and the ns in those that wait for the GPU."""
     calls = np.bincount(slots, growth["count"]).astype(np.int64).tolist()
-    wait_ns = np.bincount(slots, np.where(np.isin(ops, _DRAINS), growth["sum_ns"], 0)).astype(np.int64).tolist()
+    wait_ns = np.bincount(slots, np.where(np.isin(ops, _SYNCS), growth["sum_ns"], 0)).astype(np.int64).tolist()
     return dict(enumerate(calls)), dict(enumerate(wait_ns))
 
 
@@ -280,7 +280,7 @@ def _charged(charges: Iterable[Charge]) -> _Amounts:
 
 
 _OPS = np.asarray(list(BY_ID))
-_DRAINS = np.asarray([op.id for op in BY_ID.values() if op.kind & Kind.DRAIN])
+_SYNCS = np.asarray([op.id for op in BY_ID.values() if op.kind & Kind.SYNC])
 
 
 def _is_slow(p99_ns: float, recent: OpSums, total: OpSums) -> bool:
@@ -292,7 +292,7 @@ def _is_slow(p99_ns: float, recent: OpSums, total: OpSums) -> bool:
 
 
 def _added(clocks: Iterable[Array]) -> tuple[int, ...]:
-    total = np.zeros(len(CLOCKS), np.int64)
+    total = np.zeros(len(STATES), np.int64)
     for one in clocks:
         total = total + one
     return tuple(total.tolist())

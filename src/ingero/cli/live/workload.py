@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ingero.cli.live.lines import Glyphs, Line, clean, stacked_bar
 from ingero.cli.live.sections import Section, flow_section, lines_section
 from ingero.cli.live.state import CulpritLine, LiveState, ProcessLine
-from ingero.events import CLOCKS
+from ingero.events import STATES
 from ingero.units import format_count, format_ns, format_percent
 
 _LABEL = 8
@@ -36,22 +36,22 @@ def _target(one: ProcessLine) -> Line:
 
 def sections(state: LiveState, width: int, glyphs: Glyphs) -> list[Section]:
     """The accounts: of all threads, of their traced calls; and who ran while they were runnable."""
-    if not state.processes and not any(state.clocks_ns):
+    if not state.processes and not any(state.states_ns):
         return []
     return [
-        _account("account of threads", "threads", state.clocks_ns, width, glyphs),
-        _account("account of calls", "in calls", state.call_clocks_ns, width, glyphs),
+        _breakdown("account of threads", "threads", state.states_ns, width, glyphs),
+        _breakdown("account of calls", "in calls", state.call_states_ns, width, glyphs),
         _culprits(state, width),
     ]
 
 
-def _account(name: str, label: str, clocks_ns: Sequence[int], width: int, glyphs: Glyphs) -> Section:
+def _breakdown(name: str, label: str, states_ns: Sequence[int], width: int, glyphs: Glyphs) -> Section:
     """A stacked bar of the clocks, and the numbers, most first."""
-    total = sum(clocks_ns)
+    total = sum(states_ns)
     head: Line = ((f"{label:{_LABEL}}", "title"), (f" {format_ns(total):>7} ", "strong"))
     if not total:
         return lines_section(name, 1, [(*head, ("nothing yet", "dim"))])
-    parts = list(zip(clocks_ns, glyphs.clocks, CLOCKS, strict=True))
+    parts = list(zip(states_ns, glyphs.clocks, STATES, strict=True))
     drawn = stacked_bar([(ns, glyph, clock) for ns, glyph, clock in parts], max(10, width // 5))
     has_room = width >= _TIMES_FROM
     shown = sorted((part for part in parts if part[0]), key=lambda part: -part[0])

@@ -68,7 +68,7 @@ class Group:
         (self.path / "cpu.cfs_quota_us").write_text(str(quota_us))
 
     def cpu_weight(self) -> int:
-        """Return its weight against its neighbours: cpu.weight, or cpu.shares in v1; the root of v2 has none."""
+        """Return its weight against its neighbors: cpu.weight, or cpu.shares in v1; the root of v2 has none."""
         path = self._weight
         return int(path.read_text()) if path.exists() else USUAL_WEIGHT_V2
 

@@ -66,7 +66,7 @@ class MemoryLimit(Recipe):
 
 
 class OomKill(Recipe):
-    """A neighbour grows beyond its own memory limit and is killed; the workload only watches."""
+    """A neighbor grows beyond its own memory limit and is killed; the workload only watches."""
 
     def __init__(self, *, culprit: str = "eater", limit_bytes: int = 48 * MIB) -> None:
         self.culprit = culprit
@@ -78,7 +78,7 @@ class OomKill(Recipe):
 
     @contextmanager
     def apply(self, target: Target) -> Iterator[Injection]:
-        """Start the neighbour; it may use twice its limit if nobody kills it."""
+        """Start the neighbor; it may use twice its limit if nobody kills it."""
         del target
         with cgroups.group("memory", "oom") as group:
             group.set_memory_limit(self.limit_bytes)

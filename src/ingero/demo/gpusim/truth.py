@@ -1,4 +1,4 @@
-"""Reads the ground-truth file: what the simulated libraries themselves saw of every call, wait and drain."""
+"""Reads the ground-truth file: what the simulated libraries themselves saw of every call, wait and sync."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ class Truth:
     """By (layer, function name); the layers are runtime, driver and nccl. Functions never entered are left out."""
     syncs: Array
     """Waits for a device, oldest first: stream pid tid device function enter_ns device_end_ns return_ns."""
-    drains: Array
-    """Ends of epochs, oldest first: stream pid tid device function enqueues first_enqueue_ns enter_ns device_end_ns
-    return_ns begin_ns, where begin_ns is the return of the previous drain of the same stream (0: there was none)."""
+    interval_ends: Array
+    """Ends of sync intervals, oldest first: stream pid tid device function enqueues first_enqueue_ns enter_ns
+    device_end_ns return_ns begin_ns, where begin_ns is the return of the previous sync of the same stream (0: there was none)."""
     function_names: list[str]
-    """What the `function` field of a sync or drain stands for."""
+    """What the `function` field of a sync or sync stands for."""
     syncs_lost: int
     """Records that newer ones have overwritten."""
-    drains_lost: int
+    interval_ends_lost: int
     collectives: Array
     """NCCL operations that ranks have called, oldest first, with the communicator and bytes of each."""
     launches: dict[str, int]
@@ -113,9 +113,9 @@ def read_all(pattern: Path | str) -> Truth:
 class _Raw:
     functions: Array
     syncs: Array
-    drains: Array
+    interval_ends: Array
     syncs_lost: int
-    drains_lost: int
+    interval_ends_lost: int
     collectives: Array
     kernels: Array
 
@@ -129,7 +129,9 @@ def _read(path: Path) -> _Raw:
     if header["magic"] not in {0, _MAGIC}:  # 0: its writer has only just created it
         raise TruthError(f"{path} is not a ground-truth file")
     syncs, syncs_lost = _ring(np.frombuffer(data, _SYNC, _SYNCS, syncs_at), int(header["syncs"]))
-    drains, drains_lost = _ring(np.frombuffer(data, _DRAIN, _DRAINS, drains_at), int(header["drains"]))
+    interval_ends, interval_ends_lost = _ring(
+        np.frombuffer(data, _DRAIN, _DRAINS, drains_at), int(header["interval_ends"])
+    )
     functions = np.frombuffer(data, _FUNCTION, int(header["functions"]), _FILE_HEADER.itemsize).copy()
     collectives, _ = _ring(np.frombuffer(data, _COLLECTIVE, _COLLECTIVES, collectives_at), int(header["collectives"]))
     kernels_at = collectives_at + _COLLECTIVES * _COLLECTIVE.itemsize
@@ -137,9 +139,9 @@ def _read(path: Path) -> _Raw:
     return _Raw(
         functions=functions,
         syncs=syncs,
-        drains=drains,
+        interval_ends=interval_ends,
         syncs_lost=syncs_lost,
-        drains_lost=drains_lost,
+        interval_ends_lost=interval_ends_lost,
         collectives=collectives,
         kernels=np.frombuffer(data, _KERNEL, kernels, kernels_at + _KERNELS_HEADER.itemsize).copy(),
     )
@@ -174,17 +176,19 @@ def _merge(parts: list[_Raw]) -> Truth:
     functions = np.concatenate([part.functions for part in parts])
     names = [str(name, "ascii") for name in functions["name"]]
     firsts = np.cumsum([0, *(len(part.functions) for part in parts)])
-    drains = np.concatenate([_renumbered(part.drains, first) for part, first in zip(parts, firsts[:-1], strict=True)])
+    interval_ends = np.concatenate(
+        [_renumbered(part.interval_ends, first) for part, first in zip(parts, firsts[:-1], strict=True)]
+    )
     syncs = np.concatenate([_renumbered(part.syncs, first) for part, first in zip(parts, firsts[:-1], strict=True)])
     renumbered = [_renumbered(part.collectives, first) for part, first in zip(parts, firsts[:-1], strict=True)]
     collectives = np.concatenate(renumbered)
     return Truth(
         calls=_calls(functions),
         syncs=syncs[np.argsort(syncs["return_ns"], kind="stable")],
-        drains=_with_begin(drains[np.argsort(drains["return_ns"], kind="stable")]),
+        interval_ends=_with_begin(interval_ends[np.argsort(interval_ends["return_ns"], kind="stable")]),
         function_names=names,
         syncs_lost=sum(part.syncs_lost for part in parts),
-        drains_lost=sum(part.drains_lost for part in parts),
+        interval_ends_lost=sum(part.interval_ends_lost for part in parts),
         collectives=collectives[np.argsort(collectives["return_ns"], kind="stable")],
         launches=_launches(np.concatenate([part.kernels for part in parts])),
     )
@@ -204,16 +208,16 @@ def _renumbered(records: Array, first: int) -> Array:
     return moved
 
 
-def _with_begin(drains: Array) -> Array:
-    """Add `begin_ns`: within one (pid, device, stream), a drain ends the epoch that the one before it began."""
-    result = np.zeros(len(drains), dtype=[*_DRAIN.descr, ("begin_ns", "i8")])
+def _with_begin(interval_ends: Array) -> Array:
+    """Add `begin_ns`: within one (pid, device, stream), a sync ends the sync interval that the one before it began."""
+    result = np.zeros(len(interval_ends), dtype=[*_DRAIN.descr, ("begin_ns", "i8")])
     for field in _DRAIN.names or ():
-        result[field] = drains[field]
+        result[field] = interval_ends[field]
     last: dict[tuple[int, int, int], int] = {}
     for drain in result:
-        lane = (int(drain["pid"]), int(drain["device"]), int(drain["stream"]))
-        drain["begin_ns"] = last.get(lane, 0)
-        last[lane] = int(drain["return_ns"])
+        gpu_stream = (int(drain["pid"]), int(drain["device"]), int(drain["stream"]))
+        drain["begin_ns"] = last.get(gpu_stream, 0)
+        last[gpu_stream] = int(drain["return_ns"])
     return result
 
 

@@ -26,7 +26,7 @@ def script(scene: Scene) -> None:
     """The same by hand: one step in ten waits for a CPU."""
     trainer = scene.process(4100, "python")
     scene.train(trainer, 0, 4, Step())
-    late = Step(late_ms=0.05 + _LATE_MS, drain={"runq": _LATE_MS})
+    late = Step(late_ms=0.05 + _LATE_MS, sync={"runq": _LATE_MS})
     now = 4.0
     while now < 10:
         now = scene.train(trainer, now, now + (_STEPS_BETWEEN - 0.5) * 6.55e-3, Step())[-1][2]
@@ -44,7 +44,7 @@ def number(measured: Measured) -> Number:
 
 STORY = Story(
     name="cpu-contention",
-    title="A neighbour on the CPU makes the slowest steps slower",
+    title="A neighbor on the CPU makes the slowest steps slower",
     shows="busy processes on every CPU: steps wait for their turn, and the p99 tells it more than the median does",
     causes=("cpu-contention",),
     seconds=10.1,

@@ -18,7 +18,7 @@ def play(stage: Stage) -> None:
 
 
 def script(scene: Scene) -> None:
-    """The same by hand: the second job gets 45 % of the device."""
+    """The same by hand: the second job gets 45% of the device."""
     trainer, thief = scene.process(4100, "python"), scene.process(4200, "notebook")
     for one in (trainer, thief):
         scene.uses_gpu(one)
@@ -30,7 +30,7 @@ def script(scene: Scene) -> None:
 def number(measured: Measured) -> Number:
     """Who got which share of the device."""
     share = measured.fact("share of the device (ratio)")
-    mine = measured.incident.victims[0]
+    mine = measured.incident.affected[0]
     other = measured.incident.culprits[0]
     text = (
         f"while both had work, {mine.name} [{mine.pid}] got {format_percent(share)} of the device and "
@@ -43,7 +43,7 @@ STORY = Story(
     name="gpu-steal",
     title="Two jobs on one GPU",
     shows="a second process works on the same device; nothing on the host explains the loss, its work does",
-    causes=("gpu-shared",),
+    causes=("gpu-contention",),
     seconds=10,
     play=play,
     script=script,

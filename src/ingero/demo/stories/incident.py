@@ -27,7 +27,7 @@ def script(scene: Scene) -> None:
     """The same by hand: the device is ready, and the thread that waits for it does not get a CPU."""
     trainer = scene.process(4100, "python")
     scene.train(trainer, 0, 4, Step())
-    late = Step(late_ms=0.05 + _LATE_MS, drain={"runq": _LATE_MS})
+    late = Step(late_ms=0.05 + _LATE_MS, sync={"runq": _LATE_MS})
     calls = {"cudaLaunchKernel": (80.0, 0.005), "cudaStreamSynchronize": (1.0, 5 + _LATE_MS)}
     take_cpu(scene, trainer, scene.train(trainer, 4, 9, late, calls=calls), _LATE_MS, [(4711, _HOGS), (4712, _HOGS)])
     scene.train(trainer, 9, 10, Step())
@@ -35,7 +35,7 @@ def script(scene: Scene) -> None:
 
 def number(measured: Measured) -> Number:
     """How much longer a wait for the device took."""
-    now_ns, usual_ns = (measured.mean_call_ns(window, Kind.DRAIN) for window in (measured.window, measured.before))
+    now_ns, usual_ns = (measured.mean_call_ns(window, Kind.SYNC) for window in (measured.window, measured.before))
     slower, text = longer(now_ns, usual_ns)
     return Number(value=slower, text=f"waiting for the device {text}")
 

@@ -31,7 +31,7 @@ class Measured:
     @property
     def process(self) -> int:
         """The number of the process that lost most."""
-        return self.incident.victims[0].process
+        return self.incident.affected[0].process
 
     @property
     def window(self) -> Window:
@@ -60,9 +60,9 @@ class Measured:
 
     def step_p99_ns(self, window: Window) -> float:
         """Of a hundred steps, the slowest but one; 0 where there were none."""
-        lane = Evidence(self.reader, self.diagnosis.window).lanes[self.process]
-        ends = lane["b_ns"]
-        lengths = (ends - lane["a_ns"])[(ends >= window.begin_ns) & (ends < window.end_ns)]
+        gpu_stream = Evidence(self.reader, self.diagnosis.window).gpu_streams[self.process]
+        ends = gpu_stream["sync_end_ns"]
+        lengths = (ends - gpu_stream["prev_sync_end_ns"])[(ends >= window.begin_ns) & (ends < window.end_ns)]
         return float(np.quantile(lengths, 0.99)) if len(lengths) else 0.0
 
     def _calls(self, window: Window, kinds: Kind) -> list[OpShare]:

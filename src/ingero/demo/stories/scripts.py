@@ -10,12 +10,12 @@ from ingero.demo.scene import Actor, Scene
 
 def take_cpu(
     scene: Scene,
-    victim: Actor,
+    affected: Actor,
     steps: Sequence[tuple[float, float, float]],
     ms: float,
-    takers: Sequence[tuple[int, str]],
+    cpu_users: Sequence[tuple[int, str]],
 ) -> None:
     """`ms` of each of these steps (as `Scene.train` answers them) were taken by (pid, name), in equal shares."""
     for second, count in Counter(int(end) for _, _, end in steps).items():
-        for pid, name in takers:
-            scene.took(victim, pid, name, second, ms * count / len(takers), switches=count)
+        for pid, name in cpu_users:
+            scene.took(affected, pid, name, second, ms * count / len(cpu_users), switches=count)

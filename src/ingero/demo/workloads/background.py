@@ -81,7 +81,7 @@ def compute_metrics(seconds: float) -> int:
 
 
 def start_bystanders(count: int) -> None:
-    """Start `count` threads that each keep a stream busy, never synchronised with the training."""
+    """Start `count` threads that each keep a stream busy, never synchronized with the training."""
     if not count:
         return
     kernel = Kernel("bystander_kernel", duration_us=5.0)

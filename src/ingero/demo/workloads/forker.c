@@ -48,7 +48,7 @@ static void *wait_for_ever(void *unused)
 	abort();
 }
 
-/* Return once the other thread is inside a synchronisation of 3 ms. */
+/* Return once the other thread is inside a synchronization of 3 ms. */
 static void until_in_call(void)
 {
 	long seen = calls_ended;

@@ -14,7 +14,7 @@ PATTERNS: Mapping[str, Mapping[str, object]] = MappingProxyType(
         "item-mid": {"sync_every": LOG_EVERY, "item_mid": True},
         # Batches come over a stream that is waited for; the stream that paces the program never is.
         "copy-stream": {"sync_every": LOG_EVERY, "streams": "synced", "autograd_thread": True},
-        "event-pipeline": {"drain": "behind", "behind": 1},
+        "event-pipeline": {"sync": "behind", "behind": 1},
         "accumulate": {"accumulate": 4, "sync_every": 4},
         "eval": {"sync_every": LOG_EVERY, "eval_every": 300, "eval_batches": 60},
         "shapes": {"sync_every": LOG_EVERY, "shapes": 3},

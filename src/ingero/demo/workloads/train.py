@@ -41,7 +41,7 @@ class Trainer:
         self.lengths = Lengths(options)
         self.copy_stream = cuda.Stream() if options.streams != "none" else cuda.Stream.default()
         self.copied = cuda.Event()
-        self.looks = Looks(options.drain, options.behind)
+        self.looks = Looks(options.sync, options.behind)
         self.graph: Graph | None = None
         self.steps = 0
 
@@ -104,7 +104,7 @@ class Trainer:
         del scratch
         cuda.empty_cache()
 
-    def drain(self, loss: Tensor) -> None:
+    def sync(self, loss: Tensor) -> None:
         """Look at the loss in the chosen way."""
         self.looks.look(loss)
 
@@ -137,7 +137,7 @@ def training_loop(trainer: Trainer, loader: DataLoader, log: Log) -> None:
         loss = trainer.train_step(batch)
         host.after_step(step, loss)
         if (step + 1) % options.sync_every == 0:
-            trainer.drain(loss)
+            trainer.sync(loss)
         is_evaluated = options.eval_every and (step + 1) % options.eval_every == 0
         evaluated_ns = trainer.evaluate() if is_evaluated else []
         log.end(step=step, data_ns=data_ns, kind=trainer.kind(), evaluated_ns=evaluated_ns)

@@ -42,9 +42,9 @@ def add_length(group: "argparse._ArgumentGroup") -> None:
 
 def _add_waits(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--pattern", choices=PATTERNS, help="wait as such a program does (patterns.py)")
-    group.add_argument("--sync-every", type=int, default=1, help="steps between drains; launches run ahead in between")
-    group.add_argument("--drain", choices=WAYS, default="stream", help="how the loop waits for the device")
-    group.add_argument("--behind", type=int, default=1, help="steps that --drain behind leaves to the device")
+    group.add_argument("--sync-every", type=int, default=1, help="steps between syncs; launches run ahead in between")
+    group.add_argument("--sync", choices=WAYS, default="stream", help="how the loop waits for the device")
+    group.add_argument("--behind", type=int, default=1, help="steps that --sync behind leaves to the device")
     group.add_argument("--item-mid", action="store_true", help="look at the loss between forward and backward")
     group.add_argument(
         "--streams", choices=COPY_STREAMS, nargs="?", const="ordered", default="none",

@@ -40,7 +40,7 @@ class Blocked:
     whole: Intervals
 
     def of(self, kind: str, calls: Array, begin_ns: int, end_ns: int) -> int:
-        """What was waited in calls of a kind that began in a stretch of time."""
+        """What was waited in calls of a kind that began in a time range of time."""
         mine = self.kinds[kind]
         begins = calls["start_ns"][self.calls]
         return int(self.waited_ns[mine & (begins >= begin_ns) & (begins < end_ns)].sum())
@@ -67,7 +67,7 @@ def blocked(profile: ProfiledProcess, busy: Intervals) -> Blocked:
 
 def _syncs(profile: ProfiledProcess) -> Array:
     """Synchronizations, blocking copies among them."""
-    return profile.is_kind(Kind.DRAIN)
+    return profile.is_kind(Kind.SYNC)
 
 
 def _is_long(profile: ProfiledProcess) -> Array:
@@ -88,7 +88,7 @@ def _allocations(profile: ProfiledProcess) -> Array:
 def full_queue(profile: ProfiledProcess) -> Array:
     """Launches that waited for a place in the launch queue, and copies and fills that enqueue only."""
     calls = profile.calls
-    launches = profile.is_kind(Kind.ENQUEUE) & ~profile.is_kind(Kind.DRAIN)
+    launches = profile.is_kind(Kind.ENQUEUE) & ~profile.is_kind(Kind.SYNC)
     lasted = calls["end_ns"] - calls["start_ns"]
     least = max(WAIT_NS, _SLOW_LAUNCH * float(np.median(lasted[launches]))) if launches.any() else WAIT_NS
     found: Array = launches & (lasted >= least) & (outstanding(profile, calls["start_ns"]) >= _FULL_QUEUE)

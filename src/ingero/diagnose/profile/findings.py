@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ingero.diagnose.model import Bucket, CodeLine, Fact, Finding, FindingKind, Fix, Link, Part, Victim
+from ingero.diagnose.model import Affected, Bucket, CodeLine, Fact, Finding, FindingKind, Fix, Link, Part
 from ingero.diagnose.profile.pacing import Pacing
 from ingero.diagnose.profile.report import ProfileReport
 from ingero.diagnose.profile.steps import MIN_STEPS
-from ingero.diagnose.stretches import MIN_LOSS_NS
+from ingero.diagnose.time_ranges import MIN_LOST_NS
 from ingero.store.records import Process, Window
 
 _HELD_UP_BY_HOST = (Pacing.HOST, Pacing.MIXED)
@@ -22,7 +22,7 @@ def is_hosts_doing(report: ProfileReport, lost_ns: int, least_ratio: float) -> b
 def is_worth_telling(report: ProfileReport, lost_ns: int, least_ratio: float) -> bool:
     """Whether that much of typical steps was lost; without enough steps, as much as wakes anybody."""
     typical = sum(step.is_typical for step in report.steps)
-    is_sure = typical >= MIN_STEPS or lost_ns >= MIN_LOSS_NS
+    is_sure = typical >= MIN_STEPS or lost_ns >= MIN_LOST_NS
     return is_sure and lost_ns >= least_ratio * report.judged_ns
 
 
@@ -37,7 +37,7 @@ def bottleneck(
     fixes: Sequence[Fix],
     evidence: Mapping[str, Fact],
     line: CodeLine | None = None,
-    part: Part = Part.EMPTY,
+    part: Part = Part.IDLE,
 ) -> Finding:
     """A steady-state bottleneck of one process: a share of the time of its typical steps."""
     process = report.process
@@ -54,14 +54,14 @@ def bottleneck(
         fixes=tuple(fixes),
         evidence={"GPU busy (ratio)": round(report.judged_busy_ratio, 4), **evidence},
         process=process.process,
-        victim=victim(process),
+        affected=affected(process),
         wall_ns=report.judged_ns,
     )
 
 
-def victim(process: Process) -> Victim:
+def affected(process: Process) -> Affected:
     """Who lost the time."""
-    return Victim(process=process.process, pid=process.pid, name=process.name, rank=process.rank)
+    return Affected(process=process.process, pid=process.pid, name=process.name, rank=process.rank)
 
 
 def period(report: ProfileReport) -> str:

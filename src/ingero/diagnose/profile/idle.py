@@ -97,7 +97,7 @@ def _next_calls(profile: ProfiledProcess, ends: Array) -> tuple[Array, Array]:
 
 
 def _owners(profile: ProfiledProcess, tid: int, begins: Array, ends: Array) -> Iterator[tuple[str, Array]]:
-    """What each owner has of these stretches of a thread: the first that covers a ns has it."""
+    """What each owner has of these time ranges of a thread: the first that covers a ns has it."""
     before = united(np.zeros(0, np.int64), np.zeros(0, np.int64))
     had = np.zeros(len(begins), np.int64)
     for name, mine in _activities(profile, tid):
@@ -111,7 +111,7 @@ def _activities(profile: ProfiledProcess, tid: int) -> Iterator[tuple[str, Inter
     """What a thread did, by owner."""
     calls, is_its_call = profile.calls, profile.calls["tid"] == tid
     lasted = calls["end_ns"] - calls["start_ns"]
-    waits = profile.is_kind(Kind.DRAIN) | (profile.is_kind(Kind.COPY) & (lasted >= WAIT_NS))
+    waits = profile.is_kind(Kind.SYNC) | (profile.is_kind(Kind.COPY) & (lasted >= WAIT_NS))
     memory = profile.is_kind(Kind.MEMORY)
     yield INPUT, _covered(profile.ranges_of("data_loading"), tid)
     yield SYNC, _spans(calls[is_its_call & waits])

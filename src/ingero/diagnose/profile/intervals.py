@@ -1,4 +1,4 @@
-"""Sets of moments as disjoint intervals, and how much of any stretch of time they cover."""
+"""Sets of moments as disjoint intervals, and how much of any time range of time they cover."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Intervals:
         return found
 
     def between(self, begins: Array, ends: Array) -> Array:
-        """What they cover of each of these stretches; of one that ends before it begins, nothing."""
+        """What they cover of each of these time ranges; of one that ends before it begins, nothing."""
         found: Array = self.until(np.maximum(begins, ends)) - self.until(begins)
         return found
 
     def of(self, begin_ns: int, end_ns: int) -> int:
-        """What they cover of one stretch."""
+        """What they cover of one time range."""
         return int(self.between(np.array([begin_ns]), np.array([end_ns]))[0])
 
     def gaps(self) -> tuple[Array, Array]:

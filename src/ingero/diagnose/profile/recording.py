@@ -110,7 +110,7 @@ def op_name(source: int, op: int) -> str:
 def read_profile(reader: Reader, window: Window) -> list[ProfiledProcess]:
     """The processes of which a profiler measured what their GPU did, by rank, else by GPU."""
     numbers = set(reader.profiled_processes(window))
-    processes = [one for one in reader.processes(only_targets=False) if one.process in numbers] if numbers else []
+    processes = [one for one in reader.processes(only_traced=False) if one.process in numbers] if numbers else []
     found = [profile for process in processes if (profile := _read(reader, window, process))]
     return sorted(found, key=lambda one: (one.process.rank is None, one.process.rank or 0, one.device))
 
@@ -165,7 +165,7 @@ def _kinds(calls: Array) -> Array:
 
 
 def _main_stream(activities: Array) -> tuple[int, int]:
-    """The device with the most activities, and of it the stream with the most.
+    """The GPU with the most activities, and of it the stream with the most.
 
     Not the one busiest longest: a collective that waits for other ranks keeps its stream busy without work.
     """

@@ -16,9 +16,9 @@ _RETRIES = ("allocator-retry", "kv-cache-pressure")
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """Allocations that come more often or take longer, on the path to the device."""
+    """Allocations that come more often or take longer, on the path to the GPU."""
     grown = growth(case, Kind.ALLOC | Kind.FREE)
-    claims = claim(case, (Part.EMPTY, Part.ENQUEUE), grown, told_by=_RETRIES) if grown else {}
+    claims = claim(case, (Part.IDLE, Part.LAUNCH), grown, told_by=_RETRIES) if grown else {}
     if not grown or not claims:
         return
     lost = sum(claims.values())
@@ -45,7 +45,7 @@ RULE = Rule(
     cause=CAUSE,
     title="allocating device memory took the time",
     order=50,
-    needs=("epochs", "op_stats", "allocation_times"),
+    needs=("sync_intervals", "op_stats", "allocation_times"),
     shows="exact counts and sums of allocations and frees per step against the reference",
     limits="what a framework's own cache does without calling the driver is not seen",
     find=find,

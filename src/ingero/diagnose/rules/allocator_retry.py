@@ -1,4 +1,4 @@
-"""A request for GPU memory failed, the allocator gave its cache back, and asked again: each time the device waits."""
+"""A request for GPU memory failed, the allocator gave its cache back, and asked again: each time the GPU waits."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class Retries:
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """The time from failures to the requests that succeeded, of what was lost on the way to the device."""
+    """The time from failures to the requests that succeeded, of what was lost on the way to the GPU."""
     recorded = retries_of(case.evidence, case.window, case.process.process)
     if not recorded or cache_pressure.is_proven(case.evidence, case.process, recorded):
         return
     retries, grown = _counted(case.evidence, case.window, recorded), growth(case, Kind.ALLOC | Kind.FREE)
     cost = min(float(retries.cost_ns), grown.grown_ns) if grown else 0.0
-    claims = case.take((Part.EMPTY, Part.ENQUEUE), INSIDE, cost)
+    claims = case.take((Part.IDLE, Part.LAUNCH), INSIDE, cost)
     if claims:
         lost = f"lost {case.amount(sum(claims.values()))}"
         yield _finding(case.evidence, case.process, retries, lost, claims)
@@ -113,7 +113,7 @@ def _finding(
                 seen_ns=retries.cost_ns,
                 expected_ns=0,
                 structure="failure, frees and success on one thread; the blocks that were freed held nothing in use",
-                order="each free waits until the device is idle, then the allocation goes on",
+                order="each free waits until the GPU is idle, then the allocation goes on",
             ),
         ),
         fixes=(

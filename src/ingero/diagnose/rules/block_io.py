@@ -11,7 +11,7 @@ from ingero.diagnose.model import Culprit, Finding, Fix, Link
 from ingero.diagnose.places import waited_at
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import named, pids
-from ingero.diagnose.stretches import UNOWNED_RATIO
+from ingero.diagnose.time_ranges import UNOWNED_RATIO
 from ingero.diagnose.waits import Segment
 from ingero.diagnose.workers import workers_of
 from ingero.units import format_bytes, format_ns
@@ -34,7 +34,7 @@ def find(case: Case) -> Iterator[Finding]:
     main = _longest(segments)
     issuer = f"{case.thread_name(main)} [{main.pid}]"
     mine = [one for one in segments if one.pid == main.pid]
-    line = waited_at(case.evidence, main.process or case.process.process, case.stretches, mine)
+    line = waited_at(case.evidence, main.process or case.process.process, case.time_ranges, mine)
     doing = _doing(requests, is_own=main.pid == case.process.pid)
     beside = _beside(others)
     yield Finding(
@@ -126,13 +126,13 @@ RULE = Rule(
     cause=CAUSE,
     title="waited for a disk",
     order=20,
-    needs=("epochs", "offcpu", "IO"),
+    needs=("sync_intervals", "offcpu", "IO"),
     shows="the waits of the thread on the path, and of the worker that it waited for, that a block device ended; the "
     "requests behind them, without which there is no such finding, with device, issuer, direction, time in the queue "
     "and in the device; who else used the device",
     limits="of processes that are not traced requests from 10 ms on are known, of those that took that long only "
     "with their time in the queue one in 16; who dirtied the pages that the kernel's writeback writes is not; waits "
     "below 100 us are not followed; of a disk that is slower for the same bytes a step, with nobody else seen on it, "
-    "less than 5 % of wall time is not told: disks vary by themselves",
+    "less than 5% of wall time is not told: disks vary by themselves",
     find=find,
 )

@@ -29,14 +29,14 @@ _FIXES = (
     Fix(text="warm up before taking requests", command="CUDA_MODULE_LOADING=EAGER"),
     Fix(text="keep compiled kernels", command="TORCHINDUCTOR_CACHE_DIR=<volume> CUDA_CACHE_PATH=<volume>"),
 )
-_INSIDE = ("run", "sleep", "io", "kernel_lock")
+_INSIDE = ("run", "sleep", "io", "uninterruptible")
 _TIMES = {"launch_times": Kind.LAUNCH, "allocation_times": Kind.ALLOC}
 
 
 def find(case: Case) -> Iterator[Finding]:
     """Lost time at the begin of a process that was seen to begin, inside calls that were slow the first time."""
-    lane = case.evidence.lanes[case.process.process]
-    first_ns = int(lane["a_ns"][0])
+    gpu_stream = case.evidence.gpu_streams[case.process.process]
+    first_ns = int(gpu_stream["prev_sync_end_ns"][0])
     is_young = case.process.start_ns >= case.evidence.window.begin_ns - FIRST_NS
     is_first = case.window.begin_ns - first_ns < FIRST_NS // 10 and _was_there_at_once(case)
     if case.kind is not FindingKind.INCIDENT or not is_young or not is_first or case.window.duration_ns > FIRST_NS:
@@ -44,7 +44,7 @@ def find(case: Case) -> Iterator[Finding]:
     grown = growth(case, _comparable(case))
     if not grown or _in_slow_calls_ns(case, grown) < _MOSTLY * grown.grown_ns:
         return
-    claims = case.take((Part.EMPTY, Part.ENQUEUE), _INSIDE, grown.grown_ns)
+    claims = case.take((Part.IDLE, Part.LAUNCH), _INSIDE, grown.grown_ns)
     if not claims:
         return
     lost = sum(claims.values())
@@ -94,21 +94,21 @@ def _comparable(case: Case) -> Kind:
 
 def _was_there_at_once(case: Case) -> bool:
     """Whether the first second lost about as much as the rest; else something began later."""
-    first = case.epochs["b_ns"] < case.window.begin_ns + SECOND_NS
-    begun_ns = float((case.epochs["b_ns"] - case.epochs["a_ns"])[first].sum())
+    first = case.sync_intervals["sync_end_ns"] < case.window.begin_ns + SECOND_NS
+    begun_ns = float((case.sync_intervals["sync_end_ns"] - case.sync_intervals["prev_sync_end_ns"])[first].sum())
     rate = float(case.excess_ns[first].sum()) / max(begun_ns, 1.0)
-    return rate >= _AT_ONCE * case.loss_ns / max(case.wall_ns, 1)
+    return rate >= _AT_ONCE * case.lost_ns / max(case.wall_ns, 1)
 
 
 def watch(evidence: Evidence) -> Iterator[Finding]:
-    """First calls that were slow before the first epoch began, or still are: no epoch has lost what they took."""
+    """First calls that were slow before the first sync interval began, or still are: no sync interval has lost what they took."""
     for one in first_uses(evidence):
         yield _ongoing(evidence, one)
-    for number, lane in evidence.lanes.items():
+    for number, gpu_stream in evidence.gpu_streams.items():
         process = evidence.processes.get(number)
-        if process is None or not len(lane) or process.start_ns < evidence.window.begin_ns - FIRST_NS:
+        if process is None or not len(gpu_stream) or process.start_ns < evidence.window.begin_ns - FIRST_NS:
             continue
-        before = Window(begin_ns=evidence.window.begin_ns, end_ns=int(lane["a_ns"][0]))
+        before = Window(begin_ns=evidence.window.begin_ns, end_ns=int(gpu_stream["prev_sync_end_ns"][0]))
         if slow := _slow_first_calls(evidence, process, before):
             yield _first_finding(evidence, process, before, slow)
 
@@ -188,7 +188,7 @@ RULE = Rule(
     cause=CAUSE,
     title="first use of contexts, modules and memory",
     order=46,
-    needs=("epochs", "op_stats", "events"),
+    needs=("sync_intervals", "op_stats", "events"),
     wants=("launch_times", "allocation_times"),
     shows="the first calls of a process that began while it was recorded, against its later ones; while a first call "
     "lasts, how long it has, and how much of that its thread was on a CPU",

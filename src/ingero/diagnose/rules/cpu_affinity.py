@@ -14,7 +14,7 @@ from ingero.diagnose.numa import near_cpus
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import HOST_PARTS, RUNNABLE, named, weighty
 from ingero.diagnose.scheduler_facts import CpuSet, SchedulerFacts
-from ingero.diagnose.stretches import UNOWNED_RATIO
+from ingero.diagnose.time_ranges import UNOWNED_RATIO
 from ingero.store.vocabulary import IDLE_PID
 from ingero.units import format_cpu_list, format_percent, parse_cpu_list
 
@@ -93,8 +93,8 @@ def _finding(case: Case, facts: SchedulerFacts, claims: dict[Bucket, int], confi
     is_own = worst.pid == case.process.pid
     name = "it" if is_own else f"its worker {case.evidence.name_of_pid(worst.pid)} [{worst.pid}]"
     was = f", before {worst.was}" if worst.was else ""
-    takers = weighty([one for one in case.takers if one.pid > IDLE_PID and one.name])
-    instead = f"; {named(takers)} ran there" if takers else ""
+    cpu_users = weighty([one for one in case.cpu_users if one.pid > IDLE_PID and one.name])
+    instead = f"; {named(cpu_users)} ran there" if cpu_users else ""
     return Finding(
         cause=CAUSE,
         resource="cpu",
@@ -103,7 +103,7 @@ def _finding(case: Case, facts: SchedulerFacts, claims: dict[Bucket, int], confi
         f"CPU {others} stood idle {format_percent(facts.idle_cpus(outside) / len(outside))} of the time{instead}",
         claims=claims,
         least_ratio=0.0 if worst.was else UNOWNED_RATIO,  # an old mask is not what has changed
-        culprits=tuple(one for one in takers if one.pid not in case.job),
+        culprits=tuple(one for one in cpu_users if one.pid not in case.job),
         chain=(
             Link(
                 text=f"a thread on the path waited for CPU {mask}",
@@ -137,7 +137,7 @@ RULE = Rule(
     cause=CAUSE,
     title="confined to busy CPUs while others stood idle",
     order=25,
-    needs=("epochs", "offcpu", "scheduling", "cpu_seconds"),
+    needs=("sync_intervals", "offcpu", "scheduling", "cpu_seconds"),
     shows="the mask of the thread on the path, or of the worker it waited for, its run-queue clock, and how much the "
     "CPUs outside the mask stood idle in those seconds",
     limits="masks are looked at once a second; in a container a mask that never changed is taken for its allotment, of "

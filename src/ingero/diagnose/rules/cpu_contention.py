@@ -11,8 +11,8 @@ from ingero.diagnose.limit_commands import cap
 from ingero.diagnose.model import Finding, Fix
 from ingero.diagnose.recorders_start import settled_at_ns
 from ingero.diagnose.rule import Rule
-from ingero.diagnose.runnable import Taker, apart, contention, filled_ratio, of_kind, weighty
-from ingero.diagnose.stretches import NEVER_RATIO, UNOWNED_RATIO
+from ingero.diagnose.runnable import CpuUser, apart, contention, filled_ratio, of_kind, weighty
+from ingero.diagnose.time_ranges import NEVER_RATIO, UNOWNED_RATIO
 from ingero.diagnose.weights import lower
 from ingero.program import command
 from ingero.store.records import Window
@@ -27,12 +27,12 @@ def find(case: Case) -> Iterator[Finding]:
     Who only fills idle CPUs is let run for the little that it costs: the thread that wants its CPU waits for a timer
     tick where the kernel does not preempt. That is told from the share on that two healthy minutes differ by.
     """
-    others = weighty(of_kind(case, Taker.OTHER))
+    others = weighty(of_kind(case, CpuUser.OTHER))
     finding = contention(
         case,
         CAUSE,
-        Taker.OTHER,
-        text="{who} lost {lost} waiting for a CPU while {takers} ran",
+        CpuUser.OTHER,
+        text="{who} lost {lost} waiting for a CPU while {cpu_users} ran",
         fixes=lower(case, others),  # asks for their control groups only where there is something to repair
         least_ratio=UNOWNED_RATIO if filled_ratio(case, others) > _MOST else 0.0,
     )
@@ -54,8 +54,8 @@ def _of_the_recorder(case: Case) -> Finding | None:
     return contention(
         case,
         CAUSE,
-        Taker.AGENT,
-        text="{who} lost {lost} waiting for a CPU while ingero itself ran: {takers}",
+        CpuUser.AGENT,
+        text="{who} lost {lost} waiting for a CPU while ingero itself ran: {cpu_users}",
         fixes=(Fix(text="record less", command=command("trace", "--stack=false", as_root=True)),),
         least_ratio=UNOWNED_RATIO / later if later else NEVER_RATIO,
     )
@@ -81,8 +81,8 @@ RULE = Rule(
     cause=CAUSE,
     title="other processes had the CPU",
     order=30,
-    needs=("epochs", "culprits"),
+    needs=("sync_intervals", "culprits"),
     shows="the run-queue clocks of the threads on the path, and who ran on their CPU meanwhile, to the nanosecond",
-    limits="CPU time taken by the hypervisor or by interrupts inside a slice counts as the victim's own",
+    limits="CPU time taken by the hypervisor or by interrupts inside a slice counts as the affected process's own",
     find=find,
 )

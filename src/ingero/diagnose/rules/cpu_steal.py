@@ -14,8 +14,8 @@ from ingero.program import command
 from ingero.units import format_count, format_ns, format_percent
 
 CAUSE = "cpu-steal"
-_MOSTLY = 0.5  # of the loss: with less of it something else is slower, too
-_DEVICE = Bucket(Part.DEVICE, DEVICE)
+_MOSTLY = 0.5  # of the lost time: with less of it something else is slower, too
+_DEVICE = Bucket(Part.GPU, DEVICE)
 _LONGER = ("run", "sleep", UNKNOWN, DEVICE)  # what a guest sees of it: slices, timers and interrupts that take longer
 
 
@@ -28,7 +28,7 @@ def find(case: Case) -> Iterator[Finding]:
     by_timers = late.share if late else 0.0
     if max(by_clock, by_timers) < _MOSTLY:
         return
-    claims = case.take(Part, _LONGER, max(by_clock, by_timers) * case.loss_ns)
+    claims = case.take(Part, _LONGER, max(by_clock, by_timers) * case.lost_ns)
     if clock and claims.get(_DEVICE, 0) > (rest := max(case.left.get(_DEVICE, 0) - clock.alike_ns, 0)):
         claims[_DEVICE] = rest
     if claims and clock and by_clock >= by_timers:
@@ -67,7 +67,7 @@ def _by_timers(case: Case, claims: dict[Bucket, int], found: Paused) -> Finding:
             seen_ns=sum(claims.values()),
             structure="timers of the kernel that were due in the pauses and came as they ended; the steal clock tells "
             "no such pause where a hypervisor limits a machine as a whole",
-            order="the waits for the device ended with the pauses, or the work was longer by them",
+            order="the waits for the GPU ended with the pauses, or the work was longer by them",
         ),
         fix=Fix(
             text="ask who limits this virtual machine: a CPU quota, or a host that is overbooked; on hardware of its "
@@ -95,13 +95,13 @@ RULE = Rule(
     cause=CAUSE,
     title="the hypervisor took the CPU",
     order=15,
-    needs=("epochs", "cpu_seconds"),
+    needs=("sync_intervals", "cpu_seconds"),
     wants=("HOST",),
     shows="the steal time of the worst CPU, second by second, against the reference, and that the time was lost in "
     "those seconds; or how often the whole machine was paused, by timers of its kernel that came late, and that waits "
     "ended with the pauses",
     limits="a guest does not see which thread it hit: what the CPU's own steal clock allows for is the most that is "
-    "charged; where that is less than half of a loss, or the reference shorter than a second, nothing is claimed; a "
+    "charged; where that is less than half of a lost time, or the reference shorter than a second, nothing is claimed; a "
     "pause is seen as far as a timer was due in it, on a CPU that runs within 10 ms, on one that idles within 20 ms",
     find=find,
 )

@@ -96,7 +96,7 @@ def _threads(case: Case) -> int:
 
 def _wanted_cpus(case: Case) -> float:
     """How many CPUs they would have used, had there been enough: they ran, or could have run but for a limit."""
-    mine = (one.clocks for one in case.evidence.clock_totals(case.window) if one.process in case.members)
+    mine = (one.clocks for one in case.evidence.thread_state_totals(case.window) if one.process in case.members)
     return sum(one.run_ns + one.throttled_ns for one in mine) / max(case.window.duration_ns, 1)
 
 
@@ -129,7 +129,7 @@ RULE = Rule(
     cause=CAUSE,
     title="throttled by a CPU quota",
     order=10,
-    needs=("epochs", "clock_seconds"),
+    needs=("sync_intervals", "thread_state_seconds"),
     shows="the kernel's own throttled clock of the thread on the path, the quota and its period, and in how many "
     "periods it was used up",
     limits="before Linux 6.18 a task throttled through a parent group is seen by its own run queue's clock",

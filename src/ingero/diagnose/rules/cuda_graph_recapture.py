@@ -19,14 +19,14 @@ def find(case: Case) -> Iterator[Finding]:
     """The time in captures and instantiations that the reference does not have."""
     made, usual = (
         [one for window in windows for one in captures(case.evidence, window, case.process.process)]
-        for windows in (case.stretches, case.baselines)
+        for windows in (case.time_ranges, case.baselines)
     )
-    scale = length_ns(case.stretches) / max(length_ns(case.baselines), 1)
+    scale = length_ns(case.time_ranges) / max(length_ns(case.baselines), 1)
     expected = sum(one.duration_ns for one in usual) * scale
     cost = sum(one.duration_ns for one in made)
     if len(made) < MIN_CAPTURES or cost <= expected:
         return
-    claims = case.take((Part.EMPTY, Part.ENQUEUE), INSIDE, cost - expected)
+    claims = case.take((Part.IDLE, Part.LAUNCH), INSIDE, cost - expected)
     if claims:
         yield _finding(case, made, int(expected), len(usual) * scale, claims)
 
@@ -34,7 +34,7 @@ def find(case: Case) -> Iterator[Finding]:
 def _finding(case: Case, made: list[Capture], expected_ns: int, usual: float, claims: dict[Bucket, int]) -> Finding:
     cost = sum(one.duration_ns for one in made)
     line = next((line for one in made if (line := case.evidence.own_line(one.begin.stack_hash))), None)
-    per_second = len(made) * 1e9 / max(length_ns(case.stretches), 1)
+    per_second = len(made) * 1e9 / max(length_ns(case.time_ranges), 1)
     place = f" in {line}" if line else ""
     return Finding(
         cause=CAUSE,
@@ -46,7 +46,7 @@ def _finding(case: Case, made: list[Capture], expected_ns: int, usual: float, cl
         line=line,
         chain=(
             Link(
-                text="the device got nothing to do while the host captured and instantiated a graph",
+                text="the GPU got nothing to do while the host captured and instantiated a graph",
                 seen_ns=cost,
                 expected_ns=expected_ns,
                 structure="from each begin of a capture to its end, and the instantiation after it, on one thread",
@@ -65,7 +65,7 @@ RULE = Rule(
     cause=CAUSE,
     title="CUDA graphs were captured again and again",
     order=47,
-    needs=("epochs", "op_stats", "events"),
+    needs=("sync_intervals", "op_stats", "events"),
     shows="begin and end of each capture and the instantiation after it, against the reference, with the line",
     limits="a capture that ends on another thread than it began is not followed; more than 100 captures a second are "
     "recorded in part",

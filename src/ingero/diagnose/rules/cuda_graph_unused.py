@@ -33,9 +33,9 @@ def watch(evidence: Evidence) -> Iterator[Finding]:
         unused = _unused(evidence, user, made) if made else None
         if unused:
             yield unused
-    for number, lane in evidence.lanes.items():
+    for number, gpu_stream in evidence.gpu_streams.items():
         process = evidence.processes.get(number)
-        is_long = lane["b_ns"][-1] - lane["a_ns"][0] > 2 * STOPPED_NS
+        is_long = gpu_stream["sync_end_ns"][-1] - gpu_stream["prev_sync_end_ns"][0] > 2 * STOPPED_NS
         stopped = _stopped(evidence, process) if process and is_long else None
         if stopped:
             yield stopped

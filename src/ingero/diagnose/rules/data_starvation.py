@@ -1,4 +1,4 @@
-"""The device was empty because no data was ready: for what its producers did, see `workers`."""
+"""The GPU was empty because no data was ready: for what its producers did, see `workers`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _waited(case: Case) -> Finding | None:
             Link(
                 text=f"the producer was {TEXTS[name]}",
                 seen_ns=int(ns * scale),
-                structure="it woke the thread that feeds the device",
+                structure="it woke the thread that feeds the GPU",
                 order=f"what it did from {since} until it delivered",
             )
             for name, ns in found.doing[:3]
@@ -102,7 +102,7 @@ def _own_finding(case: Case, kind: Doing, mine: Spent, claims: dict[Bucket, int]
     lost = sum(claims.values())
     is_loading = kind is Doing.LOADING
     fix = (
-        Fix(text="let workers load while the device computes", command="DataLoader(num_workers=4, prefetch_factor=2)")
+        Fix(text="let workers load while the GPU computes", command="DataLoader(num_workers=4, prefetch_factor=2)")
         if is_loading
         else Fix(text="let workers hand over tensors in shared memory, not pickled objects")
     )
@@ -110,12 +110,12 @@ def _own_finding(case: Case, kind: Doing, mine: Spent, claims: dict[Bucket, int]
         cause=CAUSE,
         resource="data",
         root=str(case.process.pid),
-        summary=f"{case.who} spent {case.amount(lost)} {kind.value} in the thread that feeds the device{at(mine.line)}",
+        summary=f"{case.who} spent {case.amount(lost)} {kind.value} in the thread that feeds the GPU{at(mine.line)}",
         claims=claims,
         line=mine.line,
         chain=(
             Link(
-                text=f"the thread that feeds the device was {kind.value}{at(mine.line)}",
+                text=f"the thread that feeds the GPU was {kind.value}{at(mine.line)}",
                 seen_ns=int(mine.ns),
                 structure=f"{mine.count} samples on its CPU with a data loader's frames, beyond the reference",
                 order=f"{case.when_idle}, before the next launch",
@@ -162,9 +162,9 @@ def _hidden(case: Case, found: HiddenWork) -> Finding:
 
 RULE = Rule(
     cause=CAUSE,
-    title="no data was ready for the device",
+    title="no data was ready for the GPU",
     order=40,
-    needs=("epochs", "offcpu"),
+    needs=("sync_intervals", "offcpu"),
     shows="the sleeps of the feeding thread with an empty device, followed through whoever ended them to a worker or a "
     "producing thread, what that did meanwhile, and its line; without workers, the loading in the feeding thread; "
     "workers whose step is longer than the loop's best while another cause makes the loop as slow",

@@ -16,10 +16,10 @@ from ingero.store.records import Window
 from ingero.units import SECOND_NS
 
 CAUSE = "driver-lock"
-MIN_SHARE = 0.05  # of the loss; below, nobody asks
+MIN_SHARE = 0.05  # of the lost time; below, nobody asks
 _MIN_HELD = 0.1  # of the waits that others ended, before one of them is named
 _MOST_HOLDERS = 4
-_KERNEL_LOCK = THREAD_STATES.index("kernel_lock")
+_UNINTERRUPTIBLE = THREAD_STATES.index("uninterruptible")
 _THREAD = WAKER_KINDS.index("thread")
 _WATCHERS = {  # by the names of their processes, as far as the kernel keeps these
     "nv-hostengine": "dcgm-exporter --collect-interval=30000  # of whoever asks it; in ms",
@@ -34,14 +34,14 @@ _WATCHERS = {  # by the names of their processes, as far as the kernel keeps the
 
 def find(case: Case) -> Iterator[Finding]:
     """Kernel-lock time inside calls that goes beyond the reference and that no reclaim explains."""
-    if case.total(HOST_PARTS, ("kernel_lock",)) < MIN_SHARE * case.loss_ns:
+    if case.total(HOST_PARTS, ("uninterruptible",)) < MIN_SHARE * case.lost_ns:
         return
     now = _locked_ns(case, (case.window,))
     before = tuple(_whole_seconds(one) for one in case.baselines)
     usual = _locked_ns(case, before)
     scale = case.window.duration_ns / max(sum(one.duration_ns for one in before), 1)
     grown = {name: ns - usual[name] * scale for name, ns in now.items() if ns > usual[name] * scale}
-    claims = case.take(HOST_PARTS, ("kernel_lock",), sum(grown.values())) if grown else {}
+    claims = case.take(HOST_PARTS, ("uninterruptible",), sum(grown.values())) if grown else {}
     claims = {bucket: ns for bucket, ns in claims.items() if ns > 0}
     if not claims:
         return
@@ -49,7 +49,7 @@ def find(case: Case) -> Iterator[Finding]:
     holders = _holders(case)
     others = holders or _others(case)
     is_own = bool(holders) and holders[0].pid in case.evidence.agent_pids
-    beside = f"; {named(others)} used the device, too" if others else ""
+    beside = f"; {named(others)} used the GPU, too" if others else ""
     if holders:
         own = [f"ingero itself [{holders[0].pid}], as it asked NVML,"] if is_own else []
         rest = holders[len(own) :]
@@ -78,7 +78,7 @@ def find(case: Case) -> Iterator[Finding]:
             Fix(
                 text="see who else is in the driver: monitoring, other jobs, MPS", command="sudo fuser -v /dev/nvidia*"
             ),
-            Fix(text="keep the driver loaded and its state initialised", command="sudo nvidia-smi -pm 1"),
+            Fix(text="keep the driver loaded and its state initialized", command="sudo nvidia-smi -pm 1"),
         ),
         evidence={"calls blocked": ", ".join(sorted(grown, key=lambda name: -grown[name])[:4])},
     )
@@ -96,7 +96,7 @@ def _locked_ns(case: Case, windows: tuple[Window, ...]) -> Counter[str]:
     for window in windows:
         for one in case.evidence.reader.op_totals(window, process=case.process.process):
             if one.clocks is not None:
-                found[one.name] += one.clocks.kernel_lock_ns
+                found[one.name] += one.clocks.uninterruptible_ns
     return found
 
 
@@ -108,7 +108,7 @@ def _holders(case: Case) -> list[Culprit]:
     if not case.evidence.has_offcpu:
         return []
     rows = case.evidence.offcpu_in(case.window)
-    is_locked = (rows["state"] == _KERNEL_LOCK) & (rows["is_gpu_call"] != 0) & (rows["waker_kind"] == _THREAD)
+    is_locked = (rows["state"] == _UNINTERRUPTIBLE) & (rows["is_gpu_call"] != 0) & (rows["waker_kind"] == _THREAD)
     rows = rows[(rows["process"] == case.process.process) & is_locked & ~np.isin(rows["waker_pid"], [0, *case.family])]
     held: Counter[int] = Counter()
     names: dict[int, int] = {}
@@ -150,7 +150,7 @@ RULE = Rule(
     cause=CAUSE,
     title="blocked in the GPU driver's own locks",
     order=45,
-    needs=("epochs", "op_stats", "clock_seconds"),
+    needs=("sync_intervals", "op_stats", "thread_state_seconds"),
     wants=("launch_times", "allocation_times"),
     shows="time blocked in the kernel inside GPU calls beyond the reference, by call, and who woke the thread there, "
     "as whoever lets go of a lock does: another job, a watcher of GPUs, the recorder itself",

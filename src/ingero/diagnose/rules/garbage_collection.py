@@ -1,4 +1,4 @@
-"""The thread that feeds the device collected Python's garbage."""
+"""The thread that feeds the GPU collected Python's garbage."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def find(case: Case) -> Iterator[Finding]:
         line=grown.line,
         chain=(
             Link(
-                text="the thread that feeds the device collected garbage",
+                text="the thread that feeds the GPU collected garbage",
                 seen_ns=int(grown.ns),
                 expected_ns=0,
                 structure=f"{grown.count} samples in which its interpreter said that it collects",
@@ -51,7 +51,7 @@ RULE = Rule(
     cause=CAUSE,
     title="Python's garbage collection took the time",
     order=58,
-    needs=("epochs", "samples"),
+    needs=("sync_intervals", "stack_samples"),
     shows="samples of the feeding thread that its interpreter marks as collecting, beyond those of the reference, with "
     "the line at which the collection began",
     limits="no mark on Python 3.8, 3.14 and later, or without a GIL; a collection in another thread shows as the "

@@ -1,4 +1,4 @@
-"""The thread that feeds the device waited for the interpreter lock that another thread of its process held."""
+"""The thread that feeds the GPU waited for the interpreter lock that another thread of its process held."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def find(case: Case) -> Iterator[Finding]:
         is_holder = not is_place_known and one.depth > 0 and one.state not in KEPT_FROM_RUNNING
         return one.pid == own and (one.state == GIL or is_holder)
 
-    for part in (Part.EMPTY, Part.ENQUEUE):
+    for part in (Part.IDLE, Part.LAUNCH):
         whole = case.path_share(part, is_gil)
         known = case.path_share(part, lambda one: one.pid == own and one.state == GIL)
-        if whole and known < MIN_KNOWN * whole and case.total((part,), ("sleep",)) > 0.1 * case.loss_ns:
+        if whole and known < MIN_KNOWN * whole and case.total((part,), ("sleep",)) > 0.1 * case.lost_ns:
             return
     claims = case.take_path(is_gil)
     if not claims:
@@ -61,7 +61,7 @@ def find(case: Case) -> Iterator[Finding]:
         line=line,
         chain=(
             Link(
-                text="the thread that feeds the device asked for the lock again and again",
+                text="the thread that feeds the GPU asked for the lock again and again",
                 seen_ns=lost,
                 structure="sleeps at the lock of its interpreter"
                 if is_place_known
@@ -130,7 +130,9 @@ def _holder(case: Case) -> tuple[str, CodeLine | None, str]:
     """The thread that ran most while the lock was waited for, its line, and what is to be said of it."""
     waits = [one for one in case.waits if one.pid == case.process.pid]
     known = [one for one in waits if one.state == GIL]
-    waiters = {one.tid for one in known if one.depth == 0} or {int(tid) for tid in case.epochs["f_tid"]}
+    waiters = {one.tid for one in known if one.depth == 0} or {
+        int(tid) for tid in case.sync_intervals["first_launch_tid"]
+    }
     tid, found = running_meanwhile(case, known, waiters)
     if tid:
         is_collecting = 2 * sum(one.ns for one in found if one.is_collecting) > sum(one.ns for one in found)
@@ -147,7 +149,7 @@ RULE = Rule(
     cause=CAUSE,
     title="another thread held the interpreter lock",
     order=35,
-    needs=("epochs", "offcpu"),
+    needs=("sync_intervals", "offcpu"),
     shows="sleeps on the path at the lock of the interpreter, however short, and the thread that ran meanwhile, with "
     "its line",
     limits="where that lock is, is read from the interpreter. Without stacks, or where it cannot be read, three sleeps "

@@ -19,7 +19,7 @@ WARM_UP = 2  # pieces that do not count: models are loaded and caches filled in 
 MIN_NS = 30_000_000_000  # without the warm-up; a model that is being loaded grows, too
 MIN_ALLOCATIONS = 16
 MIN_BYTES = 64 << 20
-MIN_RATIO = 0.02  # of the device's memory, where that is less than MIN_BYTES
+MIN_RATIO = 0.02  # of the GPU's memory, where that is less than MIN_BYTES
 MOST_FREED = 0.5  # of what was allocated
 LEAST_PIECE = 0.3  # of the mean growth: a piece that grew less is a plateau
 LEAST_LATER = 0.6  # of the growth of the first half in the second; a cache that fills up grows less and less
@@ -121,7 +121,7 @@ def _finding(evidence: Evidence, process: Process, window: Window, one: Held, mi
         ),
         fixes=(
             Fix(
-                text="see what keeps these tensors: lists of losses (use .item() or .detach()), caches without a limit"
+                text="see what keeps these tensors: lists of lost times (use .item() or .detach()), caches without a limit"
             ),
             Fix(
                 text="in PyTorch, see who holds them",

@@ -1,4 +1,4 @@
-"""The device took longer for the same work, and nothing that can be seen from the host says why."""
+"""The GPU took longer for the same work, and nothing that can be seen from the host says why."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from ingero.diagnose.more_to_do import has_more_to_do
 from ingero.diagnose.pauses import paused
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.stolen import stolen
-from ingero.events import EpochFlag
+from ingero.events import SyncIntervalFlag
 from ingero.units import format_bytes
 
 CAUSE = "gpu-slower"
-_STOLEN = 0.2  # of the loss, by a hypervisor
-_USUAL_BYTES_PER_NS = 25.0  # of a link that nothing is known of: generation 4 with 16 lanes
-_SLOWEST_LINK = 20  # times as slow as it is by its generation and lanes: a sixteenth of the lanes, and errors
-_ALONE = 4  # times as much as the epochs before and after it
-_MOSTLY = 0.5  # of the device's lost time; of the epochs
-_POLLED_COPY = int(EpochFlag.BEFORE_COPY | EpochFlag.ESTIMATED)
+_STOLEN = 0.2  # of the lost time, by a hypervisor
+_USUAL_BYTES_PER_NS = 25.0  # of a link that nothing is known of: generation 4 with 16 streams
+_SLOWEST_LINK = 20  # times as slow as it is by its generation and lanes: a sixteenth of the streams, and errors
+_ALONE = 4  # times as much as the sync intervals before and after it
+_MOSTLY = 0.5  # of the GPU's lost time; of the sync intervals
+_POLLED_COPY = int(SyncIntervalFlag.BEFORE_COPY | SyncIntervalFlag.ESTIMATED)
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """What is left of the device's time, where the classes repeat themselves well enough and the work did not grow."""
+    """What is left of the GPU's time, where the classes repeat themselves well enough and the work did not grow."""
     if case.kind is not FindingKind.INCIDENT or not case.can_judge_device or has_more_to_do(case):
         return
     if case.process.rank is not None and case.evidence.missing(("NCCL", "communicators")):
         return  # a wait for another rank looks the same
-    if _is_of_lone_epochs(case) or awaits_samples(case):
+    if _is_of_lone_sync_intervals(case) or awaits_samples(case):
         return
-    claims = case.take((Part.DEVICE,), (DEVICE,), _own_ns(case))
+    claims = case.take((Part.GPU,), (DEVICE,), _own_ns(case))
     if not claims:
         return
     lost = sum(claims.values())
-    usual = sum(one.reference.x_ns * case.count_of(key) for key, one in case.usual.items())
+    usual = sum(one.reference.busy_ns * case.count_of(key) for key, one in case.usual.items())
     seen = usual + lost
     root, name = gpu_name(case.evidence, case.process, case.device)
     over_link = _over_the_link(case, lost)
@@ -56,17 +56,15 @@ def find(case: Case) -> Iterator[Finding]:
         claims=claims,
         chain=(
             Link(
-                text="the device was ready later after the same launches and bytes",
+                text="the GPU was ready later after the same launches and bytes",
                 seen_ns=int(seen),
                 expected_ns=int(usual),
-                structure="the wait in the drain ended with the device, not with the host",
+                structure="the wait in the sync ended with the GPU, not with the host",
                 order="the launches came as fast as in the reference",
             ),
         ),
         fixes=(
-            Fix(
-                text="look at clocks, power and other users of the device", command="nvidia-smi -q -d PERFORMANCE,CLOCK"
-            ),
+            Fix(text="look at clocks, power and other users of the GPU", command="nvidia-smi -q -d PERFORMANCE,CLOCK"),
             *((LINK,) if may_be_link else ()),
         ),
         evidence={"slowdown": round(seen / max(usual, 1), 3), "bytes a step": int(pcie.copied_bytes(case))},
@@ -74,49 +72,49 @@ def find(case: Case) -> Iterator[Finding]:
 
 
 def _over_the_link(case: Case, lost_ns: int) -> str:
-    """What is copied over it in a step, where a link that is slower than most could account for the loss; else ""."""
+    """What is copied over it in a step, where a link that is slower than most could account for the lost time; else ""."""
     size, link = _bytes_within(case), pcie.link_of(case, [case.window])
     rate = link.bytes_per_ns if link and link.bytes_per_ns else _USUAL_BYTES_PER_NS
-    if _SLOWEST_LINK * size / rate < lost_ns / max(case.epoch_count, 1):
+    if _SLOWEST_LINK * size / rate < lost_ns / max(case.sync_interval_count, 1):
         return ""
     known = f", of {link.text} as before" if link and link == pcie.link_of(case, case.baselines) else ""
     return f" ({format_bytes(int(size))} are copied in each step{known})"
 
 
 def _bytes_within(case: Case) -> float:
-    """What is copied in an epoch, on average, as part of the device's time: a copy that slept first is not."""
-    flags, sizes = case.epochs["flags"] & _POLLED_COPY, case.epochs["bytes"]
-    return float(np.where(flags == int(EpochFlag.BEFORE_COPY), 0, sizes).mean()) if len(sizes) else 0.0
+    """What is copied in a sync interval, on average, as part of the GPU's time: a copy that slept first is not."""
+    flags, sizes = case.sync_intervals["flags"] & _POLLED_COPY, case.sync_intervals["bytes"]
+    return float(np.where(flags == int(SyncIntervalFlag.BEFORE_COPY), 0, sizes).mean()) if len(sizes) else 0.0
 
 
 def _may_be_the_link(case: Case) -> bool:
-    """Whether most epochs end in a pageable copy that polled: it waited, then copied, and nothing parts the two."""
-    return float(np.mean((case.epochs["flags"] & _POLLED_COPY) == _POLLED_COPY)) > _MOSTLY
+    """Whether most sync intervals end in a pageable copy that polled: it waited, then copied, and nothing parts the two."""
+    return float(np.mean((case.sync_intervals["flags"] & _POLLED_COPY) == _POLLED_COPY)) > _MOSTLY
 
 
 def _own_ns(case: Case) -> float:
-    """What can be the device's own: an interrupt that comes late looks like a device that does.
+    """What can be the GPU's own: an interrupt that comes late looks like a device that does.
 
-    Where much was held up from outside, what every epoch lost alike; where its driver has said why it lost most, not
-    what it lost since.
+    Where much was held up from outside, what every sync interval lost alike; where its driver has said why it lost
+    most, not what it lost since.
     """
     clock, late = stolen(case), paused(case)
     held_up = max((one.share for one in (clock, late) if one), default=0.0)
     if held_up >= _STOLEN:
         return clock.alike_ns if clock else 0
-    left = case.left.get(Bucket(Part.DEVICE, DEVICE), 0)
-    has_reason = left < _MOSTLY * case.total((Part.DEVICE,), (DEVICE,))
+    left = case.left.get(Bucket(Part.GPU, DEVICE), 0)
+    has_reason = left < _MOSTLY * case.total((Part.GPU,), (DEVICE,))
     return max(0.0, left - since_last_sample_ns(case)) if has_reason else left
 
 
-def _is_of_lone_epochs(case: Case) -> bool:
-    """Whether most was lost in single epochs among others that were as fast as ever: nothing was slower then."""
+def _is_of_lone_sync_intervals(case: Case) -> bool:
+    """Whether most was lost in single sync intervals among others that were as fast as ever: nothing was slower then."""
     if case.is_sampled:
         return False
-    lost = np.zeros(len(case.epochs))
+    lost = np.zeros(len(case.sync_intervals))
     for key, one in case.usual.items():
-        mine = case.epochs["class_key"] == key
-        lost[mine] = np.maximum(case.epochs["x_ns"][mine] - one.reference.x_ns, 0)
+        mine = case.sync_intervals["step_type"] == key
+        lost[mine] = np.maximum(case.sync_intervals["busy_ns"][mine] - one.reference.busy_ns, 0)
     around = np.pad(lost, 1)
     lone = lost[lost > _ALONE * np.maximum(around[:-2], around[2:])]
     return float(lone.sum()) > _MOSTLY * float(lost.sum())
@@ -124,11 +122,11 @@ def _is_of_lone_epochs(case: Case) -> bool:
 
 RULE = Rule(
     cause=CAUSE,
-    title="the device was slower, for a reason not seen from the host",
+    title="the GPU was slower, for a reason not seen from the host",
     order=75,
-    needs=("epochs", "enqueues", "clock_seconds", "op_stats"),
+    needs=("sync_intervals", "enqueues", "thread_state_seconds", "op_stats"),
     wants=("cpu_seconds",),
-    shows="the device's time for epochs of the same class against the reference, less what the host can have caused",
+    shows="the GPU's time for sync intervals of the same class against the reference, less what the host can have caused",
     limits="which kernel became slower is not visible without device-side profiling; equal launches with more work "
     "each look the same where they begin at once; a device that becomes slower little by little looks like work that "
     "grows, unless its driver says why; a slower link looks the same unless its driver says it has fewer lanes: where "

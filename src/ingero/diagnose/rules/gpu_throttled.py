@@ -21,8 +21,8 @@ MIN_EXPLAINED = 0.5  # of the slowdown, by the clocks: ratios near 1 are equal w
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """Seconds with a reason for lower clocks, in which the device was slower by the ratio of the clocks."""
-    if case.kind is not FindingKind.INCIDENT or not case.can_judge_device or not len(case.epochs):
+    """Seconds with a reason for lower clocks, in which the GPU was slower by the ratio of the clocks."""
+    if case.kind is not FindingKind.INCIDENT or not case.can_judge_device or not len(case.sync_intervals):
         return
     now = samples_of(case.evidence, case.process, case.device, [case.window])
     before = samples_of(case.evidence, case.process, case.device, case.baselines)
@@ -36,7 +36,7 @@ def find(case: Case) -> Iterator[Finding]:
     if slowdown is None:
         return
     share = share_of(case, held, ratio=clocks)
-    claims = case.take((Part.DEVICE,), (DEVICE,), share * case.total((Part.DEVICE,), (DEVICE,)))
+    claims = case.take((Part.GPU,), (DEVICE,), share * case.total((Part.GPU,), (DEVICE,)))
     if not claims:
         return
     lost = sum(claims.values())
@@ -54,7 +54,7 @@ def find(case: Case) -> Iterator[Finding]:
             Link(
                 text=f"the driver lowered the clocks of GPU {gpu}: {why}",
                 seen_ns=lost,
-                structure=f"the device was {slowdown:.2f} times slower, its clocks {clocks:.2f} times lower",
+                structure=f"the GPU was {slowdown:.2f} times slower, its clocks {clocks:.2f} times lower",
                 order="in the seconds in which the driver gave that reason",
             ),
         ),
@@ -75,9 +75,9 @@ RULE = Rule(
     cause=CAUSE,
     title="the GPU lowered its clocks",
     order=62,
-    needs=("epochs", "enqueues", "gpu_samples", "GPU"),
+    needs=("sync_intervals", "enqueues", "gpu_samples", "GPU"),
     wants=(WHICH_GPU,),
-    shows="the driver's reason, the clocks, and a slowdown of the device that is equal to their ratio within 15 %, "
+    shows="the driver's reason, the clocks, and a slowdown of the GPU that is equal to their ratio within 15%, "
     "and of which they make at least half",
     limits="sampled once a second; clocks that somebody has set are no throttling",
     find=find,

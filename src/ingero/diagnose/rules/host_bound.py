@@ -1,4 +1,4 @@
-"""The thread that feeds the device computed on the CPU, in the program's own code."""
+"""The thread that feeds the GPU computed on the CPU, in the program's own code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def find(case: Case) -> Iterator[Finding]:
     if not grown or not claims or grown.line is None:
         return
     lost = sum(claims.values())
-    waited = " while the device waited" if case.knows_idle else ""
+    waited = " while the GPU waited" if case.knows_idle else ""
     yield Finding(
         cause=CAUSE,
         resource="host code",
@@ -34,7 +34,7 @@ def find(case: Case) -> Iterator[Finding]:
         line=grown.line,
         chain=(
             Link(
-                text=f"the thread that feeds the device was on a CPU outside calls, {grown.line}",
+                text=f"the thread that feeds the GPU was on a CPU outside calls, {grown.line}",
                 seen_ns=int(grown.ns),
                 expected_ns=0,
                 structure=f"{grown.count} samples on its CPU beyond those of the reference",
@@ -53,7 +53,7 @@ RULE = Rule(
     cause=CAUSE,
     title="the program's own code on the host took the time",
     order=60,
-    needs=("epochs", "samples"),
+    needs=("sync_intervals", "stack_samples"),
     shows="on-CPU clocks of the feeding thread outside calls, and its line from samples beyond those of the reference",
     limits="a line is named from five samples on (about 50 ms); without stacks such time is unexplained. What a loop "
     "computes at its best is told from a quarter of its time on, in functions that no call comes from from a tenth. "

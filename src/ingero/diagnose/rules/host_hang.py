@@ -9,7 +9,7 @@ from dataclasses import replace
 from ingero.diagnose.cases import Case
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.halts import LOCKS, HaltedProcess, Owner, goes_on, halted, owners
-from ingero.diagnose.model import Culprit, Finding, FindingKind, Fix, Link, Severity, Victim
+from ingero.diagnose.model import Affected, Culprit, Finding, FindingKind, Fix, Link, Severity
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import HOST_PARTS
 from ingero.foreign_text import operand, shell_word
@@ -18,7 +18,7 @@ from ingero.store.records import HaltLevel, HaltRow, Window
 from ingero.units import format_bytes, format_ns, format_time_of_day
 
 CAUSE = "host-hang"
-_ASLEEP = ("sleep", "io", "kernel_lock")
+_ASLEEP = ("sleep", "io", "uninterruptible")
 _BY_OTHERS = frozenset({"pipe-read", "futex", "shared-futex", "child"})
 _FULL, _NEARLY = 0.02, 0.25  # of /dev/shm is free: less than the item that did not fit
 _SIGBUS = int(signal.SIGBUS)
@@ -67,7 +67,7 @@ def _finding(halt: HaltedProcess) -> Finding:
         severity=Severity.CRITICAL if lasts else Severity.HIGH,
         window=Window(begin_ns=halt.since_ns, end_ns=halt.seen_ns + 1),
         process=process.process,
-        victim=Victim(process=process.process, pid=process.pid, name=process.name, rank=process.rank),
+        affected=Affected(process=process.process, pid=process.pid, name=process.name, rank=process.rank),
         summary=f"{who} {made} {format_ns(halt.length_ns)}: thread {own.tid} {_waits(halt, own)}{place}{reason}",
         culprits=tuple(Culprit(pid=one.pid, name=one.name) for one in _culprits(halt)),
         line=line or next((found for row in halt.rows if (found := halt.line(row))), None),
@@ -339,8 +339,8 @@ RULE = Rule(
     cause=CAUSE,
     title="no step any more: the process waits outside GPU calls",
     order=22,
-    needs=("halts", "epochs"),
-    wants=("samples",),
+    needs=("halts", "sync_intervals"),
+    wants=("stack_samples",),
     shows="since when no step was made, the waiting thread's state, system call and what that is for: a pipe and who "
     "should read or fill it, a lock and its holder or the fork since which it is held, a file and its lock's holder or "
     "its network mount, a connection's peer, a loop that sleeps, a child; the same of whoever could end it, workers "

@@ -60,7 +60,7 @@ def find(case: Case) -> Iterator[Finding]:
         return
     lost, main = sum(claims.values()), max(segments, key=lambda one: one.duration_ns)
     mine = [one for one in segments if one.pid == main.pid]
-    line = waited_at(case.evidence, main.process or case.process.process, case.stretches, mine)
+    line = waited_at(case.evidence, main.process or case.process.process, case.time_ranges, mine)
     yield Finding(
         cause=CAUSE,
         resource="io limit",
@@ -112,7 +112,7 @@ RULE = Rule(
     cause=CAUSE,
     title="held back by the I/O limit of its control group",
     order=17,
-    needs=("epochs", "offcpu", "IO", "scheduling"),
+    needs=("sync_intervals", "offcpu", "IO", "scheduling"),
     shows="waits of the path for a disk, the limit of the control group, and how short its requests were in the queue "
     "and in the device",
     limits="that a limit was reached is concluded: the kernel does not say for how long it held a request back; limits "

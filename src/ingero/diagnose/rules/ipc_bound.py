@@ -1,4 +1,4 @@
-"""The thread that feeds the device waited for the answer of another process that is no worker of its own."""
+"""The thread that feeds the GPU waited for the answer of another process that is no worker of its own."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def find(case: Case) -> Iterator[Finding]:
         line=asleep.line,
         chain=(
             Link(
-                text=f"the thread that feeds the device slept until {partner} woke it",
+                text=f"the thread that feeds the GPU slept until {partner} woke it",
                 seen_ns=lost,
                 structure="who woke it, a process outside its own tree",
                 order="the wait ended with the answer, before the next launch",
@@ -68,7 +68,7 @@ RULE = Rule(
     cause=CAUSE,
     title="another process answered late",
     order=37,
-    needs=("epochs", "offcpu"),
+    needs=("sync_intervals", "offcpu"),
     shows="sleeps of the feeding thread that another process ended, with that process and the line",
     limits="only where the process is seen to train (data workers of its own) or to ask (a client's frames): else "
     "a wait for another process is time without demand",

@@ -28,17 +28,17 @@ _FIXES = (
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """The time of such requests, of what was lost on the way to the device."""
+    """The time of such requests, of what was lost on the way to the GPU."""
     retries = retries_of(case.evidence, case.window, case.process.process)
     if cache_pressure.is_proven(case.evidence, case.process, retries):
         cost = sum(one.end_ns - one.begin_ns for one in retries)
-        claims = case.take((Part.EMPTY, Part.ENQUEUE), INSIDE, cost)
+        claims = case.take((Part.IDLE, Part.LAUNCH), INSIDE, cost)
         if claims:
             yield _finding(case.evidence, case.process, retries, claims)
         return
     grown = growth(case, Kind.ALLOC | Kind.FREE) if case.kind is FindingKind.INCIDENT else None
     if grown and cache_pressure.is_churn(case, grown):
-        claims = claim(case, (Part.EMPTY, Part.ENQUEUE), grown)
+        claims = claim(case, (Part.IDLE, Part.LAUNCH), grown)
         if claims:
             yield _churn(case, grown, claims)
 
@@ -66,9 +66,9 @@ def _churn(case: Case, grown: Growth, claims: Mapping[Bucket, int]) -> Finding:
         line=line,
         chain=(
             grown.link(
-                text=f"the thread that feeds the device was inside {grown.largest.totals.name}, called for the cache",
+                text=f"the thread that feeds the GPU was inside {grown.largest.totals.name}, called for the cache",
                 structure="the calls' exact sums; most of their recorded time in code that keeps keys and values",
-                order="the GPU was more than 95 % full meanwhile, and fewer kernels were launched per second",
+                order="the GPU was more than 95% full meanwhile, and fewer kernels were launched per second",
             ),
         ),
         fixes=_FIXES,
@@ -115,8 +115,8 @@ RULE = Rule(
     cause=CAUSE,
     title="a full GPU makes the key-value cache of a server wait for memory",
     order=47,
-    needs=("allocations", "gpu_samples", "GPU", "offcpu", "samples"),
-    shows="a process that waits for requests, on a GPU that is more than 95 % full, whose cache code asked for memory "
+    needs=("allocations", "gpu_samples", "GPU", "offcpu", "stack_samples"),
+    shows="a process that waits for requests, on a GPU that is more than 95% full, whose cache code asked for memory "
     "in vain and again with success, or took the lost time while fewer kernels were launched",
     limits="a cache whose blocks are allocated once at the start makes no calls later; how full it is and whom it "
     "evicts is not visible",

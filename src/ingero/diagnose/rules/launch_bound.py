@@ -1,4 +1,4 @@
-"""The host issues launches more slowly than the device works them off."""
+"""The host issues launches more slowly than the GPU works them off."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ingero.diagnose.rule import Rule
 from ingero.ops import Kind
 
 CAUSE = "launch-bound"
-_INSIDE_LAUNCHES = ("memory-pressure", "page-fault-storm")  # they slow whatever touches memory, launches among it
+_INSIDE_LAUNCHES = ("memory-pressure", "major-page-faults")  # they slow whatever touches memory, launches among it
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """Launches that take longer or are more, where the device waited for them."""
+    """Launches that take longer or are more, where the GPU waited for them."""
     grown = growth(case, Kind.LAUNCH)
     claims = _claims(case, grown) if grown else {}
     if not grown or not claims:
@@ -25,14 +25,14 @@ def find(case: Case) -> Iterator[Finding]:
         cause=CAUSE,
         resource="launches",
         root=str(case.process.pid),
-        summary=f"{case.who} lost {case.amount(lost)} because launches came too slowly for the device: {grown.text}",
+        summary=f"{case.who} lost {case.amount(lost)} because launches came too slowly for the GPU: {grown.text}",
         claims=claims,
         line=case.line_of(grown.largest),
         chain=(
             grown.link(
-                text="the device had worked off its queue before the next launch came",
+                text="the GPU had worked off its queue before the next launch came",
                 structure="the times of every eighth of the launches against the reference",
-                order="each launch returned before the device could begin with it",
+                order="each launch returned before the GPU could begin with it",
             ),
         ),
         fixes=(
@@ -46,19 +46,19 @@ def find(case: Case) -> Iterator[Finding]:
 def _claims(case: Case, grown: Growth) -> dict[Bucket, int]:
     """Of the time while it was enqueued, and of that before the first launch of a step what one launch takes."""
     if case.is_of_steps:
-        return claim(case, (Part.EMPTY, Part.ENQUEUE), grown, told_by=_INSIDE_LAUNCHES)
-    enqueuing = claim(case, (Part.ENQUEUE,), grown, told_by=_INSIDE_LAUNCHES)
+        return claim(case, (Part.IDLE, Part.LAUNCH), grown, told_by=_INSIDE_LAUNCHES)
+    enqueuing = claim(case, (Part.LAUNCH,), grown, told_by=_INSIDE_LAUNCHES)
     if not enqueuing:
         return {}
     first_ns = grown.grown_ns / max(1.0, *(one.count for one in grown.changes))
-    return enqueuing | case.take((Part.EMPTY,), INSIDE, first_ns)
+    return enqueuing | case.take((Part.IDLE,), INSIDE, first_ns)
 
 
 RULE = Rule(
     cause=CAUSE,
-    title="launches came too slowly for the device",
+    title="launches came too slowly for the GPU",
     order=55,
-    needs=("epochs", "op_stats", "launches", "launch_times"),
+    needs=("sync_intervals", "op_stats", "launches", "launch_times"),
     shows="exact counts and sums of launches per step, and checkpoints of their times within the step",
     limits="what of a slower launch is the driver's own is not told apart; of a loop that never pauses it is not known "
     "whether its launches are slow or wait for room in the queue",

@@ -1,4 +1,4 @@
-"""The thread that feeds the device waited for a lock that another thread of its process held."""
+"""The thread that feeds the GPU waited for a lock that another thread of its process held."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def find(case: Case) -> Iterator[Finding]:
         line=wait.partner_line or wait.waiter_line,
         chain=(
             Link(
-                text=f"the thread that feeds the device was asleep{at(wait.waiter_line)}",
+                text=f"the thread that feeds the GPU was asleep{at(wait.waiter_line)}",
                 seen_ns=lost,
                 structure=f"{holder} woke it; its stack was in no queue",
                 order=f"{holder} was busy until it woke the sleeper",
@@ -50,7 +50,7 @@ RULE = Rule(
     cause=CAUSE,
     title="another thread of the process held a lock",
     order=36,
-    needs=("epochs", "offcpu", "samples"),
+    needs=("sync_intervals", "offcpu", "stack_samples"),
     shows="sleeps of the feeding thread that another thread of its process ended, both with their lines",
     limits="which lock it was is not read; a queue written in C looks like a lock; native locks need frames of Python",
     find=find,

@@ -63,7 +63,7 @@ RULE = Rule(
     order=90,
     needs=("allocations", "gpu_samples", "GPU"),
     shows="the bytes of managed memory that were live at a time, against the memory of the GPU",
-    limits="which pages move, and what that costs, happens on the device; managed memory that the GPU never touches "
+    limits="which pages move, and what that costs, happens on the GPU; managed memory that the GPU never touches "
     "counts, too; a process with several GPUs is not judged",
     watch=watch,
 )

@@ -39,7 +39,7 @@ def _finding(report: ProfileReport) -> Finding:
         cause=CAUSE,
         resource="launches",
         lost_ns=lost_ns,
-        part=Part.ENQUEUE,
+        part=Part.LAUNCH,
         summary=f"{who(report.process)} launched too slowly for the GPU, which was idle "
         f"{percent(lost_ns / report.judged_ns)} {period(report)} in {gaps}",
         links=(

@@ -31,7 +31,7 @@ def _finding(report: ProfileReport) -> Finding:
         cause=CAUSE,
         resource="copies",
         lost_ns=lost_ns,
-        part=Part.DEVICE,
+        part=Part.GPU,
         summary=f"{who(report.process)} copied between host and GPU {percent(report.copy_only_ratio)} "
         f"{period(report)}, while no kernel ran; {format_bytes(report.copied_bytes)} in all of the profile",
         links=(

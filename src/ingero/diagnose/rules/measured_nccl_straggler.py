@@ -48,7 +48,7 @@ def _finding(worst: ProfileReport, late: ProfileReport, mine: list[Collective], 
         cause=CAUSE,
         resource="collective",
         lost_ns=lost_ns,
-        part=Part.DEVICE,
+        part=Part.GPU,
         summary=f"{who(late.process)} came last to {often}; {who(worst.process)} waited for it "
         f"{percent(lost_ns / worst.judged_ns)} of its time",
         links=(

@@ -14,7 +14,7 @@ from ingero.ops import Kind
 from ingero.units import format_bytes, format_ns
 
 CAUSE = "memcpy-bound"
-MIN_TRANSFER = 0.5  # of the device's lost time
+MIN_TRANSFER = 0.5  # of the GPU's lost time
 _BLOCKS_NS_PER_BYTE = 1 / 100  # an enqueue alone is faster than 100 GB/s; slower, the call waited for its bytes
 
 
@@ -26,14 +26,14 @@ def find(case: Case) -> Iterator[Finding]:
     grown = growth(case, Kind.COPY)
     if not grown:
         return
-    blocking = Growth(tuple(one for one in grown.changes if _blocks(one.ns, one.size_bytes)), grown.epochs)
+    blocking = Growth(tuple(one for one in grown.changes if _blocks(one.ns, one.size_bytes)), grown.sync_intervals)
     moved = {id(one): moved_in_case(case, one) for one in blocking.changes}
-    lost = case.total((Part.DEVICE,), (DEVICE,)) + case.total((Part.EMPTY, Part.ENQUEUE), ("run", "sleep"))
+    lost = case.total((Part.GPU,), (DEVICE,)) + case.total((Part.IDLE, Part.LAUNCH), ("run", "sleep"))
     transfer_ns = sum(moved[id(one)].transfer_ns - _usual_ns(case, one) for one in blocking.changes)
-    moving_ns = min(blocking.grown_ns, transfer_ns * blocking.epochs)
+    moving_ns = min(blocking.grown_ns, transfer_ns * blocking.sync_intervals)
     if not blocking.changes or moving_ns < MIN_TRANSFER * lost:
         return
-    claims = case.take((Part.DEVICE, Part.EMPTY, Part.ENQUEUE), (DEVICE, "run", "sleep"), moving_ns)
+    claims = case.take((Part.GPU, Part.IDLE, Part.LAUNCH), (DEVICE, "run", "sleep"), moving_ns)
     if claims:
         yield _finding(case, blocking, moved[id(blocking.largest)], claims)
 
@@ -59,7 +59,7 @@ def _finding(case: Case, blocking: Growth, moved: Moved, claims: dict[Bucket, in
         chain=(
             blocking.link(
                 text=f"{largest.totals.name} did not return before its bytes had moved",
-                structure="the copy is a drain of its own lane",
+                structure="the copy is a sync of its own stream",
                 order="the next launches came after it",
             ),
         ),
@@ -94,7 +94,7 @@ def _fixes(way: Way) -> tuple[Fix, ...]:
                 text="copy into pinned memory without waiting, and read it a step later",
                 command="host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True); host.copy_(x, non_blocking=True)",
             ),
-            Fix(text="or copy less, or less often: reduce on the device first"),
+            Fix(text="or copy less, or less often: reduce on the GPU first"),
             LINK,
         )
     return (
@@ -112,7 +112,7 @@ RULE = Rule(
     cause=CAUSE,
     title="copies between host and device took the time",
     order=58,
-    needs=("epochs", "op_stats", "copies"),
+    needs=("sync_intervals", "op_stats", "copies"),
     shows="time and bytes of copies that block, their direction, and their bandwidth against the reference",
     limits="only bytes between host and device count, and only the time that the fastest recorded copy of the case "
     "would take for them, or, of pageable ones that slept first, what they ran; of asynchronous pageable ones "

@@ -101,7 +101,7 @@ RULE = Rule(
     cause=CAUSE,
     title="memory was short",
     order=15,
-    needs=("epochs", "offcpu", "HOST"),
+    needs=("sync_intervals", "offcpu", "HOST"),
     wants=("IO",),
     shows="reclaim and compaction of the thread on the path and of the worker it waited for, each with its time and "
     "whose limit it was for; block reads of pages that had been in memory before",

@@ -39,7 +39,7 @@ def find(case: Case) -> Iterator[Finding]:
             number in ranks.inside and ranks.since_ns < case.window.end_ns and ranks.seen_ns > case.window.begin_ns
         )
         length = ranks.seen_ns - ranks.inside[number].since_ns if is_here else 0
-        claims = case.take((Part.DEVICE,), (DEVICE,), HANGS_LONGER * length) if is_here else {}
+        claims = case.take((Part.GPU,), (DEVICE,), HANGS_LONGER * length) if is_here else {}
         if claims and disagreement(case.evidence, ranks) is None:
             yield replace(_finding(case.evidence, ranks), claims=claims)
 

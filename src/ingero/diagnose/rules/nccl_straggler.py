@@ -11,19 +11,19 @@ from ingero.diagnose.rule import Rule
 from ingero.diagnose.rules import gpu_throttled
 
 CAUSE = "nccl-straggler"
-MIN_OVERLAP = 0.5  # of the shorter of the two stretches
+MIN_OVERLAP = 0.5  # of the shorter of the two time ranges
 MIN_KEPT = 0.5  # of a device wait, lost by a peer to lowered clocks; less, and the wait has another reason
-MIN_OWN = 0.5  # of the straggler's loss lies outside the wait for its own device
+MIN_OWN = 0.5  # of the straggler's lost time lies outside the wait for its own device
 
 
 def find(case: Case) -> Iterator[Finding]:
     """Device wait of a rank while another rank of its communicator lost the time elsewhere, or to lowered clocks."""
-    waited = case.buckets.get(Bucket(Part.DEVICE, DEVICE), 0)
+    waited = case.buckets.get(Bucket(Part.GPU, DEVICE), 0)
     found = _kept_waiting_by(case) if waited > 0 else None
     if found is None:
         return
     late, late_ns, why = found
-    claims = case.take((Part.DEVICE,), (DEVICE,), min(waited, late_ns))
+    claims = case.take((Part.GPU,), (DEVICE,), min(waited, late_ns))
     if not claims:
         return
     lost = sum(claims.values())
@@ -72,7 +72,7 @@ def _throttled_ns(case: Case) -> int:
 
 
 def straggler(case: Case) -> Case | None:
-    """The peer that lost its time outside the device at the same time, with the least device wait.
+    """The peer that lost its time outside the GPU at the same time, with the least device wait.
 
     Against the same reference: what a peer's host always takes is in the usual wait of the others.
     """
@@ -92,15 +92,15 @@ def rank_name(case: Case) -> str:
 
 
 def _device_ns(case: Case) -> int:
-    return case.buckets.get(Bucket(Part.DEVICE, DEVICE), 0)
+    return case.buckets.get(Bucket(Part.GPU, DEVICE), 0)
 
 
 def _is_late(other: Case, case: Case) -> bool:
-    return other.host_ns >= MIN_OWN * other.loss_ns and _device_ns(other) < _device_ns(case)
+    return other.host_ns >= MIN_OWN * other.lost_ns and _device_ns(other) < _device_ns(case)
 
 
 def _overlap(case: Case, other: Case) -> float:
-    """Of the shorter one: in a long stretch a rank may have waited for one that was late in a part of it."""
+    """Of the shorter one: in a long time range a rank may have waited for one that was late in a part of it."""
     begin, end = max(case.window.begin_ns, other.window.begin_ns), min(case.window.end_ns, other.window.end_ns)
     return (end - begin) / max(min(case.window.duration_ns, other.window.duration_ns), 1)
 
@@ -109,7 +109,7 @@ RULE = Rule(
     cause=CAUSE,
     title="one rank kept the others waiting in their collectives",
     order=60,
-    needs=("epochs", "communicators", "NCCL"),
+    needs=("sync_intervals", "communicators", "NCCL"),
     shows="the rank with the least device wait of those that share a communicator, or one whose GPU lowered its "
     "clocks and not theirs, and what it lost its time to",
     limits="ranks on nodes whose recordings are not merged are not seen; then the wait is a slower device",

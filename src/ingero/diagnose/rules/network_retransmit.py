@@ -60,7 +60,7 @@ def find(case: Case) -> Iterator[Finding]:
         ),
         fixes=(
             Fix(
-                text="look for the loss: drops of the interface, of the switch port",
+                text="look for the lost time: drops of the interface, of the switch port",
                 command="ip -s link; nstat -az | grep -i retrans",
             ),
             Fix(text="see which connections suffer", command="ss -tino state established"),
@@ -89,7 +89,7 @@ RULE = Rule(
     cause=CAUSE,
     title="waited for packets that were sent again",
     order=24,
-    needs=("epochs", "offcpu", "TCP", "NET"),
+    needs=("sync_intervals", "offcpu", "TCP", "NET"),
     shows="the sleeps on the path that the network ended and that hold a retransmit of a connection of that process: "
     "of its own, or of the other end where that is on this host",
     limits="a peer on another host sends again unseen: then the wait is the worker's, and data-starvation says "

@@ -16,7 +16,7 @@ from ingero.units import format_bytes
 CAUSE = "pcie-link"
 _SLOWER = 0.9  # of what it could do before
 _AT_MOST = 1.5  # times what the bytes take longer by the rates of both links: copies reach more or less of them
-_LEAST = 0.1  # of the device's loss, before the link is named
+_LEAST = 0.1  # of the device's lost time, before the link is named
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -28,10 +28,10 @@ def find(case: Case) -> Iterator[Finding]:
         return
     size = pcie.copied_bytes(case)
     longer_ns = size * (1 / now.bytes_per_ns - 1 / before.bytes_per_ns) if now.bytes_per_ns else 0.0
-    total_ns = longer_ns * case.epoch_count
-    if total_ns < _LEAST * case.total((Part.DEVICE,), (DEVICE,)):
+    total_ns = longer_ns * case.sync_interval_count
+    if total_ns < _LEAST * case.total((Part.GPU,), (DEVICE,)):
         return
-    claims = case.take((Part.DEVICE,), (DEVICE,), _AT_MOST * total_ns)
+    claims = case.take((Part.GPU,), (DEVICE,), _AT_MOST * total_ns)
     lost = sum(claims.values())
     if not lost:
         return
@@ -68,7 +68,7 @@ RULE = Rule(
     cause=CAUSE,
     title="the link between host and GPU became slower",
     order=73,
-    needs=("epochs", "enqueues", "op_stats", "gpu_samples"),
+    needs=("sync_intervals", "enqueues", "op_stats", "gpu_samples"),
     shows="generation and lanes of the PCIe link now and before, and the bytes of a step's copies",
     limits="a link that is slow for another reason (a switch that others use, errors that are repeated) keeps its "
     "generation and lanes; then gpu-slower names the bytes that are copied. A link that never came up whole has no "

@@ -14,7 +14,7 @@ from ingero.diagnose.cases import Case
 from ingero.diagnose.excess import DEVICE, UNKNOWN
 from ingero.diagnose.model import Bucket, CodeLine, Finding, Fix, Link, Part
 from ingero.diagnose.rule import Rule
-from ingero.events import CLOCKS
+from ingero.events import STATES
 from ingero.ops import OPS, Source
 from ingero.store.records import Window
 from ingero.units import format_ns, format_percent
@@ -25,13 +25,13 @@ CAUSE = "periodic-spike"
 MIN_SPIKES = 4
 MOST_SPREAD = 0.10  # one sigma of the distances, of their mean
 MIN_DISTANCE = 5  # steps; a loop that is slow every other step has no spikes
-MIN_SHARE = 0.5  # of the loss that the spikes must hold, and of the spikes that must have the same name
+MIN_SHARE = 0.5  # of the lost time that the spikes must hold, and of the spikes that must have the same name
 _MIN_LENGTH = 2.0  # usual steps
 _LIKE_THE_OTHERS = 0.5  # of their median; spikes of one cause are about as long
 _MOST_SPIKES = 64  # that are looked at, the longest
 _NAMES = {(int(op.source), op.code): op.name for op in OPS}
 _CALLS = (int(Source.CUDA), int(Source.DRIVER), int(Source.CUDA_GRAPH), int(Source.NCCL))
-_PARTS = (("e_ns", (Part.EMPTY,)), ("x_ns", (Part.ENQUEUE, Part.DEVICE)), ("p_ns", (Part.LATE,)))
+_PARTS = (("idle_ns", (Part.IDLE,)), ("busy_ns", (Part.LAUNCH, Part.GPU)), ("return_delay_ns", (Part.RETURN_DELAY,)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ def find(case: Case) -> Iterator[Finding]:
         return
     claims: dict[Bucket, int] = {}
     for parts, ns in spikes.excess_ns.items():
-        claims |= case.take(parts, (*CLOCKS, DEVICE, UNKNOWN), ns)
+        claims |= case.take(parts, (*STATES, DEVICE, UNKNOWN), ns)
     lost = sum(claims.values())
     if lost < MIN_SHARE * spikes.total_ns:
         return  # the spikes have another owner
@@ -65,12 +65,14 @@ def find(case: Case) -> Iterator[Finding]:
 
 
 def _spikes(case: Case) -> _Spikes | None:
-    """None where they are too few, not regular, or not most of what is left of the loss."""
-    lane = case.evidence.lanes[case.process.process]
-    lane = lane[(lane["b_ns"] > case.window.begin_ns) & (lane["b_ns"] < case.window.end_ns)]
-    if len(lane) < MIN_SPIKES * MIN_DISTANCE:
+    """None where they are too few, not regular, or not most of what is left of the lost time."""
+    gpu_stream = case.evidence.gpu_streams[case.process.process]
+    gpu_stream = gpu_stream[
+        (gpu_stream["sync_end_ns"] > case.window.begin_ns) & (gpu_stream["sync_end_ns"] < case.window.end_ns)
+    ]
+    if len(gpu_stream) < MIN_SPIKES * MIN_DISTANCE:
         return None
-    excess = _excess_ns(case, lane)
+    excess = _excess_ns(case, gpu_stream)
     where = _regular(excess)
     distances = np.diff(where)
     if len(where) < MIN_SPIKES or distances.std() > MOST_SPREAD * distances.mean():
@@ -79,17 +81,17 @@ def _spikes(case: Case) -> _Spikes | None:
         return None
     parts: dict[tuple[Part, ...], float] = {}
     for name, of in _PARTS:
-        usual = np.array([_median(lane, name, int(key)) for key in lane["class_key"][where]])
-        parts[of] = float(np.maximum(lane[name][where] - usual, 0).sum())
-    return _Spikes(steps=lane[where], excess_ns=parts, distances=distances)
+        usual = np.array([_median(gpu_stream, name, int(key)) for key in gpu_stream["step_type"][where]])
+        parts[of] = float(np.maximum(gpu_stream[name][where] - usual, 0).sum())
+    return _Spikes(steps=gpu_stream[where], excess_ns=parts, distances=distances)
 
 
-def _excess_ns(case: Case, lane: Array) -> Array:
+def _excess_ns(case: Case, gpu_stream: Array) -> Array:
     """What each step took beyond the median of its class; 0 for short ones and for classes without a reference."""
-    lengths = (lane["b_ns"] - lane["a_ns"]).astype(np.float64)
-    excess = np.zeros(len(lane))
+    lengths = (gpu_stream["sync_end_ns"] - gpu_stream["prev_sync_end_ns"]).astype(np.float64)
+    excess = np.zeros(len(gpu_stream))
     for key in case.usual:
-        mine = lane["class_key"] == key
+        mine = gpu_stream["step_type"] == key
         if mine.any():
             usual = np.median(lengths[mine])
             excess[mine] = np.where(lengths[mine] >= _MIN_LENGTH * usual, lengths[mine] - usual, 0)
@@ -127,8 +129,8 @@ def _run(where: Sequence[int], first: int, distance: int) -> Array:
     return np.array(found)
 
 
-def _median(lane: Array, name: str, key: int) -> float:
-    return float(np.median(lane[name][lane["class_key"] == key]))
+def _median(gpu_stream: Array, name: str, key: int) -> float:
+    return float(np.median(gpu_stream[name][gpu_stream["step_type"] == key]))
 
 
 def _line(case: Case, steps: Array) -> CodeLine | None:
@@ -136,15 +138,15 @@ def _line(case: Case, steps: Array) -> CodeLine | None:
 
     Not where it collected garbage: that has a rule of its own, which names it as soon as it was seen often enough.
     """
-    if not case.evidence.reader.is_recorded("raw_samples"):
+    if not case.evidence.reader.is_recorded("raw_stack_samples"):
         return None
     samples = case.evidence.reader.sample_rows(_window(steps), process=case.process.process)
     samples = samples[samples["is_collecting"] == 0]
     seen: Counter[CodeLine] = Counter()
     for step in steps:
-        inside = (samples["time_ns"] >= step["a_ns"]) & (samples["time_ns"] < step["b_ns"])
+        inside = (samples["time_ns"] >= step["prev_sync_end_ns"]) & (samples["time_ns"] < step["sync_end_ns"])
         spent: dict[CodeLine, int] = defaultdict(int)
-        for one in samples[inside & (samples["tid"] == step["a_tid"])]:
+        for one in samples[inside & (samples["tid"] == step["prev_sync_tid"])]:
             if line := case.evidence.own_line(int(one["stack_hash"])):
                 spent[line] += int(one["weight_ns"])
         if spent:
@@ -158,8 +160,8 @@ def _call(case: Case, steps: Array) -> tuple[str, CodeLine | None] | None:
     calls = case.evidence.events(_window(steps), _CALLS, case.process.process)
     seen: Counter[tuple[int, int, int]] = Counter()
     for step in steps:
-        inside = (calls["start_ns"] >= step["a_ns"]) & (calls["start_ns"] < step["b_ns"])
-        long = calls[inside & (calls["duration_ns"] >= MIN_SHARE * (step["b_ns"] - step["a_ns"]))]
+        inside = (calls["start_ns"] >= step["prev_sync_end_ns"]) & (calls["start_ns"] < step["sync_end_ns"])
+        long = calls[inside & (calls["duration_ns"] >= MIN_SHARE * (step["sync_end_ns"] - step["prev_sync_end_ns"]))]
         seen.update({(int(one["source"]), int(one["op"]), int(one["stack_hash"])) for one in long})
     common = _common(seen, len(steps))
     if common is None:
@@ -175,7 +177,7 @@ def _common(seen: Counter[Any], spikes: int) -> Any:
 
 
 def _window(steps: Array) -> Window:
-    return Window(begin_ns=int(steps["a_ns"][0]), end_ns=int(steps["b_ns"][-1]) + 1)
+    return Window(begin_ns=int(steps["prev_sync_end_ns"][0]), end_ns=int(steps["sync_end_ns"][-1]) + 1)
 
 
 def _finding(case: Case, spikes: _Spikes, claims: dict[Bucket, int], line: CodeLine | None, call: str) -> Finding:
@@ -197,7 +199,7 @@ def _finding(case: Case, spikes: _Spikes, claims: dict[Bucket, int], line: CodeL
                 text=f"{count} steps took {each} longer than those between them{where}",
                 seen_ns=lost,
                 expected_ns=0,
-                structure=f"they held {format_percent(spikes.total_ns / max(case.loss_ns, 1))} of the loss",
+                structure=f"they held {format_percent(spikes.total_ns / max(case.lost_ns, 1))} of the lost time",
                 order=f"{every:.0f} steps from one to the next, give or take {spikes.distances.std():.1f}",
             ),
         ),
@@ -215,9 +217,9 @@ RULE = Rule(
     cause=CAUSE,
     title="a step in every so many takes much longer",
     order=85,
-    needs=("epochs",),
-    wants=("samples",),
-    shows="steps at a regular distance that hold most of the loss, with the line or the call they have in common",
+    needs=("sync_intervals",),
+    wants=("stack_samples",),
+    shows="steps at a regular distance that hold most of the lost time, with the line or the call they have in common",
     limits="claims only what no other cause owns, and only from four spikes on; without samples or recorded calls "
     "there is no name for the spike, and it stays unexplained",
     find=find,

@@ -13,7 +13,7 @@ from ingero.diagnose.runnable import (
     HOST_PARTS,
     PRIORITY,
     RUNNABLE,
-    Taker,
+    CpuUser,
     answers,
     claim,
     named,
@@ -30,26 +30,26 @@ from ingero.units import SECOND_NS
 CAUSE = PRIORITY
 MIN_NICE = 3  # steps of the nice value; each is a factor of 1.25, so that three are a factor of two
 MIN_WEIGHT = 2.0  # the same factor of group weights
-_READ_WITHIN_S = 2  # after it began to take time, a taker's priority is in the recording,
+_READ_WITHIN_S = 2  # after it began to take time, a culprit's priority is in the recording,
 _TAKES_NS = 10_000_000  # if it takes more than that of a second
 _REAL_TIME = ("fifo", "rr", "deadline")
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """Runnable time that takers of a higher priority had."""
+    """Runnable time that culprits of a higher priority had."""
     facts = SchedulerFacts(case)
-    victim = _victim(case, facts)
-    if victim is None:
+    affected = _affected(case, facts)
+    if affected is None:
         return
     found = answers(case)
     ahead: dict[int, tuple[Culprit, str]] = {}
     share = on_path = 0.0
-    for kind in (Taker.OTHER, Taker.NEIGHBOUR):
-        takers = _known(case, facts, of_kind(case, kind))
-        total = sum(one.lost_ns for one in takers)
+    for kind in (CpuUser.OTHER, CpuUser.NEIGHBOR):
+        cpu_users = _known(case, facts, of_kind(case, kind))
+        total = sum(one.lost_ns for one in cpu_users)
         mine = {}
-        for one in takers:
-            why = _goes_before(case, facts, one, victim, is_neighbour=kind is Taker.NEIGHBOUR)
+        for one in cpu_users:
+            why = _goes_before(case, facts, one, affected, is_neighbor=kind is CpuUser.NEIGHBOR)
             if why:
                 mine[one.pid] = (one, why)
         part = sum(one.lost_ns for one, _ in mine.values()) / max(total, 1)
@@ -57,10 +57,10 @@ def find(case: Case) -> Iterator[Finding]:
         ahead |= mine
     claims = claim(case, share, on_path)
     if claims:
-        yield _finding(case, facts, victim, list(ahead.values()), claims)
+        yield _finding(case, facts, affected, list(ahead.values()), claims)
 
 
-def _victim(case: Case, facts: SchedulerFacts) -> Scheduling | None:
+def _affected(case: Case, facts: SchedulerFacts) -> Scheduling | None:
     """What held for the thread that waited most: the process's own, or the worker on its path."""
     own_ns = case.total(HOST_PARTS, RUNNABLE)
     waiting = [one for one in case.empty_paths if one.depth > 0 and one.state == "runq" and one.pid in case.family]
@@ -70,47 +70,49 @@ def _victim(case: Case, facts: SchedulerFacts) -> Scheduling | None:
     return facts.in_force(case.process.pid, facts.path_thread)
 
 
-def _known(case: Case, facts: SchedulerFacts, takers: list[Culprit]) -> list[Culprit]:
-    """Those whose priority can be known. In a loss that has just begun they speak for the others, if they took more."""
+def _known(case: Case, facts: SchedulerFacts, cpu_users: list[Culprit]) -> list[Culprit]:
+    """Those whose priority can be known. In a lost time that has just begun they speak for the others, if they took more."""
     age = (case.evidence.window.end_ns - case.window.begin_ns) / SECOND_NS
     if age >= _READ_WITHIN_S:
-        return takers
+        return cpu_users
     least_ns = _TAKES_NS * max(age, 1)
-    known = [one for one in takers if one.lost_ns <= least_ns or facts.history(one.pid, one.pid)]
-    took_ns, all_ns = (sum(one.lost_ns for one in some) for some in (known, takers))
-    return known if 2 * took_ns > all_ns else takers
+    known = [one for one in cpu_users if one.lost_ns <= least_ns or facts.history(one.pid, one.pid)]
+    took_ns, all_ns = (sum(one.lost_ns for one in some) for some in (known, cpu_users))
+    return known if 2 * took_ns > all_ns else cpu_users
 
 
-def _goes_before(case: Case, facts: SchedulerFacts, taker: Culprit, victim: Scheduling, *, is_neighbour: bool) -> str:
-    """By what a taker goes before the victim; "" where by nothing that is known.
+def _goes_before(
+    case: Case, facts: SchedulerFacts, cpu_user: Culprit, affected: Scheduling, *, is_neighbor: bool
+) -> str:
+    """By what a culprit goes before the affected process; "" where by nothing that is known.
 
     A nice value and the policy "idle" count within one control group only; where autogroup is on, within one session,
     which is not recorded.
     """
-    row = facts.in_force(taker.pid, taker.pid)
+    row = facts.in_force(cpu_user.pid, cpu_user.pid)
     if row is None:
         return ""
-    if row.policy in _REAL_TIME and victim.policy not in _REAL_TIME:
+    if row.policy in _REAL_TIME and affected.policy not in _REAL_TIME:
         return f"policy {row.policy} {row.rt_priority or ''}".rstrip()
-    if is_neighbour:
+    if is_neighbor:
         return ""
-    if _groups(case, taker.pid) <= {case.process.cgroup_id or 0, 0}:
-        if victim.policy == IDLE_POLICY and row.policy != IDLE_POLICY:
+    if _groups(case, cpu_user.pid) <= {case.process.cgroup_id or 0, 0}:
+        if affected.policy == IDLE_POLICY and row.policy != IDLE_POLICY:
             return f"policy {row.policy} against idle"
-        return f"nice {row.nice} against {victim.nice}" if victim.nice - row.nice >= MIN_NICE else ""
-    is_heavier = (row.cpu_weight or 0) >= MIN_WEIGHT * (victim.cpu_weight or math.inf)
-    is_heavier = is_heavier and _are_side_by_side(case, taker)
-    return f"CPU weight {row.cpu_weight} against {victim.cpu_weight}" if is_heavier else ""
+        return f"nice {row.nice} against {affected.nice}" if affected.nice - row.nice >= MIN_NICE else ""
+    is_heavier = (row.cpu_weight or 0) >= MIN_WEIGHT * (affected.cpu_weight or math.inf)
+    is_heavier = is_heavier and _are_side_by_side(case, cpu_user)
+    return f"CPU weight {row.cpu_weight} against {affected.cpu_weight}" if is_heavier else ""
 
 
-def _are_side_by_side(case: Case, taker: Culprit) -> bool:
+def _are_side_by_side(case: Case, cpu_user: Culprit) -> bool:
     """Whether the groups of both are weighed against each other; else groups around them are, of unknown weights."""
-    own, theirs = group_of(case.evidence, case.process.cgroup_id), group_of_pid(case.evidence, taker.pid)
+    own, theirs = group_of(case.evidence, case.process.cgroup_id), group_of_pid(case.evidence, cpu_user.pid)
     return has_own_branch(own, theirs) and has_own_branch(theirs, own)
 
 
 def _groups(case: Case, pid: int) -> set[int]:
-    """The control groups in which a taker was seen."""
+    """The control groups in which a culprit was seen."""
     return {
         one.culprit_cgroup_id or 0
         for number in case.members
@@ -122,56 +124,56 @@ def _groups(case: Case, pid: int) -> set[int]:
 def _finding(
     case: Case,
     facts: SchedulerFacts,
-    victim: Scheduling,
+    affected: Scheduling,
     ahead: list[tuple[Culprit, str]],
     claims: dict[Bucket, int],
 ) -> Finding:
     lost = sum(claims.values())
-    takers = weighty([one for one, _ in ahead])
-    why = next(text for one, text in ahead if one.pid == takers[0].pid)
-    before = [row.nice for row in facts.history(victim.pid, victim.tid) if row.nice != victim.nice]
-    reniced = f"; nice of {victim.pid} was {before[-1]} before" if before else ""
+    cpu_users = weighty([one for one, _ in ahead])
+    why = next(text for one, text in ahead if one.pid == cpu_users[0].pid)
+    before = [row.nice for row in facts.history(affected.pid, affected.tid) if row.nice != affected.nice]
+    reniced = f"; nice of {affected.pid} was {before[-1]} before" if before else ""
     return Finding(
         cause=CAUSE,
         resource="cpu",
         root="host",
-        summary=f"{case.who} lost {case.amount(lost)} waiting for a CPU while {named(takers)} went before it "
+        summary=f"{case.who} lost {case.amount(lost)} waiting for a CPU while {named(cpu_users)} went before it "
         f"({why}{reniced})",
         claims=claims,
-        culprits=tuple(takers),
+        culprits=tuple(cpu_users),
         chain=(
             Link(
                 text=f"the thread on its path was runnable, and who ran has a higher priority: {why}",
                 seen_ns=lost,
-                structure="the run-queue clocks within the epochs, and the priorities that were in force",
+                structure="the run-queue clocks within the sync intervals, and the priorities that were in force",
                 order="each wait was charged to whoever ran on that CPU during it",
             ),
         ),
-        fixes=tuple(_fixes(case, victim, takers, why)),
+        fixes=tuple(_fixes(case, affected, cpu_users, why)),
         evidence={
-            "victim nice": victim.nice,
-            "victim policy": victim.policy,
-            "victim cpu weight": victim.cpu_weight,
-            "taker": why,
+            "affected process nice": affected.nice,
+            "affected process policy": affected.policy,
+            "affected process cpu weight": affected.cpu_weight,
+            "cpu_user": why,
         },
     )
 
 
-def _fixes(case: Case, victim: Scheduling, takers: list[Culprit], why: str) -> Iterator[Fix]:
+def _fixes(case: Case, affected: Scheduling, cpu_users: list[Culprit], why: str) -> Iterator[Fix]:
     if why.startswith("nice"):
-        if victim.nice > 0:
-            yield Fix(text="give the victim its priority back", command=renice(0, [victim.pid]))
+        if affected.nice > 0:
+            yield Fix(text="give the affected process its priority back", command=renice(0, [affected.pid]))
         yield Fix(
             text="or lower the priority of the others",
-            command=renice(LOWEST_NICE, (one.pid for one in takers)),
+            command=renice(LOWEST_NICE, (one.pid for one in cpu_users)),
         )
     elif why.startswith("CPU weight"):
-        yield raise_own(case, takers)
-    elif victim.policy == IDLE_POLICY:
-        yield Fix(text="give the victim its policy back", command=f"sudo chrt --other -a -p 0 {victim.pid}")
+        yield raise_own(case, cpu_users)
+    elif affected.policy == IDLE_POLICY:
+        yield Fix(text="give the affected process its policy back", command=f"sudo chrt --other -a -p 0 {affected.pid}")
     else:
         yield Fix(
-            text="take the real-time policy from the others", command=f"sudo chrt --other -p 0 {pids(takers[:1])}"
+            text="take the real-time policy from the others", command=f"sudo chrt --other -p 0 {pids(cpu_users[:1])}"
         )
 
 
@@ -179,7 +181,7 @@ RULE = Rule(
     cause=CAUSE,
     title="processes of a higher priority had the CPU",
     order=26,
-    needs=("epochs", "culprits", "scheduling"),
+    needs=("sync_intervals", "culprits", "scheduling"),
     shows="as cpu-contention, with the nice values, policies or group weights of the waiting thread and of who ran",
     limits="nice values mean something within one control group, and with autogroup within one session: sessions are "
     "not recorded, so that a nice value of another session is believed; who takes less than 10 ms a second is not "

@@ -16,7 +16,7 @@ CAUSE = "recompilation"
 def find(case: Case) -> Iterator[Finding]:
     """Module loads that the reference does not have."""
     grown = growth(case, Kind.LOAD)
-    claims = claim(case, (Part.EMPTY, Part.ENQUEUE), grown) if grown else {}
+    claims = claim(case, (Part.IDLE, Part.LAUNCH), grown) if grown else {}
     if not grown or not claims:
         return
     lost = sum(claims.values())
@@ -40,7 +40,7 @@ RULE = Rule(
     cause=CAUSE,
     title="GPU code was loaded in the middle of the run",
     order=48,
-    needs=("epochs", "op_stats"),
+    needs=("sync_intervals", "op_stats"),
     shows="module and library loads per step against the reference, with the line that caused them",
     limits="the compiler's own time before the load shows as host-bound Python or native code",
     find=find,

@@ -8,8 +8,8 @@ from ingero.diagnose.cases import Case
 from ingero.diagnose.model import Finding, Fix
 from ingero.diagnose.roles import at_once, data_workers
 from ingero.diagnose.rule import Rule
-from ingero.diagnose.runnable import Taker, contention
-from ingero.diagnose.stretches import UNOWNED_RATIO
+from ingero.diagnose.runnable import CpuUser, contention
+from ingero.diagnose.time_ranges import UNOWNED_RATIO
 
 CAUSE = "self-oversubscription"
 
@@ -21,8 +21,8 @@ def find(case: Case) -> Iterator[Finding]:
     finding = contention(
         case,
         CAUSE,
-        Taker.OWN,
-        text="{who} lost {lost} waiting for a CPU while its job's own threads and workers ran: {takers}",
+        CpuUser.OWN,
+        text="{who} lost {lost} waiting for a CPU while its job's own threads and workers ran: {cpu_users}",
         fixes=(
             Fix(
                 text="run fewer threads than cores",
@@ -40,7 +40,7 @@ RULE = Rule(
     cause=CAUSE,
     title="the job's own threads and workers had the CPU",
     order=28,
-    needs=("epochs", "culprits", "offcpu", "scheduling", "cpu_seconds"),
+    needs=("sync_intervals", "culprits", "offcpu", "scheduling", "cpu_seconds"),
     shows="the run-queue clocks of the threads on the path, and which threads of the job ran meanwhile",
     limits="their time is known by process; of its threads the one is named that ran longest where a wait of the path "
     "was recorded by itself",

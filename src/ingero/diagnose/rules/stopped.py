@@ -48,7 +48,7 @@ def _is_stop_of(pid: int, one: Segment) -> bool:
 
 def watch(evidence: Evidence) -> Iterator[Finding]:
     """Processes with a GPU that are stopped, also those that never went on."""
-    for number in evidence.lanes.keys() | evidence.waiting.keys():
+    for number in evidence.gpu_streams.keys() | evidence.waiting.keys():
         process = evidence.processes.get(number)
         for window in evidence.stopped_seconds(number) if process else ():
             if process and window.duration_ns > MIN_STOPPED_NS:
@@ -98,7 +98,7 @@ RULE = Rule(
     cause=CAUSE,
     title="stopped by a signal or a debugger",
     order=10,
-    needs=("epochs", "clock_seconds"),
+    needs=("sync_intervals", "thread_state_seconds"),
     shows="the stopped clock of the process or of a worker that it waits for, and the signal with its sender",
     limits="a debugger is named where it has held the process for more than a second or two",
     find=find,

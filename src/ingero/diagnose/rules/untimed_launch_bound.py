@@ -31,7 +31,7 @@ def find(case: Case) -> Iterator[Finding]:
     grown = _grown(case, HostStays(now, before, stays.scale))
     if grown is None or not grown.is_enough:
         return
-    claims = case.take((Part.EMPTY, Part.ENQUEUE), ("run",), grown.at_most_ns * case.scale)
+    claims = case.take((Part.IDLE, Part.LAUNCH), ("run",), grown.at_most_ns * case.scale)
     lost = sum(claims.values())
     if not lost:
         return
@@ -41,16 +41,16 @@ def find(case: Case) -> Iterator[Finding]:
         cause=CAUSE,
         resource="launches",
         root=str(case.process.pid),
-        summary=f"{case.who} lost {case.amount(lost)} because launches came too slowly for the device: it was on a CPU "
+        summary=f"{case.who} lost {case.amount(lost)} because launches came too slowly for the GPU: it was on a CPU "
         f"inside them, by {grown.count} samples{often}",
         claims=claims,
         line=grown.line,
         chain=(
             Link(
-                text="the thread that feeds the device was inside launches",
+                text="the thread that feeds the GPU was inside launches",
                 seen_ns=int(grown.ns),
                 structure="samples with the driver's launch in their native stack: durations were not taken then",
-                order="each launch returned before the device could begin with it",
+                order="each launch returned before the GPU could begin with it",
             ),
         ),
         fixes=(
@@ -78,21 +78,21 @@ def _grown(case: Case, stays: HostStays) -> Spent | None:
     if not all(_is_timed(case, one) for one in case.baselines):
         return grown
     calls = growth(case, Kind.LAUNCH)
-    usual_ns = sum(one.usual_ns for one in calls.changes) * len(case.epochs) if calls else 0.0
+    usual_ns = sum(one.usual_ns for one in calls.changes) * len(case.sync_intervals) if calls else 0.0
     ns = grown.ns - usual_ns
     return Spent(ns=ns, count=round(grown.count * ns / grown.ns), line=grown.line) if ns > 0 else None
 
 
 def _is_timed(case: Case, window: Window) -> bool:
-    """Whether launches had durations in a stretch of the reference."""
+    """Whether launches had durations in a time range of the reference."""
     return not case.evidence.gaps.missing_ns(frozenset(_TIMES), (window,))
 
 
 RULE = Rule(
     cause=CAUSE,
-    title="launches came too slowly for the device, by samples",
+    title="launches came too slowly for the GPU, by samples",
     order=56,
-    needs=("epochs", "samples", "launches"),
+    needs=("sync_intervals", "stack_samples", "launches"),
     shows="on-CPU samples inside launches beyond the reference, while tracing has given up the durations of launches",
     limits="a launch shorter than a tick is only seen by chance: many samples are needed; native stacks of every place "
     "are copied once, so that the first seconds may have none",

@@ -1,4 +1,4 @@
-"""Data workers are made anew for each pass over the data, and the device waits until they have begun to deliver."""
+"""Data workers are made anew for each pass over the data, and the GPU waits until they have begun to deliver."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 CAUSE = "worker-restarts"
 MIN_PASSES = 3  # a loader that is made once, or once more for the evaluation, is none
-_STATES = ("run", "sleep", "io", "kernel_lock", "unknown")  # who had the CPU meanwhile has rules of its own
+_STATES = ("run", "sleep", "io", "uninterruptible", "unknown")  # who had the CPU meanwhile has rules of its own
 _APART_NS = 500_000_000  # between the workers of one pass and those of the next
 _EXITED = 0.5  # of the workers that were born before the last pass: they ended, it is not a growing pool
 
@@ -39,14 +39,14 @@ def find(case: Case) -> Iterator[Finding]:
     if passes is None:
         return
     total_ns = float(passes.longer_ns.sum()) * case.scale
-    claims = case.take((Part.EMPTY,), _STATES, total_ns)
+    claims = case.take((Part.IDLE,), _STATES, total_ns)
     lost = sum(claims.values())
     if not lost:
         return
     count = int(passes.is_first.sum())
     times = f", {count} times" if count > 1 else ""
     each = format_ns(int(passes.longer_ns.sum() / count))
-    line = _line(case, case.epochs[passes.is_first])
+    line = _line(case, case.sync_intervals[passes.is_first])
     yield Finding(
         cause=CAUSE,
         resource="data",
@@ -58,7 +58,7 @@ def find(case: Case) -> Iterator[Finding]:
         line=line,
         chain=(
             Link(
-                text=f"the device was empty for {each} longer whenever workers were born",
+                text=f"the GPU was empty for {each} longer whenever workers were born",
                 seen_ns=int(total_ns),
                 expected_ns=0,
                 structure="the births of its workers within the waits, and waits without any beside them",
@@ -82,14 +82,17 @@ def _passes(case: Case) -> _Passes | None:
     before_last = [one for one in mine if len(born) and born[0] <= one.start_ns < born[-1] - _APART_NS]
     if count < MIN_PASSES or sum(one.exit_ns is not None for one in before_last) < _EXITED * len(before_last):
         return None
-    begins, ends = case.epochs["a_ns"], case.epochs["a_ns"] + case.epochs["e_ns"]
+    begins, ends = (
+        case.sync_intervals["prev_sync_end_ns"],
+        case.sync_intervals["prev_sync_end_ns"] + case.sync_intervals["idle_ns"],
+    )
     first = np.searchsorted(born, begins) < np.searchsorted(born, ends)
     if not first.any():
         return None
     if case.kind is FindingKind.INCIDENT:
         beyond = case.excess_ns
     elif not first.all():
-        beyond = case.epochs["e_ns"] - float(np.median(case.epochs["e_ns"][~first]))
+        beyond = case.sync_intervals["idle_ns"] - float(np.median(case.sync_intervals["idle_ns"][~first]))
     else:
         return None
     return _Passes(first, np.where(first, np.maximum(beyond, 0), 0), max(round(len(born) / count), 1))
@@ -98,7 +101,7 @@ def _passes(case: Case) -> _Passes | None:
 def _line(case: Case, first: Array) -> CodeLine | None:
     """Where the thread that waits for them was."""
     spans, number = empty_spans(first), case.process.process
-    found = [one for state in (SLEEP, RUN) for one in stays(case.evidence, number, case.stretches, spans, state)]
+    found = [one for state in (SLEEP, RUN) for one in stays(case.evidence, number, case.time_ranges, spans, state)]
     return spent(found).line
 
 
@@ -106,9 +109,9 @@ RULE = Rule(
     cause=CAUSE,
     title="data workers are made anew for each pass",
     order=39,
-    needs=("epochs",),
-    wants=("samples",),
-    shows="the births of data workers within the time in which the device was empty, how often, and what those waits "
+    needs=("sync_intervals",),
+    wants=("stack_samples",),
+    shows="the births of data workers within the time in which the GPU was empty, how often, and what those waits "
     "took longer than others",
     limits="workers are known by the name that PyTorch gives them; of fewer than three passes in a recording nothing "
     "is said",

@@ -31,7 +31,7 @@ _OF_ONE_NODE = {
 _IDS = {
     "sessions": "session",
     "incidents": "incident",
-    "samples": "sample",
+    "stack_samples": "stack sample",
     "system_snapshots": "snapshot",
     "causal_chains": "chain",
 }

@@ -13,7 +13,7 @@ import apsw
 
 from ingero.store.sql_text import Value
 
-PER_OCTAVE = 32  # a bucket is 2.2 % wide; between 1 us and 100 s there are 850, few enough for each group of a node
+PER_OCTAVE = 32  # a bucket is 2.2% wide; between 1 us and 100 s there are 850, few enough for each group of a node
 _ABOVE_ALL = 40_000  # more than PER_OCTAVE times the exponents of a 64-bit float, so that negative numbers come first
 
 NAMES = frozenset({"percentile", "percentile_cont", "percentile_disc", "median"})

@@ -12,27 +12,27 @@ from ingero.diagnose.gpu_idle import gpu_idle
 from ingero.diagnose.incident_json import incident_json
 from ingero.diagnose.model import Diagnosis, Incident
 from ingero.diagnose.rule import all_rules
-from ingero.diagnose.step_lanes import ProcessSteps
+from ingero.diagnose.step_gpu_streams import ProcessSteps
 from ingero.errors import IngeroError
-from ingero.events import BLOCKED_KINDS, CLOCK_TEXTS, CLOCKS
+from ingero.events import BLOCKED_KINDS, STATE_TEXTS, STATES
 from ingero.ops import Source
 from ingero.serve.dashboard import published
 from ingero.serve.dashboard.selection import CALL_SOURCES
 from ingero.serve.findings_json import diagnosis_json, gpu_idle_json, window_json
 from ingero.serve.sql import run_sql
 from ingero.store.reader import Reader
-from ingero.store.records import Loss, OpTotals, Process, Snapshot, StepTotals, Window
+from ingero.store.records import Drop, OpTotals, Process, Snapshot, StepTotals, Window
 
 Object: TypeAlias = "dict[str, Any]"  # becomes JSON at once; no module reads it
 
 _TABLES = (
-    ("epochs", "raw_epochs", "a stream's time from one GPU sync to the next"),
-    ("clocks", "raw_clock_seconds", "what threads did, second by second"),
+    ("sync_intervals", "raw_sync_intervals", "a stream's time from one GPU sync to the next"),
+    ("clocks", "raw_thread_state_seconds", "what threads did, second by second"),
     ("culprits", "raw_culprits", "who ran while threads waited"),
-    ("samples", "raw_samples", "where threads were outside GPU calls"),
+    ("samples", "raw_stack_samples", "where threads were outside GPU calls"),
     ("kernel_launches", "raw_kernel_launches", "launches per GPU kernel"),
     ("gpu_samples", "raw_gpu_samples", "utilisation, clocks and memory by the driver"),
-    ("losses", "raw_losses", "what was lost, by reason"),
+    ("drops", "raw_drops", "what was lost, by reason"),
     ("quantiles", "raw_call_sites", "histograms of call durations"),
 )
 _MAX_GRAPH_EVENTS = 1000
@@ -45,7 +45,7 @@ class NoIncidentError(IngeroError):
 
 
 def state(reader: Reader, window: Window, now_ns: int) -> Object:
-    """What every answer begins with: which stretch of time, and whether it grows."""
+    """What every answer begins with: which time range of time, and whether it grows."""
     return {
         "now_ns": now_ns,
         "is_live": reader.is_live(now_ns),
@@ -93,7 +93,7 @@ def facts(reader: Reader, window: Window) -> Object:
         "has_exact_totals": reader.has_exact_totals,
         "system": _machine(rows),
         "overhead": _overhead(rows, reader.recorded_ns(window)),
-        "lost": sum(one.count for one in _losses(reader, window) if not one.counter.endswith("_ns")),
+        "lost": sum(one.count for one in _drops(reader, window) if not one.counter.endswith("_ns")),
     }
 
 
@@ -132,16 +132,16 @@ def snapshots(reader: Reader, window: Window, points: int) -> Object:
 
 def clocks(reader: Reader, window: Window, process: int, points: int) -> Object:
     """What the threads of a process did over time, summed over them."""
-    seconds = reader.clock_seconds(window, process=process)
+    seconds = reader.thread_state_seconds(window, process=process)
     step_ns = max(1_000_000_000, -(-window.duration_ns // points))
     sums: dict[int, list[int]] = {}
-    for start_ns, values in zip(seconds["start_ns"].tolist(), seconds["clock_ns"].tolist(), strict=True):
+    for start_ns, values in zip(seconds["start_ns"].tolist(), seconds["state_ns"].tolist(), strict=True):
         begin_ns = start_ns - start_ns % step_ns
-        known = sums.setdefault(begin_ns, [0] * len(CLOCKS))
+        known = sums.setdefault(begin_ns, [0] * len(STATES))
         for index, value in enumerate(values):
             known[index] += value
     return {
-        "clocks": list(CLOCKS),
+        "clocks": list(STATES),
         "step_ns": step_ns,
         "points": [{"start_ns": begin, "ns": values} for begin, values in sorted(sums.items())],
     }
@@ -151,8 +151,12 @@ def processes(reader: Reader, window: Window) -> Object:
     """Each traced process: its threads' clocks, its steps, its streams' sync intervals, who took its CPU."""
     evidence = Evidence(reader, window)
     step_totals = {one.process: one for one in reader.step_totals(window)}
-    totals = {one.process: one for one in reader.clock_totals(window)} if reader.is_recorded("clock_seconds") else {}
-    lanes = _lanes(reader, window)
+    totals = (
+        {one.process: one for one in reader.thread_state_totals(window)}
+        if reader.is_recorded("thread_state_seconds")
+        else {}
+    )
+    gpu_streams = _gpu_streams(reader, window)
     places = {one.cgroup_id: one for one in reader.containers()}
     nodes = {one.session: one.node for one in reader.sessions()}
     found = []
@@ -171,23 +175,21 @@ def processes(reader: Reader, window: Window) -> Object:
                 "clocks": asdict(clock.clocks) if clock else None,
                 "steps": _steps(evidence.steps.get(one.process), step_totals.get(one.process)),
                 "gpu_idle": _gpu_idle(evidence, one),
-                "lanes": [lane for lane in lanes if lane["process"] == one.process],
+                "gpu_streams": [gpu_stream for gpu_stream in gpu_streams if gpu_stream["process"] == one.process],
                 "culprits": _culprits(reader, window, one.process),
             }
         )
-    return {"processes": found, "clock_texts": CLOCK_TEXTS}
+    return {"processes": found, "clock_texts": STATE_TEXTS}
 
 
-def losses(reader: Reader, window: Window) -> Object:
+def drops(reader: Reader, window: Window) -> Object:
     """What was lost or not traced, by reason, and what tracing cost."""
     rows = reader.snapshots(window)
-    steps = reader.governor_steps(window) if reader.is_recorded("raw_governor") else []
+    steps = reader.overhead_levels(window) if reader.is_recorded("raw_overhead_levels") else []
     probes = reader.missing_probes() if reader.is_recorded("raw_probes") else []
     return {
-        "losses": [
-            {"counter": one.counter, "reason": one.reason, "count": one.count} for one in _losses(reader, window)
-        ],
-        "governor": [asdict(one) for one in steps],
+        "drops": [{"counter": one.counter, "reason": one.reason, "count": one.count} for one in _drops(reader, window)],
+        "overhead_limiter": [asdict(one) for one in steps],
         "removed": [asdict(one) for one in reader.removed()],
         "missing_probes": [asdict(one) for one in probes],
         "overhead": _overhead(rows, reader.recorded_ns(window)),
@@ -285,8 +287,8 @@ def op_json(totals: OpTotals) -> Object:
     return found | {"source": source, "clocks": asdict(totals.clocks) if totals.clocks else None}
 
 
-def _losses(reader: Reader, window: Window) -> list[Loss]:
-    return reader.losses(window) if reader.is_recorded("raw_losses") else []
+def _drops(reader: Reader, window: Window) -> list[Drop]:
+    return reader.drops(window) if reader.is_recorded("raw_drops") else []
 
 
 def _overhead(rows: Sequence[Snapshot], recorded_ns: int) -> Object:
@@ -300,7 +302,7 @@ def _overhead(rows: Sequence[Snapshot], recorded_ns: int) -> Object:
 
 def _gpu_idle(evidence: Evidence, process: Process) -> Object | None:
     """Bounds of the time in which the GPU had nothing of a process queued; null where it has no steps of any kind."""
-    return gpu_idle_json(gpu_idle(evidence, process)) if process.process in evidence.main_lanes else None
+    return gpu_idle_json(gpu_idle(evidence, process)) if process.process in evidence.main_streams else None
 
 
 def _steps(known: ProcessSteps | None, totals: StepTotals | None) -> Object | None:
@@ -311,19 +313,19 @@ def _steps(known: ProcessSteps | None, totals: StepTotals | None) -> Object | No
     if known is None:
         return None
     found: Object = {"how": known.how.value, "count": known.count, "text": known.text}
-    found["judged_by"] = known.lane.noun if known.lane else None
+    found["judged_by"] = known.gpu_stream.noun if known.gpu_stream else None
     blocked = dict(zip(BLOCKED_KINDS, totals.blocked_ns, strict=True)) if totals else None
     host_ns = max(0, totals.wall_ns - sum(totals.blocked_ns)) if totals else None
     return found | {"wall_ns": totals.wall_ns if totals else None, "host_ns": host_ns, "blocked_ns": blocked}
 
 
-def _lanes(reader: Reader, window: Window) -> list[Object]:
+def _gpu_streams(reader: Reader, window: Window) -> list[Object]:
     """Wall time of each stream's sync intervals = idle + busy + return delay, busiest first; summed by SQLite."""
-    if not reader.is_recorded("raw_epochs"):
+    if not reader.is_recorded("raw_sync_intervals"):
         return []
     rows = reader.connection.execute(
-        "SELECT process, device, stream, count(*), sum(duration_ns), sum(e_ns), sum(x_ns), sum(p_ns) FROM epochs "
-        "WHERE b_ns >= ? AND b_ns < ? AND a_ns IS NOT NULL GROUP BY process, device, stream ORDER BY sum(x_ns) DESC",
+        "SELECT process, device, stream, count(*), sum(duration_ns), sum(idle_ns), sum(busy_ns), sum(return_delay_ns) FROM sync_intervals "
+        "WHERE sync_end_ns >= ? AND sync_end_ns < ? AND prev_sync_end_ns IS NOT NULL GROUP BY process, device, stream ORDER BY sum(busy_ns) DESC",
         (window.begin_ns, window.end_ns),
     )
     names = ("process", "device", "stream", "sync_intervals", "wall_ns", "idle_ns", "busy_ns", "return_delay_ns")

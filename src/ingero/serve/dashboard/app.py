@@ -125,7 +125,7 @@ def _measures(app: FastAPI, source: RecordingSource) -> None:
 
     @app.get("/api/v1/processes")
     def processes(since: Since = "") -> Response:
-        """Each traced process: its threads' clocks, its lanes on the device, who took its CPU."""
+        """Each traced process: its threads' clocks, its streams on the GPU, who took its CPU."""
         return _kept(source, "processes", since, (), answers.processes)
 
     @app.get("/api/v1/clocks")
@@ -135,10 +135,10 @@ def _measures(app: FastAPI, source: RecordingSource) -> None:
         """What the threads of one process did over time."""
         return _kept(source, "clocks", since, (process, points), lambda r, w: answers.clocks(r, w, process, points))
 
-    @app.get("/api/v1/losses")
-    def losses(since: Since = "") -> Response:
+    @app.get("/api/v1/drops")
+    def drops(since: Since = "") -> Response:
         """What was lost or not traced, by reason, and what tracing cost."""
-        return _kept(source, "losses", since, (), answers.losses)
+        return _kept(source, "drops", since, (), answers.drops)
 
     @app.get("/api/v1/graph-metrics")
     def graph_metrics(since: Since = "") -> Response:

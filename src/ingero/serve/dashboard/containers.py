@@ -32,7 +32,7 @@ class Member:
 class Group:
     """One control group that held a traced process, or took the CPU from one; name "": no container.
 
-    calls, launches, gpu_wait_ns (inside calls that wait for the device), copied_bytes, collective_bytes: exact sums of
+    calls, launches, gpu_wait_ns (inside calls that wait for the GPU), copied_bytes, collective_bytes: exact sums of
     its traced processes, as are clocks (ns of their threads by state, null where not recorded). took_ns: how long its
     processes, traced or not, ran while traced processes of other groups waited for a CPU.
     """
@@ -116,10 +116,10 @@ def _of_kind(calls: Sequence[OpTotals], word: str) -> list[OpTotals]:
 
 
 def _clocks(reader: Reader, window: Window, homes: Mapping[int, int]) -> dict[int, dict[str, int]]:
-    if not reader.is_recorded("clock_seconds"):
+    if not reader.is_recorded("thread_state_seconds"):
         return {}
     sums: dict[int, Counter[str]] = defaultdict(Counter)
-    for one in reader.clock_totals(window):
+    for one in reader.thread_state_totals(window):
         sums[homes.get(one.process, 0)].update(asdict(one.clocks))
     return {number: dict(clocks) for number, clocks in sums.items()}
 

@@ -35,7 +35,7 @@ Make = Callable[[Reader, Window, Mapping[str, Any]], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts(State):
-    """The overview without its verdict. lost: what tracing lost, in all; /api/v1/losses says what.
+    """The overview without its verdict. lost: what tracing lost, in all; /api/v1/dropped data says what.
 
     overhead: what tracing itself took of one core, and of memory.
     """
@@ -120,7 +120,7 @@ def _calls(app: FastAPI, source: RecordingSource) -> None:
 
     @app.get("/api/v1/incidents/{number}/stacks", responses={200: {"model": IncidentStacks}})
     def incident_stacks_of(number: Annotated[int, PathParameter(ge=0, le=_MAX_NUMBER)], since: Since = "") -> Response:
-        """Where in the code an incident's worst victim spent its time meanwhile: its longest stacks, whole."""
+        """Where in the code an incident's worst affected process spent its time meanwhile: its longest stacks, whole."""
         found = answers.incident_of(source.diagnosis(since), number)
 
         def make(reader: Reader, window: Window, state: Mapping[str, Any]) -> IncidentStacks:

@@ -1,4 +1,4 @@
-"""Where in the code an incident's worst victim spent its time meanwhile, with whole stacks."""
+"""Where in the code an incident's worst affected process spent its time meanwhile, with whole stacks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ingero.diagnose.model import Incident, Victim
+from ingero.diagnose.model import Affected, Incident
 from ingero.serve.dashboard.selection import ALL, Selection, placed_times, sample_times
 from ingero.serve.dashboard.stacks import Frame, frames_of, hash_text
 from ingero.serve.dashboard.state import State
@@ -42,7 +42,8 @@ class StackShare:
 class IncidentStacks(State):
     """calls: recorded calls by operation and stack; samples: outside calls. First those on the incident's line.
 
-    process: number of the worst victim, null where nobody is known to have lost time. count: of stacks in all.
+    process: number of the worst affected process, null where nobody is known to have lost time. count: of stacks in
+    all.
     without_stack: recorded calls of which none was taken. where: what /api/v1/calls and /api/v1/tree are to be asked
     for the same calls; its line is only there where one of the stacks goes through it.
     """
@@ -69,8 +70,8 @@ def selection_of(incident: Incident) -> Selection:
 def incident_stacks(reader: Reader, window: Window, state: Mapping[str, Any], incident: Incident) -> IncidentStacks:
     """window: the incident's."""
     only, book = selection_of(incident), StackBook(reader)
-    victim: Victim | None = max(incident.victims, key=lambda one: one.lost_ns, default=None)
-    process = victim.process if victim else None
+    affected: Affected | None = max(incident.affected, key=lambda one: one.lost_ns, default=None)
+    process = affected.process if affected else None
     placed = [] if process is None else placed_times(reader, window, process, ALL, book)[0]
     samples = [] if process is None else sample_times(reader, window, process, ALL, book)
     calls = _shares(

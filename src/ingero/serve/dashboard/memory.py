@@ -77,7 +77,7 @@ def memory(reader: Reader, window: Window, state: Mapping[str, Any], points: int
     book = StackBook(reader)
     book.read(one.stack_hash for one in sites)
     stacks = {one.stack_hash: stack for one in sites if (stack := book.of(one.stack_hash))}
-    people = {one.process: one for one in reader.processes(only_targets=False)}
+    people = {one.process: one for one in reader.processes(only_traced=False)}
     ends = _ends(reader, people.values())
     places = dict(zip(map(_site, sites), site_places(sites, stacks), strict=True))
     levels = reader.memory_seconds(window) if has_allocations else None

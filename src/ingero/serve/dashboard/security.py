@@ -22,7 +22,7 @@ App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
 COOKIE = "ingero_session"
 LOGIN_PATH = "/login"
-_OPEN_PATHS = ("/assets/",)  # the page's own code and colours, which tell nothing of the recording
+_OPEN_PATHS = ("/assets/",)  # the page's own code and colors, which tell nothing of the recording
 _MAX_BODY_BYTES = 256 << 10
 _COOKIE_SECONDS = 12 * 3600
 

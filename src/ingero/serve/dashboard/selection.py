@@ -1,4 +1,4 @@
-"""Which stacks a question is about: those of a stretch of time, of one operation, through one line."""
+"""Which stacks a question is about: those of a time range of time, of one operation, through one line."""
 
 from __future__ import annotations
 
@@ -66,6 +66,6 @@ def placed_times(
 
 def sample_times(reader: Reader, window: Window, process: int, only: Selection, book: StackBook) -> list[SampleTotals]:
     """The selected samples of one process outside calls by thread, state and stack; op says nothing about them."""
-    samples = reader.samples(window, process=process) if reader.is_recorded("raw_samples") else []
+    samples = reader.samples(window, process=process) if reader.is_recorded("raw_stack_samples") else []
     book.read(one.stack_hash for one in samples)
     return [one for one in samples if only.has(book.of(one.stack_hash))]

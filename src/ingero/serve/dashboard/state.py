@@ -1,4 +1,4 @@
-"""What every answer with a described shape begins with: which stretch of time, and whether it grows."""
+"""What every answer with a described shape begins with: which time range of time, and whether it grows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class TimeRange:
     """From, up to but without, and its length; unix ns."""
 
     begin_ns: int
@@ -21,7 +21,7 @@ class State:
     now_ns: int
     is_live: bool
     older_version: str
-    window: Stretch
+    window: TimeRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

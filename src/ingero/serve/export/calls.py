@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ingero.events import CLOCK_COLUMNS, WAKER_KINDS, CallFlag
+from ingero.events import STATE_COLUMNS, WAKER_KINDS, CallFlag
 from ingero.ops import NCCL_DATATYPES, NCCL_REDUCE_OPS, Source
 from ingero.serve.export.model import Address, Args, Slice, Value
 from ingero.serve.export.tracks import Tracks
@@ -17,7 +17,7 @@ from ingero.store.streams import Streams
 
 CATEGORIES = {source.value: source.name.lower() for source in Source}
 
-_CLOCKS = slice(EventRow._fields.index(CLOCK_COLUMNS[0]), EventRow._fields.index(CLOCK_COLUMNS[-1]) + 1)
+_CLOCKS = slice(EventRow._fields.index(STATE_COLUMNS[0]), EventRow._fields.index(STATE_COLUMNS[-1]) + 1)
 _CALLS = frozenset({Source.CUDA, Source.DRIVER, Source.CUDA_GRAPH, Source.NCCL})
 _FLAG_TEXTS = {
     flags: ", ".join(one.name.lower() for one in CallFlag if flags & one and one.name) for flags in range(128)
@@ -39,7 +39,7 @@ def call_slices(streams: Streams, tracks: Tracks, names: Names) -> Iterator[Slic
         category = CATEGORIES.get(row.source, "other")
         end_ns = row.start_ns + row.duration_ns
         if row.source == Source.IO:
-            track = tracks.lane(
+            track = tracks.gpu_stream(
                 tracks.node(row.session), _device(row), start_ns=row.start_ns, end_ns=end_ns, can_nest=False
             )
             args = _io_args(row, names)
@@ -80,7 +80,7 @@ def _args(row: EventRow, tracks: Tracks, names: Names, places: _Places) -> Args:
     """What is known of a call: its account, what it worked on, who delayed it, where it was made."""
     args: list[tuple[str, Value]] = []
     if row.run_ns is not None:
-        args += [(name, value) for name, value in zip(CLOCK_COLUMNS, _clocks(row), strict=True) if value]
+        args += [(name, value) for name, value in zip(STATE_COLUMNS, _clocks(row), strict=True) if value]
         if row.residual_ns:
             args.append(("residual_ns", row.residual_ns))
     if row.arg0:
@@ -145,7 +145,7 @@ def _collective(row: EventRow, tracks: Tracks, names: Names, name: str) -> Slice
     else:
         rank = f", rank {found.rank} of {found.nranks}" if found.rank is not None else ""
         title = f"NCCL communicator {found.comm_id_hash & (1 << 64) - 1:#x}{rank}"
-    track = tracks.lane(
+    track = tracks.gpu_stream(
         tracks.process(row.session, row.process, row.pid),
         title,
         start_ns=row.start_ns,

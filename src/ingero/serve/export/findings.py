@@ -16,22 +16,22 @@ from ingero.store.records import StoredIncident
 from ingero.store.streams import Streams
 from ingero.units import format_ns
 
-INCIDENT, CHAIN, LOSS, COVERAGE, OPEN_CALL = "incident", "causal_chain", "loss", "coverage", "open_call"
+INCIDENT, CHAIN, DROP, COVERAGE, OPEN_CALL = "incident", "causal_chain", "drop", "coverage", "open_call"
 
-_LISTS = ("victims", "culprits", "evidence", "fixes")
+_LISTS = ("affected", "culprits", "evidence", "fixes")
 
 
 def incident_slices(streams: Streams, tracks: Tracks) -> Iterator[Slice]:
     """A slice per incident, with its account; one that is still open ends with the window."""
     for row in streams.incidents():
         end_ns = max(row.start_ns, streams.window.end_ns if row.end_ns is None else row.end_ns)
-        track = tracks.lane(tracks.node(row.session), "incidents", start_ns=row.start_ns, end_ns=end_ns)
+        track = tracks.gpu_stream(tracks.node(row.session), "incidents", start_ns=row.start_ns, end_ns=end_ns)
         name = f"{row.severity.upper()} {row.cause}: {format_ns(row.lost_ns)} lost"
-        args = tuple(_account(row))
+        args = tuple(_breakdown(row))
         yield Slice(track, row.start_ns, end_ns - row.start_ns, name, INCIDENT, args, row.severity.upper())
 
 
-def _account(row: StoredIncident) -> Iterator[tuple[str, Value]]:
+def _breakdown(row: StoredIncident) -> Iterator[tuple[str, Value]]:
     yield "summary", row.summary
     yield "cause", row.cause
     yield "severity", row.severity
@@ -66,7 +66,7 @@ def chain_slices(streams: Streams, tracks: Tracks) -> Iterator[Slice]:
     for chain in streams.reader.causal_chains(streams.window):
         time_ns = chain.detected_ns
         node = tracks.node(sessions.get(chain.node, 0))
-        track = tracks.lane(node, "causal chains", start_ns=time_ns, end_ns=time_ns)
+        track = tracks.gpu_stream(node, "causal chains", start_ns=time_ns, end_ns=time_ns)
         args: Args = (
             ("root_cause", chain.root_cause),
             ("explanation", chain.explanation),
@@ -81,36 +81,36 @@ def open_call_slices(streams: Streams, tracks: Tracks, names: Names) -> Iterator
     reader = streams.reader
     if not reader.is_recorded("raw_in_flight"):
         return
-    processes = {one.process: one for one in reader.processes(only_targets=False)}
+    processes = {one.process: one for one in reader.processes(only_traced=False)}
     found = [one for one in reader.in_flight(streams.window) if streams.pid is None or one.pid == streams.pid]
     for call in sorted(found, key=lambda one: one.since_ns):
         session = processes[call.process].session if call.process in processes else 0
         thread = tracks.thread_of(session, call.process, call.pid, call.tid, "")
         name = f"{thread.name}: calls seen open"
-        track = tracks.lane(thread, name, start_ns=call.since_ns, end_ns=call.time_ns)
+        track = tracks.gpu_stream(thread, name, start_ns=call.since_ns, end_ns=call.time_ns)
         stored = names.stack(call.stack_hash)
         stack: Args = (("stack", "\n".join(stack_lines(call_stack(stored)))),) if stored else ()
         yield Slice(track, call.since_ns, call.time_ns - call.since_ns, f"{call.name} (open)", OPEN_CALL, stack)
 
 
-def loss_slices(streams: Streams, tracks: Tracks) -> Iterator[Slice]:
+def drop_slices(streams: Streams, tracks: Tracks) -> Iterator[Slice]:
     """When something was lost, and how much of it."""
-    for row in streams.losses():
-        track = tracks.lane(
+    for row in streams.drops():
+        track = tracks.gpu_stream(
             tracks.node(row.session), "ingero: lost or repaired", start_ns=row.start_ns, end_ns=row.start_ns
         )
         reason: Args = (("reason", row.reason),) if row.reason else ()
-        yield Slice(track, row.start_ns, 0, row.counter, LOSS, (("count", row.lost), *reason))
+        yield Slice(track, row.start_ns, 0, row.counter, DROP, (("count", row.lost), *reason))
 
 
 def coverage_slices(streams: Streams, tracks: Tracks) -> Iterator[Slice]:
     """Stretches in which less was traced."""
-    if not streams.reader.is_recorded("raw_governor"):
+    if not streams.reader.is_recorded("raw_overhead_levels"):
         return
     reader, window = streams.reader, streams.window
-    for step, held in held_steps(reader.governor_steps(window), reader.sessions(), window):
+    for step, held in held_steps(reader.overhead_levels(window), reader.sessions(), window):
         if step.not_traced:
             node, begin_ns = tracks.node(step.session), held.begin_ns
-            track = tracks.lane(node, "ingero: less was traced", start_ns=begin_ns, end_ns=held.end_ns)
+            track = tracks.gpu_stream(node, "ingero: less was traced", start_ns=begin_ns, end_ns=held.end_ns)
             args = (("given_up", step.not_traced), ("reason", step.reason))
             yield Slice(track, begin_ns, held.duration_ns, "less was traced", COVERAGE, args)

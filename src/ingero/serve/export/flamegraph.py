@@ -22,7 +22,7 @@ class Weight(enum.Enum):
     OFFCPU = "offcpu"
 
 
-class NoAccountsError(IngeroError):
+class NoBreakdownError(IngeroError):
     """The recording does not say what calls did."""
 
     def __init__(self) -> None:
@@ -36,17 +36,17 @@ def write_flamegraph(samples: Iterable[Sample], weight: Weight, write: Callable[
     """Answers how many lines were written; stacks without weight have none.
 
     Raises:
-        NoAccountsError: there are calls, but none with an account, and the weight wants one.
+        NoBreakdownError: there are calls, but none with an account, and the weight wants one.
     """
-    lines, has_calls, has_accounts = 0, False, False
+    lines, has_calls, has_breakdown = 0, False, False
     for sample in samples:
-        has_calls, has_accounts = True, has_accounts or sample.offcpu_ns is not None
+        has_calls, has_breakdown = True, has_breakdown or sample.offcpu_ns is not None
         value = _value(sample, weight)
         if value:
             write(f"{';'.join(_frames(sample))} {value}\n".encode("utf-8", "replace"))
             lines += 1
-    if weight is Weight.OFFCPU and has_calls and not has_accounts:
-        raise NoAccountsError
+    if weight is Weight.OFFCPU and has_calls and not has_breakdown:
+        raise NoBreakdownError
     return lines
 
 

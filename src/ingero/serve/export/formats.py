@@ -96,7 +96,7 @@ def export(
 
     Raises:
         NothingRecordedError: there are none.
-        NoAccountsError: the weight wants what these calls do not have.
+        NoBreakdownError: the weight wants what these calls do not have.
         TooLargeError: it becomes much larger than the recording.
     """
     first_ns = streams.first_ns()
@@ -198,7 +198,7 @@ def _timeline(writer: PerfettoWriter | ChromeWriter, items: Iterator[Item], writ
 def _profile(streams: Streams, form: Format, write: Callable[[bytes], object], weight: Weight) -> int:
     if form is Format.FLAMEGRAPH:
         return write_flamegraph(samples(streams), weight, write)
-    profile = PprofWriter(write, streams.window, has_accounts=not streams.reader.older_version)
+    profile = PprofWriter(write, streams.window, has_breakdown=not streams.reader.older_version)
     profile.write(samples(streams))
     profile.finish()
     return profile.count

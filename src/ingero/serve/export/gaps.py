@@ -11,12 +11,12 @@ from ingero.store.records import Window
 from ingero.units import format_count
 
 _KINDS = (
-    ("raw_epochs", "epochs of the device"),
+    ("raw_sync_intervals", "sync intervals of the GPU"),
     ("raw_in_flight", "open calls"),
-    ("raw_clock_seconds", "the states of threads per second"),
+    ("raw_thread_state_seconds", "the states of threads per second"),
     ("raw_communicators", "NCCL communicators"),
     ("raw_incidents", "incidents"),
-    ("raw_losses", "losses"),
+    ("raw_drops", "drops"),
 )
 
 

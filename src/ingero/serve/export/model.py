@@ -16,12 +16,12 @@ Args = tuple[tuple[str, Value], ...]
 
 
 class TrackKind(enum.Enum):
-    """What a track stands for. GROUP: a heading, LANE: slices of something that is no thread."""
+    """What a track stands for. GROUP: a heading, GPU_STREAM: slices of something that is no thread."""
 
     GROUP = enum.auto()
     PROCESS = enum.auto()
     THREAD = enum.auto()
-    LANE = enum.auto()
+    GPU_STREAM = enum.auto()
     COUNTER = enum.auto()
 
 

@@ -1,4 +1,4 @@
-"""Writes recorded calls as a gzipped pprof profile: counts and times per stack, labelled with call, process and rank.
+"""Writes recorded calls as a gzipped pprof profile: counts and times per stack, labeled with call, process and rank.
 
 Source: proto/profile.proto of google/pprof.
 """
@@ -22,8 +22,8 @@ _GZIP = 16 + zlib.MAX_WBITS  # zlib: with gzip's header
 class PprofWriter:
     """Encodes samples; `write` gets compressed bytes. Functions, lines and texts are written when first used."""
 
-    def __init__(self, write: Callable[[bytes], object], window: Window, *, has_accounts: bool) -> None:
-        self._types = _TYPES if has_accounts else _TYPES[:2]
+    def __init__(self, write: Callable[[bytes], object], window: Window, *, has_breakdown: bool) -> None:
+        self._types = _TYPES if has_breakdown else _TYPES[:2]
         self._write = write
         self._gzip = zlib.compressobj(wbits=_GZIP)
         self._strings: dict[str, int] = {}

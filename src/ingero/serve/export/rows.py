@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-_CLOCK_ERROR_NS = 1_000  # between the wall clock's rates that the ends of two neighbours were converted with
+_CLOCK_ERROR_NS = 1_000  # between the wall clock's rates that the ends of two neighbors were converted with
 
 
-class Neighbours:
+class Neighbors:
     """Begins of slices that follow each other by nature; only their ends are exact, lengths are of another clock."""
 
     def __init__(self) -> None:

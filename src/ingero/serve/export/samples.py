@@ -33,7 +33,7 @@ class Sample:
 def samples(streams: Streams) -> Iterator[Sample]:
     """The recorded calls of the window, by process, operation and stack."""
     names = Names(streams.reader)
-    processes = {one.process: one for one in streams.reader.processes(only_targets=False)}
+    processes = {one.process: one for one in streams.reader.processes(only_traced=False)}
     for row in streams.stack_weights():
         yield Sample(
             process=processes.get(row.process),

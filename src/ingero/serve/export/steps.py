@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ingero.events import BLOCKED_KINDS, EpochFlag
+from ingero.events import BLOCKED_KINDS, SyncIntervalFlag
 from ingero.serve.export.model import Slice, Value
-from ingero.serve.export.rows import Neighbours
+from ingero.serve.export.rows import Neighbors
 from ingero.serve.export.tracks import Tracks
 from ingero.step_counts import How
 from ingero.store.names import Names
@@ -18,13 +18,13 @@ CATEGORY = "step"
 
 def step_slices(streams: Streams, tracks: Tracks, names: Names) -> Iterator[Slice]:
     """A slice per step. Of a process without any, only the sync intervals of its streams are known."""
-    neighbours = Neighbours()
+    neighbors = Neighbors()
     for row in streams.steps():
-        start_ns = neighbours.begin((row.process,), row.start_ns, row.end_ns)
+        start_ns = neighbors.begin((row.process,), row.start_ns, row.end_ns)
         how = How.of(names.text(row.how))
         process = tracks.process(row.session, row.process, row.pid)
         title = f"steps, {how.words}" if how.words else "steps, by GPU syncs"
-        track = tracks.lane(process, title, start_ns=start_ns, end_ns=row.end_ns, can_nest=False)
+        track = tracks.gpu_stream(process, title, start_ns=start_ns, end_ns=row.end_ns, can_nest=False)
         name = f"step: {names.text(row.step_type)}"
         yield Slice(track, start_ns, row.end_ns - start_ns, name, CATEGORY, tuple(_args(row, names, how)))
 
@@ -33,7 +33,7 @@ def _args(row: StepRow, names: Names, how: How) -> Iterator[tuple[str, Value]]:
     yield "how", how.value
     if marker := names.ops.get((row.source, row.op)):
         yield "marker_op", marker
-    if not row.flags & EpochFlag.LAUNCHES_UNSEEN:
+    if not row.flags & SyncIntervalFlag.LAUNCHES_UNSEEN:
         yield "launches", row.launches
     for name in ("copies", "collectives", "syncs", "host_to_gpu_bytes", "gpu_to_host_bytes"):
         if value := getattr(row, name):
@@ -44,7 +44,9 @@ def _args(row: StepRow, names: Names, how: How) -> Iterator[tuple[str, Value]]:
         if ns:
             yield f"blocked_{kind}_ns", ns
     flags = ", ".join(
-        one.name.lower() for one in EpochFlag if row.flags & one and one is not EpochFlag.STEP and one.name
+        one.name.lower()
+        for one in SyncIntervalFlag
+        if row.flags & one and one is not SyncIntervalFlag.STEP and one.name
     )
     if flags:
         yield "flags", flags

@@ -74,7 +74,7 @@ def gpu_counters(streams: Streams, tracks: Tracks) -> Iterator[Counter]:
 
 def thread_counters(streams: Streams, tracks: Tracks) -> Iterator[Counter]:
     """How many threads of each process were on a CPU, and how many waited for one, on average over each second."""
-    pids = {one.process: one.pid for one in streams.reader.processes(only_targets=False)}
+    pids = {one.process: one.pid for one in streams.reader.processes(only_traced=False)}
     for row in streams.threads():
         process = tracks.process(row.session, row.process, pids.get(row.process, 0))
         length_ns = row.period_s * SECOND_NS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 
-from ingero.events import CLOCK_TEXTS, THREAD_STATES, WAKER_KINDS
+from ingero.events import STATE_TEXTS, THREAD_STATES, WAKER_KINDS
 from ingero.serve.export.model import Args, Slice, Value
 from ingero.serve.export.tracks import Tracks
 from ingero.store.names import Names
@@ -15,8 +15,8 @@ from ingero.store.streams import Streams
 CATEGORY, RUNNABLE_CATEGORY, WAKE_CATEGORY = "offcpu", "offcpu_runnable", "wake"
 
 _UNKNOWN = "off the CPU (why was not recorded)"
-_NAMES = {number: CLOCK_TEXTS.get(name, name) for number, name in enumerate(THREAD_STATES)}
-_RUNNABLE = CLOCK_TEXTS["runq"]
+_NAMES = {number: STATE_TEXTS.get(name, name) for number, name in enumerate(THREAD_STATES)}
+_RUNNABLE = STATE_TEXTS["runq"]
 _THREAD = WAKER_KINDS.index("thread")
 
 

@@ -9,8 +9,8 @@ from ingero.serve.export.calls import call_slices
 from ingero.serve.export.findings import (
     chain_slices,
     coverage_slices,
+    drop_slices,
     incident_slices,
-    loss_slices,
     open_call_slices,
 )
 from ingero.serve.export.model import Counter, Flow, Item, Slice
@@ -50,7 +50,7 @@ def timeline(
         ("GPUs", gpu_counters(streams, tracks)),
         ("threads", thread_counters(streams, tracks)),
         ("calls in flight", in_flight_counters(streams, tracks)),
-        ("losses", loss_slices(streams, tracks)),
+        ("drops", drop_slices(streams, tracks)),
         ("coverage", coverage_slices(streams, tracks)),
     )
     for title, items in parts:

@@ -1,4 +1,4 @@
-"""The tracks of a recording: a group per node, processes with their node and rank, threads, lanes and counters."""
+"""The tracks of a recording: a group per node, processes with their node and rank, threads, streams and counters."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Tracks:
         self.new: list[Track] = []
         self._names = names
         self._nodes = {one.session: one.node for one in reader.sessions()}
-        self._processes = {one.process: one for one in reader.processes(only_targets=False)}
+        self._processes = {one.process: one for one in reader.processes(only_traced=False)}
         self._containers = {one.cgroup_id: one.pod or one.container_id for one in reader.containers()}
         self._made: dict[tuple[object, ...], Track] = {}
-        self._lanes: dict[tuple[int, str], Lane] = {}
+        self._gpu_streams: dict[tuple[int, str], Lane] = {}
         self._calls: dict[tuple[int, int, int, int], Lane] = {}
         self._used_pids: set[int] = set()
         self._numbers = numbers or count(1)
@@ -116,27 +116,29 @@ class Tracks:
             return track
         name = f"{comm or 'thread'} [{tid}], not traced"
         node = self.node(session)
-        return self._keep(Track(number=self._next(), kind=TrackKind.LANE, name=name, parent=node.number, order=4), *key)
+        return self._keep(
+            Track(number=self._next(), kind=TrackKind.GPU_STREAM, name=name, parent=node.number, order=4), *key
+        )
 
     def off_cpu(self, thread: Track, start_ns: int, end_ns: int) -> int:
         """The number of the track for an interval off the CPU, beside its thread."""
-        return self.lane(thread, f"{thread.name}: off the CPU", start_ns=start_ns, end_ns=end_ns)
+        return self.gpu_stream(thread, f"{thread.name}: off the CPU", start_ns=start_ns, end_ns=end_ns)
 
-    def lane(self, parent: Track, name: str, *, start_ns: int, end_ns: int, can_nest: bool = True) -> int:
-        """The number of the track for a slice in a lane of that name below `parent`."""
-        lane = self._lanes.get((parent.number, name))
-        if lane is None:
-            first = Track(number=self._next(), kind=TrackKind.LANE, name=name, parent=parent.number, order=2)
-            lane = self._lanes[parent.number, name] = Lane([self._keep(first)], Rows(can_nest=can_nest))
-        return self._row(lane, start_ns, end_ns)
+    def gpu_stream(self, parent: Track, name: str, *, start_ns: int, end_ns: int, can_nest: bool = True) -> int:
+        """The number of the track for a slice in a stream of that name below `parent`."""
+        gpu_stream = self._gpu_streams.get((parent.number, name))
+        if gpu_stream is None:
+            first = Track(number=self._next(), kind=TrackKind.GPU_STREAM, name=name, parent=parent.number, order=2)
+            gpu_stream = self._gpu_streams[parent.number, name] = Lane([self._keep(first)], Rows(can_nest=can_nest))
+        return self._row(gpu_stream, start_ns, end_ns)
 
     def on_thread(self, row: EventRow, end_ns: int) -> int:
         """The number of the track for a call: its thread, as long as calls nest."""
         key = (row.session, row.process, row.pid, row.tid)
-        lane = self._calls.get(key)
-        if lane is None:
-            lane = self._calls[key] = Lane([self.thread(row)], Rows(can_nest=True))
-        return self._row(lane, row.start_ns, end_ns)
+        gpu_stream = self._calls.get(key)
+        if gpu_stream is None:
+            gpu_stream = self._calls[key] = Lane([self.thread(row)], Rows(can_nest=True))
+        return self._row(gpu_stream, row.start_ns, end_ns)
 
     def counter(self, parent: Track, name: str, unit: Unit) -> Track:
         """A counter below `parent`."""
@@ -150,17 +152,17 @@ class Tracks:
         """The container or pod of a control group; "" if it is none."""
         return self._containers.get(cgroup_id, "")
 
-    def _row(self, lane: Lane, start_ns: int, end_ns: int) -> int:
+    def _row(self, gpu_stream: Lane, start_ns: int, end_ns: int) -> int:
         if end_ns == start_ns:
-            return lane.tracks[0].number
-        number = lane.rows.place(start_ns, end_ns)
-        if number == len(lane.tracks):
-            first = lane.tracks[0]
-            name = first.name if first.kind is TrackKind.LANE else f"{first.name} (overlapping)"
-            parent = first.parent if first.kind is TrackKind.LANE else first.number
-            further = Track(number=self._next(), kind=TrackKind.LANE, name=name, parent=parent, order=first.order)
-            lane.tracks.append(self._keep(further))
-        return lane.tracks[number].number
+            return gpu_stream.tracks[0].number
+        number = gpu_stream.rows.place(start_ns, end_ns)
+        if number == len(gpu_stream.tracks):
+            first = gpu_stream.tracks[0]
+            name = first.name if first.kind is TrackKind.GPU_STREAM else f"{first.name} (overlapping)"
+            parent = first.parent if first.kind is TrackKind.GPU_STREAM else first.number
+            further = Track(number=self._next(), kind=TrackKind.GPU_STREAM, name=name, parent=parent, order=first.order)
+            gpu_stream.tracks.append(self._keep(further))
+        return gpu_stream.tracks[number].number
 
     def _identity(self, facts: Process | None) -> str:
         if facts is None:

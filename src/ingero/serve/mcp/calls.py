@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from ingero.events import CLOCKS
+from ingero.events import STATES
 from ingero.identity import waiting_mark
 from ingero.ops import Source
 from ingero.serve.mcp.untrusted import traced
@@ -27,7 +27,7 @@ CALL_SOURCES = (Source.CUDA, Source.DRIVER, Source.CUDA_GRAPH, Source.NCCL)
 
 def trace_stats(reader: Reader, window: Window, pid: int | None, skip: int = 0) -> dict[str, Any]:
     """Operations, longest sum first, without so many at the begin; the machine beside them, and what was lost."""
-    names = {one.process: one for one in reader.processes(only_targets=False)}
+    names = {one.process: one for one in reader.processes(only_traced=False)}
     totals = [one for one in reader.op_totals(window) if pid is None or one.pid == pid][skip:]
     recorded_ns = reader.recorded_ns(window)
     node_of = nodes_of_sessions(reader)
@@ -36,7 +36,7 @@ def trace_stats(reader: Reader, window: Window, pid: int | None, skip: int = 0) 
         "ops": [_op(one, names.get(one.process), recorded_ns, node_of) for one in totals[:MAX_OPS]],
         "more_ops": len(totals[MAX_OPS:]),
         "system": _system(reader.snapshots(window)),
-        "losses": _losses(reader, window),
+        "drops": _drops(reader, window),
         "note": "" if reader.has_exact_totals else "Counts and sums are of the stored calls only.",
     }
 
@@ -58,7 +58,7 @@ def stats_text(stats: dict[str, Any], skipped: int = 0) -> str:
     more = []
     if stats["more_ops"]:
         more = [f"and {stats['more_ops']} operations more: ask again with skip={skipped + len(stats['ops'])}"]
-    lost = [f"lost: {one['counter']} {one['count']} {one['reason']}".rstrip() for one in stats["losses"]]
+    lost = [f"lost: {one['counter']} {one['count']} {one['reason']}".rstrip() for one in stats["drops"]]
     return "\n".join([*(lines or ["No call was recorded."]), *more, *lost, stats["note"]]).rstrip()
 
 
@@ -97,7 +97,7 @@ def stack_rows(reader: Reader, times: Sequence[PlacedTime]) -> list[dict[str, An
     book = StackBook(reader)
     book.read(one.time.stack_hash for one in times)
     book.read(one.waiter.stack_hash for one in times if one.waiter)
-    processes = {one.process: one for one in reader.processes(only_targets=False)}
+    processes = {one.process: one for one in reader.processes(only_traced=False)}
     pids = {number: one.pid for number, one in processes.items()}
     node_of = nodes_of_sessions(reader)
     return [
@@ -134,7 +134,7 @@ def _on(row: dict[str, Any]) -> str:
 
 
 def _op(one: OpTotals, process: Process | None, recorded_ns: int, node_of: dict[int, str]) -> dict[str, Any]:
-    clocks = {name: int(getattr(one.clocks, f"{name}_ns")) for name in CLOCKS} if one.clocks else {}
+    clocks = {name: int(getattr(one.clocks, f"{name}_ns")) for name in STATES} if one.clocks else {}
     return _node(process, node_of) | {
         "op": one.name,
         "pid": one.pid,
@@ -162,10 +162,10 @@ def _system(snapshots: Sequence[Snapshot]) -> dict[str, float]:
     return found
 
 
-def _losses(reader: Reader, window: Window) -> list[dict[str, Any]]:
-    if not reader.is_recorded("raw_losses"):
+def _drops(reader: Reader, window: Window) -> list[dict[str, Any]]:
+    if not reader.is_recorded("raw_drops"):
         return []
-    return [{"counter": one.counter, "reason": traced(one.reason), "count": one.count} for one in reader.losses(window)]
+    return [{"counter": one.counter, "reason": traced(one.reason), "count": one.count} for one in reader.drops(window)]
 
 
 def _stack(one: StackTime, pid: int, stack: CallStack | None) -> dict[str, Any]:

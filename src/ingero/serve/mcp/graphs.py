@@ -17,7 +17,7 @@ _EXACT = "Graphs are told apart by the launches that are stored, a part of them;
 _STORED = "Everything here is of the stored calls only, a part of them."
 _NOTHING = "No call on CUDA graphs was recorded in this time."
 _MAX_CALLS = 100
-MAX_STRETCHES = 100  # of launch rates
+MAX_TIME_RANGES = 100  # of launch rates
 _LAUNCHES = ", ".join(str(op.code) for op in OPS if op.source is Source.CUDA_GRAPH and op.kind & Kind.GRAPH)
 
 
@@ -65,9 +65,9 @@ def graphs(path: Path, window: Window, pid: int | None) -> list[dict[str, Any]]:
 
 
 def rates(path: Path, window: Window, pid: int | None, window_seconds: int) -> tuple[list[dict[str, Any]], int]:
-    """Launches per process and stretch of window_seconds, exact; the last stretch ends with the window.
+    """Launches per process and time range of window_seconds, exact; the last time range ends with the window.
 
-    At most MAX_STRETCHES, and how many there are more.
+    At most MAX_TIME_RANGES, and how many there are more.
     """
     length_ns = window_seconds * SECOND_NS
     launches = (
@@ -79,7 +79,7 @@ def rates(path: Path, window: Window, pid: int | None, window_seconds: int) -> t
         path,
         f"SELECT coalesce(pid, 0), {origin} + (timestamp - {origin}) / {length_ns} * {length_ns}, sum(count), "
         f"count(*) OVER () {launches} GROUP BY 1, 2 ORDER BY 1, 2",
-        max_rows=MAX_STRETCHES,
+        max_rows=MAX_TIME_RANGES,
     )
     found, total = [], 0
     for row in answer.rows:
@@ -99,9 +99,9 @@ def lifecycle_lines(counts: Mapping[str, int], made: Sequence[Mapping[str, Any]]
     yield from _graph_lines(known)
 
 
-def rate_lines(stretches: Sequence[Mapping[str, Any]], known: Graphs) -> Iterator[str]:
-    """A line per stretch and process, then the graphs as far as they are known."""
-    for one in stretches:
+def rate_lines(time_ranges: Sequence[Mapping[str, Any]], known: Graphs) -> Iterator[str]:
+    """A line per time range and process, then the graphs as far as they are known."""
+    for one in time_ranges:
         count, per_s = format_count(one["launches"]), f"{one['per_s']:.4g}"
         yield f"{format_time_of_day(one['start_ns'])} pid {one['pid']}: {count} launches, {per_s} per second"
     yield from _graph_lines(known)

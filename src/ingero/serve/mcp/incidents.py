@@ -83,9 +83,9 @@ def incident_text(incident: Incident) -> Iterator[str]:
         yield f"  culprit: {traced(culprit.name)} (pid {culprit.pid}){took}"
     if incident.line:
         yield f"  line: {traced(str(incident.line))}"
-    account = sorted(incident.account.items(), key=lambda item: -item[1])
-    if account:
-        yield f"  lost by part and state: {', '.join(f'{name} {format_ns(ns)}' for name, ns in account if ns)}"
+    breakdown = sorted(incident.breakdown.items(), key=lambda item: -item[1])
+    if breakdown:
+        yield f"  lost by part and state: {', '.join(f'{name} {format_ns(ns)}' for name, ns in breakdown if ns)}"
     if incident.evidence:
         yield f"  evidence: {', '.join(f'{name} {_fact(value)}' for name, value in incident.evidence.items())}"
     yield f"  {format_percent(incident.explained_ratio)} of the loss is explained"
@@ -109,7 +109,7 @@ def no_incident_text(diagnosis: Diagnosis) -> Iterator[str]:
 
 def concerns(incident: Incident, pids: Iterable[int]) -> bool:
     """Whether one of these processes lost or took time in it."""
-    involved = {one.pid for one in incident.victims} | {one.pid for one in incident.culprits}
+    involved = {one.pid for one in incident.affected} | {one.pid for one in incident.culprits}
     return not involved.isdisjoint(pids)
 
 

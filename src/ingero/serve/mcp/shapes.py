@@ -15,7 +15,7 @@ class CutAnswer(TypedDict, total=False):
 
 
 class WindowShape(TypedDict, total=False):
-    """The stretch of time an answer is about, unix ns."""
+    """The time range of time an answer is about, unix ns."""
 
     begin_ns: int
     end_ns: int
@@ -58,7 +58,7 @@ class OpShape(TypedDict, total=False):
     clocks: dict[str, int]
 
 
-class LossShape(TypedDict, total=False):
+class DropShape(TypedDict, total=False):
     """Something that was lost or could not be told."""
 
     counter: str
@@ -74,7 +74,7 @@ class StatsAnswer(CutAnswer, total=False):
     ops: list[OpShape]
     more_ops: int
     system: dict[str, float]
-    losses: list[LossShape]
+    drops: list[DropShape]
     note: str
 
 
@@ -89,7 +89,7 @@ class LineShape(TypedDict, total=False):
 
 
 class ActorShape(TypedDict, total=False):
-    """A process that took time (culprit) or lost it (victim)."""
+    """A process that took time (culprit) or lost it (affected process)."""
 
     pid: int
     process: int
@@ -122,7 +122,7 @@ class IncidentShape(TypedDict, total=False):
     """One stall: cause, who took the time, who lost it, chain, line, account (lost ns by part.state), fixes.
 
     end_ns null: it goes on. explained_ratio: what of the loss has a proven owner. peak_ratio: the worst second.
-    impact: what the worst victim noticed, beside what is usual for it. timeline: how it came and went.
+    impact: what the worst affected process noticed, beside what is usual for it. timeline: how it came and went.
     node: of a merged recording, whose it is.
     """
 
@@ -139,12 +139,12 @@ class IncidentShape(TypedDict, total=False):
     explained_ratio: float
     peak_ratio: float
     summary: str
-    victims: list[ActorShape]
+    affected: list[ActorShape]
     culprits: list[ActorShape]
     line: LineShape | None
     chain: list[LinkShape]
     fixes: list[FixShape]
-    account: dict[str, int]
+    breakdown: dict[str, int]
     evidence: dict[str, Cell]
     impact: dict[str, Cell] | None
     timeline: list[dict[str, Cell]]
@@ -282,7 +282,7 @@ class GraphLifecycleAnswer(CutAnswer, total=False):
 
 
 class GraphRateShape(TypedDict, total=False):
-    """Launches of graphs by one process in one stretch of time, exact."""
+    """Launches of graphs by one process in one time range of time, exact."""
 
     pid: int
     start_ns: int
@@ -291,7 +291,7 @@ class GraphRateShape(TypedDict, total=False):
 
 
 class GraphFrequencyAnswer(CutAnswer, total=False):
-    """Launch rates per process and stretch, and which graphs they were as far as stored. more: stretches left out."""
+    """Launch rates per process and time range, and which graphs they were as far as stored. more: time ranges left out."""
 
     window: WindowShape
     window_seconds: int

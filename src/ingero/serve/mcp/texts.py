@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ingero.store.meanings import Published
 
 INSTRUCTIONS = f"""\
-ingero traces GPU programs with eBPF and keeps an account of every millisecond: what the device and the threads did,
+ingero traces GPU programs with eBPF and keeps an account of every millisecond: what the GPU and the threads did,
 and who took the time. Ask explain_incident first: it names the cause of the worst stall with its proof. What it calls
 "unexplained" has no proven owner: say so, and do not guess. A cause under not_evaluated was not looked at. Members
 named *_ns are nanoseconds, *_ratio go from 0 to 1. {RULE}

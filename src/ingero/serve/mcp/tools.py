@@ -206,7 +206,7 @@ class Tools:
     def graph_frequency(
         self,
         pid: Pid = None,
-        window_seconds: Annotated[int, Field(description="Length of a stretch.", ge=1, le=3600)] = 10,
+        window_seconds: Annotated[int, Field(description="Length of a time range.", ge=1, le=3600)] = 10,
         since: Since = "",
         tsc: Compact = True,
     ) -> Annotated[CallToolResult, shapes.GraphFrequencyAnswer]:
@@ -216,7 +216,7 @@ class Tools:
             note = graphs.note(has_any=bool(shown), is_exact=reader.has_exact_totals)
             known = graphs.graphs(self._source.path, window, pid)
         answer = {"window": incidents.window_json(window), "window_seconds": window_seconds, "rates": shown}
-        rest = [f"and {more} stretches more: ask with longer window_seconds, or with pid"] if more else []
+        rest = [f"and {more} time ranges more: ask with longer window_seconds, or with pid"] if more else []
         text = "\n".join([*graphs.rate_lines(shown, known), *rest, note])
         return _reply(answer | {"more": more, "graphs": known, "note": note}, text, tsc)
 

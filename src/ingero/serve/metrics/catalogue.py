@@ -77,7 +77,7 @@ RECORDS = _counter("ingero.records", "{record}", "Calls recorded one by one")
 THREAD_TIME = _counter("ingero.thread.time", "s", "Time of the targets' threads by state: on a CPU (run), or why not",
                        "state")  # fmt: skip
 SWITCHES = _counter("ingero.thread.switches", "{switch}", "Times that the targets' threads left a CPU")
-PREEMPTIONS = _counter("ingero.thread.preemptions", "{switch}", "Of these, while they could have gone on")
+PREEMPTIONS = _counter("ingero.thread.involuntary_switches", "{switch}", "Of these, while they could have gone on")
 STEPS = _counter("ingero.steps", "{step}", "Steps of the traced processes, found by what their calls repeat; both: "
                  "their stream was synced", "how")  # fmt: skip
 STEP_TIME = _counter("ingero.step.time", "s", "Time of these steps: the host's own, or blocked for the GPU", "part")
@@ -88,32 +88,32 @@ HOST_EVENTS = _counter("ingero.host.events", "{event}", "Events of the host, of 
                        "source", "op", "of")  # fmt: skip
 HOST_BYTES = _counter("ingero.host.bytes", "By", "Bytes of these events", "source", "op", "of")
 HOST_TIME = _counter("ingero.host.time", "s", "Time that these events took", "source", "op", "of")
-LOST_TIME = _counter("ingero.lost_time", "s", "Time lost by cause, end to end, of each incident's worst victim",
+LOST_TIME = _counter("ingero.lost_time", "s", "Time lost by cause, end to end, of each incident's worst affected process",
                      "cause")  # fmt: skip
 INCIDENTS = _counter("ingero.incidents", "{incident}", "Incidents opened, with the severity that they had then",
                      "cause", "severity")  # fmt: skip
-OPEN_INCIDENTS = _gauge("ingero.open_incidents", "{incident}", "Incidents that go on", "cause", "severity")
-LOSSES = _counter("ingero.losses", "{loss}", "What was lost or repaired, by counter; those in _ns count nanoseconds",
+ACTIVE_INCIDENTS = _gauge("ingero.active_incidents", "{incident}", "Incidents that go on", "cause", "severity")
+DROPS = _counter("ingero.dropped", "{drop}", "What was lost or repaired, by counter; those in _ns count nanoseconds",
                   "counter")  # fmt: skip
-TARGETS = _gauge("ingero.targets", "{process}", "Traced processes")
+TARGETS = _gauge("ingero.traced_processes", "{process}", "Traced processes")
 THREADS = _gauge("ingero.threads", "{thread}", "Their threads")
-CALLS_OPEN = _gauge("ingero.open_calls", "{call}", "Calls that have been open for over a second")
+CALLS_IN_FLIGHT = _gauge("ingero.in_flight_calls", "{call}", "Calls that have been open for over a second")
 OVERHEAD = _gauge("ingero.overhead", "1", "What tracing took of the busiest traced thread in the last second")
 AGENT_CPU = _counter("ingero.agent.cpu.time", "s", "CPU time of ingero itself, while it recorded")
 AGENT_MEMORY = _gauge("ingero.agent.memory.peak", "By", "Largest resident memory of ingero itself")
 RECORDING_SIZE = _gauge("ingero.recording.size", "By", "Size of the recording's database with its write-ahead log")
-RUNG = _gauge("ingero.governor.rung", "{rung}", "How much the governor leaves out; 0: everything is traced")
+LEVEL = _gauge("ingero.overhead.level", "{level}", "How much the overhead limiter leaves out; 0: everything is traced")
 DROPPED = _counter("ingero.metrics.dropped", "{second}", "Seconds and findings that these metrics do not hold")
 REFUSED_SCRAPES = _counter("ingero.metrics.refused_scrapes", "{scrape}", "Scrapes refused: too many at a time")
 FAILED_PUSHES = _counter("ingero.metrics.failed_pushes", "{push}", "Pushes that the OTLP receiver did not take")
 
 CPU_UTILIZATION = _gauge("system.cpu.utilization", "1", "Busy share of all CPUs")
-LOAD_1M = _gauge("system.cpu.load_average.1m", "{task}", "Tasks running or in uninterruptible sleep")
+LOAD_1M = _gauge("ingero.system.load_average.1m", "{task}", "Tasks running or in uninterruptible sleep")
 MEMORY_UTILIZATION = _gauge("system.memory.utilization", "1", "Share of memory that is not available")
 MEMORY_AVAILABLE = _gauge("system.memory.linux.available", "By", "Memory that programs can get without swapping")
 MEMORY_LIMIT = _gauge("system.memory.limit", "By", "Memory of the machine")
 SWAP_USED = _gauge("system.paging.usage", "By", "Swap in use", "system.paging.state")
-PRESSURE = _counter("system.linux.pressure.time", "s", "Time in which some or all tasks waited for a resource (PSI)",
+PRESSURE = _counter("ingero.system.pressure.time", "s", "Time in which some or all tasks waited for a resource (PSI)",
                     "resource", "share")  # fmt: skip
 
 GPU_INFO = _gauge("ingero.gpu.info", "", "1 for each GPU, with its UUID and model", *_HW, "uuid", "model")

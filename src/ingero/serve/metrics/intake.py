@@ -9,7 +9,7 @@ from pathlib import Path
 from ingero.diagnose.changes import Change, ChangeKind
 from ingero.discover.gpus import Gpu, GpuSample
 from ingero.discover.system import SystemSample
-from ingero.events import CLOCKS, THROTTLE_REASONS
+from ingero.events import STATES, THROTTLE_REASONS
 from ingero.ops import BY_ID
 from ingero.serve.metrics import catalogue as metrics
 from ingero.serve.metrics.facts import CellFacts, HostFacts, IntervalFacts, SecondFacts
@@ -23,14 +23,14 @@ _HZ_PER_MHZ = 1_000_000
 class Intake:
     """Feeds one registry; used by one thread.
 
-    loss_counters, causes: their names, to be shown as 0 until something is lost: of a series that begins with what it
+    drop_counters, causes: their names, to be shown as 0 until something is lost: of a series that begins with what it
     has to tell, Prometheus sees no growth. database: the recording's file.
     """
 
     def __init__(
         self,
         registry: Registry,
-        loss_counters: Iterable[str] = (),
+        drop_counters: Iterable[str] = (),
         causes: Iterable[str] = (),
         database: Path | None = None,
     ) -> None:
@@ -39,8 +39,8 @@ class Intake:
         self._lost_ns: dict[int, int] = {}  # by incident, as far as it has been counted
         self._open: dict[int, Labels] = {}
         self._waited_us: dict[tuple[str, str], int] = {}  # since boot, by resource and share of the tasks
-        for counter in loss_counters:
-            registry.add(metrics.LOSSES, 0, counter)
+        for counter in drop_counters:
+            registry.add(metrics.DROPS, 0, counter)
         for cause in causes:
             registry.add(metrics.LOST_TIME, 0, cause)
         registry.add(metrics.DROPPED, 0)
@@ -51,18 +51,18 @@ class Intake:
         self._calls(second.cells)
         self._host(second.host)
         self._intervals(second.intervals)
-        for name, ns in zip(CLOCKS, second.clocks_ns.tolist(), strict=True):
+        for name, ns in zip(STATES, second.states_ns.tolist(), strict=True):
             registry.add(metrics.THREAD_TIME, ns / 1e9, name)
-        for counter, count in second.losses.items():
-            registry.add(metrics.LOSSES, count, counter)
+        for counter, count in second.drops.items():
+            registry.add(metrics.DROPS, count, counter)
         registry.add(metrics.SWITCHES, second.switches)
         registry.add(metrics.PREEMPTIONS, second.preemptions)
         registry.add(metrics.RECORDS, second.records)
         registry.set(metrics.TARGETS, second.targets)
         registry.set(metrics.THREADS, second.threads)
-        registry.set(metrics.CALLS_OPEN, second.in_flight)
+        registry.set(metrics.CALLS_IN_FLIGHT, second.in_flight)
         registry.set(metrics.OVERHEAD, second.overhead_ratio)
-        registry.set(metrics.RUNG, second.rung)
+        registry.set(metrics.LEVEL, second.level)
         registry.set(metrics.RECORDING_SIZE, _size_bytes(self._database))
         if second.agent:
             registry.add(metrics.AGENT_CPU, second.agent.cpu_ns / 1e9)
@@ -84,7 +84,7 @@ class Intake:
             self._open.pop(incident.number, None)
         else:
             self._open[incident.number] = labels
-        self._registry.replace(metrics.OPEN_INCIDENTS, dict(Counter(self._open.values())))
+        self._registry.replace(metrics.ACTIVE_INCIDENTS, dict(Counter(self._open.values())))
 
     def dropped(self, count: int) -> None:
         """So many seconds or findings did not come here."""

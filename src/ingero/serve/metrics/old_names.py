@@ -86,7 +86,7 @@ def _system(values: _Values) -> _Points:
     for name, metric in _SAME.items():
         for value in values.get(metric, {}).values():
             yield _PLAIN[name], (), value
-    losses = values.get(catalogue.LOSSES, {}).items()
+    losses = values.get(catalogue.DROPS, {}).items()
     rings = [value for (counter,), value in losses if counter.endswith("_ring_full")]
     for value in values.get(catalogue.RECORDING_SIZE, {}).values():
         yield _DATABASE, (), value

@@ -1,7 +1,7 @@
 """Metrics as OTLP has them: sums (cumulative, or of the time since the last push), gauges and histograms.
 
 A bucket of the recording becomes the bucket of scale 3 whose bounds are nearest. The recording's bounds are powers of
-2^(1/8) in ns, OTLP's the same in seconds, and 10^9 is no power of 2^(1/8): so every bound is 1.6 % higher than it was
+2^(1/8) in ns, OTLP's the same in seconds, and 10^9 is no power of 2^(1/8): so every bound is 1.6% higher than it was
 (docs/adr/0035-metrics.md). What took less than 128 ns is in the zero bucket. Explicit buckets, for receivers that know
 no exponential ones, are exact (docs/adr/0036-dashboards-and-buckets.md).
 """

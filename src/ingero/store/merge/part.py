@@ -33,9 +33,9 @@ _OF_TABLE: Mapping[str, str] = {
     "raw_processes": _WAS_THERE.replace("{0}", "s"),
     "raw_incidents": "s.start_ns < {end} AND coalesce(s.end_ns, {end}) >= {begin}",
     # The first second of a session says when its recorder had started.
-    "raw_clock_seconds": f"({_PERIOD}) OR s.start_ns < {{begin}} AND s.session IN (SELECT o.session "
+    "raw_thread_state_seconds": f"({_PERIOD}) OR s.start_ns < {{begin}} AND s.session IN (SELECT o.session "
     f"FROM raw_sessions o WHERE o.started_ns > {{begin}} - {START_NS} AND o.started_ns <= {{begin}})",
-    "raw_governor": "s.time_ns < {end}",
+    "raw_overhead_levels": "s.time_ns < {end}",
     "raw_scheduling": f"s.time_ns >= {{begin}} - {660 * SECOND_NS} AND s.time_ns < {{end}}",  # every ten minutes
     "raw_allocations": f"s.start_ns >= {{begin}} - {180 * SECOND_NS} AND s.start_ns < {{end}}",  # every minute
     "raw_memory_seconds": f"s.start_ns >= {{begin}} - {180 * SECOND_NS} AND s.start_ns < {{end}}",
@@ -44,7 +44,7 @@ _OF_TABLE: Mapping[str, str] = {
 _OF_COLUMNS: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"start_ns", "period_s"}), _PERIOD),
     (frozenset({"start_ns", "duration_ns"}), _DURATION),
-    (frozenset({"a_ns", "b_ns"}), "s.b_ns >= {begin} AND s.a_ns < {end}"),
+    (frozenset({"prev_sync_end_ns", "sync_end_ns"}), "s.sync_end_ns >= {begin} AND s.prev_sync_end_ns < {end}"),
     (frozenset({"begin_ns", "end_ns"}), "s.end_ns >= {begin} AND s.begin_ns < {end}"),
     (frozenset({"start_ns", "end_ns"}), "s.end_ns >= {begin} AND s.start_ns < {end}"),
     (frozenset({"session", "time_ns"}), "s.time_ns >= {begin} AND s.time_ns < {end}"),
@@ -52,16 +52,17 @@ _OF_COLUMNS: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"process"}), _OF_PROCESS),
     (frozenset(), "true"),
 )
-# What reaches into the part, and when it began. A row of the first epoch of a stream has no begin: what it adds up to.
+# What reaches into the part, and when it began. A row of the first sync interval of a stream has no begin: what it adds
+# up to.
 _REACHES_IN: Mapping[str, str] = {
-    "raw_epochs": "SELECT min(b_ns - e_ns - x_ns - p_ns) FROM raw_epochs WHERE b_ns >= {begin} AND b_ns < {end}",
+    "raw_sync_intervals": "SELECT min(sync_end_ns - idle_ns - busy_ns - return_delay_ns) FROM raw_sync_intervals WHERE sync_end_ns >= {begin} AND sync_end_ns < {end}",
     "raw_steps": "SELECT min(start_ns) FROM raw_steps WHERE end_ns >= {begin} AND end_ns < {end}",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A stretch of a recording that is taken out of it; most_bytes: of the file that it becomes."""
+    """A time range of a recording that is taken out of it; most_bytes: of the file that it becomes."""
 
     window: Window
     most_bytes: int

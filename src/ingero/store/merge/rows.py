@@ -31,10 +31,10 @@ CREATE TEMP TABLE stack_map(old INTEGER PRIMARY KEY, new INTEGER);
 CREATE TEMP TABLE skipped_processes(process INTEGER PRIMARY KEY);
 """
 
-# Of a victim's JSON: its process's number in the file. What is no array of objects holds none.
-_VICTIMS = """iif(json_valid(s.victims), (SELECT json_group_array(json(iif(json_type(value, '$.process') = 'integer'
+# Of an affected process's JSON: its process's number in the file. What is no array of objects holds none.
+_AFFECTED = """iif(json_valid(s.affected), (SELECT json_group_array(json(iif(json_type(value, '$.process') = 'integer'
     AND value ->> '$.process' <> 0, json_set(value, '$.process', (value ->> '$.process') + :process_add), value)))
-    FROM json_each(s.victims) WHERE type = 'object'), s.victims)"""
+    FROM json_each(s.affected) WHERE type = 'object'), s.affected)"""
 
 _CHAIN = "iif(m.node <> '' AND substr(s.chain, 1, length(m.node) + 1) <> m.node || ':', m.node || ':', '') || s.chain"
 
@@ -85,7 +85,7 @@ class _Copy:
         joined, where = "", "true"
         if "session" in columns:
             joined, where = "LEFT JOIN session_map m ON m.old = s.session", "coalesce(m.new, 1)"
-        elif table == "raw_removed":
+        elif table == "raw_pruned":
             joined = (
                 "LEFT JOIN (SELECT seq_base - id_add AS old, id_add, max(new) AS new FROM session_map GROUP BY 1) m "
             )
@@ -248,11 +248,11 @@ _BY_TABLE = {
     ("raw_sessions", "uuid"): "m.uuid",
     ("raw_sessions", "cgroup_base"): "m.cgroup_base",
     ("raw_sessions", "seq_base"): "m.seq_base",
-    ("raw_incidents", "victims"): _VICTIMS,
+    ("raw_incidents", "affected"): _AFFECTED,
     # also where an earlier recording of the node has that chain
     ("raw_causal_chains", "chain"): f"{_CHAIN} || iif(EXISTS (SELECT 1 FROM out.raw_causal_chains o "
     f"WHERE o.chain = {_CHAIN}), '#' || m.new, '')",
-    ("raw_removed", "seq_base"): "s.seq_base + coalesce(m.id_add, :id_add)",
+    ("raw_pruned", "seq_base"): "s.seq_base + coalesce(m.id_add, :id_add)",
 }
 # Of a part: it ended where the part does; a merge takes the whole recording where it has both.
 _OF_PART = {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import apsw
 
-from ingero.store import legacy
+from ingero.store import earlier_names, legacy
 from ingero.store.distrust import StepLimit, confine, distrust
 from ingero.store.errors import (
     EmptyDatabaseError,
@@ -124,10 +124,10 @@ def _make_views(db: apsw.Connection) -> frozenset[str]:
     """Temporary views with all columns of today's tables: those that an earlier build lacks have their defaults."""
     made = []
     for name, wanted in own_columns().items():
-        there = {str(column) for (column,) in db.execute("SELECT name FROM pragma_table_info(?, 'old')", (name,))}
-        if there:
-            columns = (c if c in there else f"{default or 'NULL'} AS {c}" for c, default in wanted.items())
-            db.execute(f"CREATE TEMP VIEW {name} AS SELECT {', '.join(columns)} FROM old.{name}")
+        stored, found = earlier_names.find(db, name, schema="old")
+        if stored:
+            columns = (f"{found.get(c) or default or 'NULL'} AS {c}" for c, default in wanted.items())
+            db.execute(f"CREATE TEMP VIEW {name} AS SELECT {', '.join(columns)} FROM old.{stored}")
             made.append(name)
     return frozenset(made)
 

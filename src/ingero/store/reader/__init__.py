@@ -11,7 +11,6 @@ from ingero.store.narrowing import nodes
 from ingero.store.opening import open_database
 from ingero.store.reader.calls import CallQuestions
 from ingero.store.reader.contents import ContentQuestions
-from ingero.store.reader.epochs import EpochQuestions
 from ingero.store.reader.findings import FindingQuestions
 from ingero.store.reader.gaps import GapQuestions
 from ingero.store.reader.gpu import GpuQuestions
@@ -20,6 +19,7 @@ from ingero.store.reader.operations import OperationQuestions
 from ingero.store.reader.profiles import ProfileQuestions
 from ingero.store.reader.scheduling import SchedulingQuestions
 from ingero.store.reader.stacks import StackQuestions
+from ingero.store.reader.sync_intervals import SyncIntervalQuestions
 
 
 def open_reader(path: Path, *, node: str | None = None) -> Reader:
@@ -36,7 +36,7 @@ class Reader(
     OperationQuestions,
     SchedulingQuestions,
     CallQuestions,
-    EpochQuestions,
+    SyncIntervalQuestions,
     StackQuestions,
     GpuQuestions,
     HostQuestions,

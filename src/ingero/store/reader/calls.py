@@ -12,7 +12,7 @@ from ingero.store import answers, arrays, call_queries, views
 from ingero.store.conditions import of_process, within
 from ingero.store.reader.questions import Questions, fields_of, listed
 from ingero.store.records import Call, Collective, Communicator, HaltRow, InFlight, Window
-from ingero.store.vocabulary import CLOCK_COLUMNS
+from ingero.store.vocabulary import STATE_COLUMNS
 
 _CALLS_AT_AN_END = 20_000  # of a window: some minutes of a busy program
 
@@ -81,7 +81,7 @@ class CallQuestions(Questions):
         # Limit first, look up names afterwards: the view over every row of a large file would take seconds.
         view = views.query("events").replace("FROM raw_events e", f"FROM ({inner}) e")
         rows = self._rows(
-            f"SELECT {answers.CALL_COLUMNS}, {', '.join(CLOCK_COLUMNS)} FROM ({view}) ORDER BY duration_ns DESC",
+            f"SELECT {answers.CALL_COLUMNS}, {', '.join(STATE_COLUMNS)} FROM ({view}) ORDER BY duration_ns DESC",
             window,
             process=process,
             source=source,

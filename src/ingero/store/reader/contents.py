@@ -1,4 +1,4 @@
-"""What a recording holds, and of when: sessions, processes, threads, containers, the stretch of time."""
+"""What a recording holds, and of when: sessions, processes, threads, containers, the time range of time."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ START_NS = 30 * SECOND_NS  # attaching to very many processes
 _SECONDS = "WHERE period_s < 60"
 _TIMES = (
     ("start_ns", "raw_events", "1"),
-    ("b_ns", "raw_epochs", "1"),
+    ("sync_end_ns", "raw_sync_intervals", "1"),
     ("start_ns", f"raw_op_stats {_SECONDS}", period_ns()),
-    ("start_ns", f"raw_clock_seconds {_SECONDS}", period_ns()),
+    ("start_ns", f"raw_thread_state_seconds {_SECONDS}", period_ns()),
     ("time_ns", "raw_in_flight", "1"),
 )
 
-# What the size limit leaves for longer: sums by the minute, digests of epochs, findings.
-_KEPT = (("start_ns", "raw_op_stats"), ("end_ns", "raw_epoch_digest"), ("start_ns", "raw_incidents"))
+# What the size limit leaves for longer: sums by the minute, digests of sync intervals, findings.
+_KEPT = (("start_ns", "raw_op_stats"), ("end_ns", "raw_sync_interval_digest"), ("start_ns", "raw_incidents"))
 
 
 class ContentQuestions(Questions):
@@ -56,9 +56,9 @@ class ContentQuestions(Questions):
         sql = "SELECT agent_pid FROM raw_sessions WHERE agent_pid AND started_ns < :end AND last_seen_ns >= :begin"
         return frozenset(pid for (pid,) in self._rows(sql, window))
 
-    def processes(self, *, only_targets: bool = True) -> list[Process]:
+    def processes(self, *, only_traced: bool = True) -> list[Process]:
         """The processes seen, in order of their numbers."""
-        where = "WHERE is_target" if only_targets else ""
+        where = "WHERE is_traced" if only_traced else ""
         return self._records(Process, f"SELECT {fields_of(Process)} FROM raw_processes {where} ORDER BY process")
 
     def processes_since(self, since_ns: int, *, also: Iterable[int] = ()) -> list[Process]:
@@ -145,17 +145,17 @@ class ContentQuestions(Questions):
 
         A second is longer than its nominal length by a millisecond or two, and open calls are looked at when it ends.
         """
-        newest = f"SELECT start_ns + {period_ns()} FROM raw_clock_seconds ORDER BY start_ns DESC LIMIT 1"
+        newest = f"SELECT start_ns + {period_ns()} FROM raw_thread_state_seconds ORDER BY start_ns DESC LIMIT 1"
         end_ns = int(self._rows(f"SELECT coalesce(({newest}), {SECOND_NS})")[0][0])
         seen = self._rows(f"SELECT max(time_ns) FROM raw_in_flight WHERE time_ns < {end_ns + SECOND_NS // 2}")
         return max(end_ns, int(seen[0][0] or 0) + 1)
 
     def counting_since_ns(self, started_ns: int) -> int:
         """The first second of the recording that started then; its start where that second is not kept any more."""
-        if not self.is_recorded("raw_clock_seconds"):
+        if not self.is_recorded("raw_thread_state_seconds"):
             return started_ns
         within = f"start_ns BETWEEN {started_ns} AND {started_ns + START_NS}"
-        (first,) = self._rows(f"SELECT min(start_ns) FROM raw_clock_seconds WHERE {within}")[0]
+        (first,) = self._rows(f"SELECT min(start_ns) FROM raw_thread_state_seconds WHERE {within}")[0]
         return started_ns if first is None else int(first)
 
     def stored_calls(self) -> int:
@@ -174,6 +174,6 @@ class ContentQuestions(Questions):
         return [base for (base,) in self._rows("SELECT DISTINCT seq_base FROM raw_sessions")] or [0]
 
     def texts(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> dict[int, str]:
-        """The texts behind numbers of columns that say "string", e.g. class_key of an epoch."""
+        """The texts behind numbers of columns that say "string", e.g. step_type of a sync interval."""
         rows = self._rows(f"SELECT string, text FROM raw_strings WHERE string IN ({listed(set(numbers))})")
         return {0: ""} | dict(rows)

@@ -1,34 +1,34 @@
-"""What the recording lacks: losses, calls that were not traced, what was given up or removed."""
+"""What the recording lacks: dropped data, calls that were not traced, what was given up or removed."""
 
 from __future__ import annotations
 
 from ingero.store.conditions import within
 from ingero.store.reader.questions import Questions, fields_of
-from ingero.store.records import GovernorStep, Loss, MissingProbe, Removed, Window
+from ingero.store.records import Drop, MissingProbe, OverheadLevel, Removed, Window
 
 
 class GapQuestions(Questions):
     """Questions about what is missing."""
 
-    def losses(self, window: Window | None = None) -> list[Loss]:
+    def drops(self, window: Window | None = None) -> list[Drop]:
         """What was lost or could not be told, by session, counter and reason; of the whole file without a window."""
         where = "" if window is None else f"WHERE {within('start_ns')}"
         return self._records(
-            Loss,
-            f"SELECT session, counter, reason, sum(count) FROM raw_losses {where} GROUP BY session, counter, reason "
+            Drop,
+            f"SELECT session, counter, reason, sum(count) FROM raw_drops {where} GROUP BY session, counter, reason "
             f"ORDER BY sum(count) DESC",
             window,
-            table="raw_losses",
+            table="raw_drops",
         )
 
-    def governor_steps(self, window: Window) -> list[GovernorStep]:
+    def overhead_levels(self, window: Window) -> list[OverheadLevel]:
         """What was in force at the begin of the window, and each step in it, oldest first."""
         return self._records(
-            GovernorStep,
-            f"SELECT {fields_of(GovernorStep)} FROM raw_governor WHERE time_ns < :end AND time_ns >= "
-            f"coalesce((SELECT max(time_ns) FROM raw_governor WHERE time_ns <= :begin), :begin) ORDER BY time_ns, id",
+            OverheadLevel,
+            f"SELECT {fields_of(OverheadLevel)} FROM raw_overhead_levels WHERE time_ns < :end AND time_ns >= "
+            f"coalesce((SELECT max(time_ns) FROM raw_overhead_levels WHERE time_ns <= :begin), :begin) ORDER BY time_ns, id",
             window,
-            table="raw_governor",
+            table="raw_overhead_levels",
         )
 
     def removed(self) -> list[Removed]:
@@ -36,7 +36,7 @@ class GapQuestions(Questions):
         if self.older_version:
             return []
         columns = "replace(name, 'raw_', '') AS name, kind, until_ns, rows, noted_ns, max_db_bytes"
-        return self._records(Removed, f"SELECT {columns} FROM raw_removed WHERE rows > 0 ORDER BY until_ns DESC, name")
+        return self._records(Removed, f"SELECT {columns} FROM raw_pruned WHERE rows > 0 ORDER BY until_ns DESC, name")
 
     def missing_probes(self) -> list[MissingProbe]:
         """Calls that were not traced, per copy of a library."""

@@ -76,7 +76,7 @@ class OperationQuestions(Questions):
         return found
 
     def op_shares(self, windows: Iterable[Window], *, process: int) -> list[OpShare]:
-        """Calls of one process per operation in stretches of time; seconds at their edges count in part."""
+        """Calls of one process per operation in time ranges of time; seconds at their edges count in part."""
         spans = Spans(windows)
         sums: dict[tuple[Any, ...], Array] = {}
         sql = (
@@ -94,7 +94,7 @@ class OperationQuestions(Questions):
         return list(records(OpShare, ((*key, *one.tolist()) for key, one in sums.items())))
 
     def op_shares_by_process(self, window: Window) -> dict[int, list[OpShare]]:
-        """The same of all processes that called something in one stretch."""
+        """The same of all processes that called something in one time range."""
         found: dict[int, list[OpShare]] = defaultdict(list)
         for number, *of_op in self._rows(
             f"SELECT t.process, {_CALLED}, "
@@ -108,7 +108,7 @@ class OperationQuestions(Questions):
         return found
 
     def copy_shares(self, windows: Iterable[Window], *, process: int) -> list[CopyShare]:
-        """What copies of one process moved per operation in stretches of time; none where that was not recorded."""
+        """What copies of one process moved per operation in time ranges of time; none where that was not recorded."""
         if not self.is_recorded("raw_copies"):
             return []
         spans = Spans(windows)

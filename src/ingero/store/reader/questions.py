@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import apsw
 
-from ingero.store import legacy, views
+from ingero.store import earlier_names, legacy, views
 from ingero.store.errors import MissingColumnError, NotRecordedError
 from ingero.store.opening import Opened
 from ingero.store.records import Window
@@ -42,7 +42,9 @@ class Questions:
         name = table if table.startswith("raw_") else views.TABLES.get(table, table)
         if not name.startswith("raw_"):
             return True
-        return name in legacy.RECORDED if self.older_version else name in self._tables
+        if self.older_version:
+            return name in legacy.RECORDED
+        return name in self._tables or earlier_names.TABLES.get(name) in self._tables
 
     def _records(
         self, record: type[_Record], sql: str, window: Window | None = None, *, table: str = "", **values: Value

@@ -12,7 +12,7 @@ from ingero.events import THREAD_STATES
 from ingero.store import answers, arrays, machine, views
 from ingero.store.conditions import LONGEST_PERIOD_NS, of_process, period_ns, sums_of_clocks, touches, within
 from ingero.store.reader.questions import Questions, records
-from ingero.store.records import ClockTotals, CulpritTotals, OffCpu, Throttling, WakerTotals, Window
+from ingero.store.records import CulpritTotals, OffCpu, ThreadStateTotals, Throttling, WakerTotals, Window
 from ingero.store.spans import Spans
 from ingero.units import SECOND_NS
 
@@ -33,18 +33,18 @@ _CULPRITS = (
 class SchedulingQuestions(Questions):
     """Questions about clocks, culprits and wakers."""
 
-    def clock_totals(self, window: Window) -> list[ClockTotals]:
+    def thread_state_totals(self, window: Window) -> list[ThreadStateTotals]:
         """What the threads of each process did, summed over threads and time; `threads` is the most at once."""
         rows = self._rows(
             f"SELECT c.process, coalesce(p.pid, 0), sum(c.switches), sum(c.preemptions), max(c.threads), "
-            f"sum(c.major_faults), {sums_of_clocks('c')} FROM raw_clock_seconds c "
+            f"sum(c.major_faults), {sums_of_clocks('c')} FROM raw_thread_state_seconds c "
             f"LEFT JOIN raw_processes p ON p.process = c.process "
             f"WHERE {touches('c')} GROUP BY c.process ORDER BY c.process",
             window,
-            table="raw_clock_seconds",
+            table="raw_thread_state_seconds",
         )
         return [
-            ClockTotals(
+            ThreadStateTotals(
                 process=r[0],
                 pid=r[1],
                 switches=r[2],
@@ -56,16 +56,16 @@ class SchedulingQuestions(Questions):
             for r in rows
         ]
 
-    def clock_seconds(self, window: Window, *, process: int | None = None) -> npt.NDArray[np.void]:
-        """The same per second, in order of time: `arrays.CLOCK_SECOND_DTYPE`."""
+    def thread_state_seconds(self, window: Window, *, process: int | None = None) -> npt.NDArray[np.void]:
+        """The same per second, in order of time: `arrays.THREAD_STATE_SECOND_DTYPE`."""
         rows = self._each(
-            f"SELECT {arrays.CLOCK_SECOND_COLUMNS} FROM raw_clock_seconds WHERE {touches()} "
+            f"SELECT {arrays.THREAD_STATE_SECOND_COLUMNS} FROM raw_thread_state_seconds WHERE {touches()} "
             f"AND {of_process()} ORDER BY start_ns",
             window,
-            table="raw_clock_seconds",
+            table="raw_thread_state_seconds",
             process=process,
         )
-        return arrays.clock_seconds(rows)
+        return arrays.thread_state_seconds(rows)
 
     def culprits(self, window: Window, *, process: int | None = None) -> list[CulpritTotals]:
         """Who ran while a process waited, most time first; idle and unknown are among them."""
@@ -79,7 +79,7 @@ class SchedulingQuestions(Questions):
         )
 
     def culprit_shares(self, spans: Spans, *, process: int) -> list[CulpritTotals]:
-        """The same of one process in stretches of time, of seconds that reach out of them only what lies within."""
+        """The same of one process in time ranges of time, of seconds that reach out of them only what lies within."""
         ns: Counter[tuple[Any, ...]] = Counter()
         switches: Counter[tuple[Any, ...]] = Counter()
         sql = f"SELECT c.start_ns, c.start_ns + {period_ns('c')}, c.ns, c.switches, {_CULPRIT} {_CULPRITS}"

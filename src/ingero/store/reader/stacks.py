@@ -33,14 +33,14 @@ class StackQuestions(Questions):
             process=process,
         )
 
-    def drain_stacks(self, window: Window, *, process: int) -> dict[int, int]:
-        """When a recorded drain of the process returned (b_ns of its epoch) -> the hash of its stack."""
+    def sync_stacks(self, window: Window, *, process: int) -> dict[int, int]:
+        """When a recorded sync of the process returned (sync_end_ns of its sync interval) -> the hash of its stack."""
         rows = self._rows(
             f"SELECT start_ns + duration_ns, stack_hash FROM raw_events WHERE {within('start_ns')} "
             "AND process = :process AND stack_hash <> 0 AND start_ns + duration_ns IN "
-            "(SELECT b_ns FROM raw_epochs WHERE b_ns >= :begin AND process = :process)",
+            "(SELECT sync_end_ns FROM raw_sync_intervals WHERE sync_end_ns >= :begin AND process = :process)",
             window,
-            table="raw_epochs",
+            table="raw_sync_intervals",
             process=process,
         )
         return dict(rows)
@@ -50,12 +50,12 @@ class StackQuestions(Questions):
         return self._records(
             SampleTotals,
             f"SELECT s.process, s.pid, s.tid, coalesce(t.text, ''), n.name, s.is_collecting, s.stack_hash, count(*), "
-            f"sum(s.weight_ns) FROM raw_samples s LEFT JOIN raw_strings t ON t.string = s.comm "
+            f"sum(s.weight_ns) FROM raw_stack_samples s LEFT JOIN raw_strings t ON t.string = s.comm "
             f"LEFT JOIN thread_states n ON n.id = s.state WHERE {within('s.time_ns')} AND s.weight_ns > 0 "
             f"AND {of_process('s')} GROUP BY s.process, s.tid, s.comm, s.state, s.is_collecting, s.stack_hash "
             f"ORDER BY sum(s.weight_ns) DESC",
             window,
-            table="raw_samples",
+            table="raw_stack_samples",
             process=process,
         )
 
@@ -63,21 +63,21 @@ class StackQuestions(Questions):
         """Where each thread of a process was outside traced calls when it was last looked at in the window."""
         return self._records(
             LastSample,
-            f"SELECT max(s.time_ns), s.tid, coalesce(t.text, ''), n.name, s.stack_hash FROM raw_samples s "
+            f"SELECT max(s.time_ns), s.tid, coalesce(t.text, ''), n.name, s.stack_hash FROM raw_stack_samples s "
             f"LEFT JOIN raw_strings t ON t.string = s.comm LEFT JOIN thread_states n ON n.id = s.state "
             f"WHERE {within('s.time_ns')} AND s.process = :process GROUP BY s.tid ORDER BY s.tid",
             window,
-            table="raw_samples",
+            table="raw_stack_samples",
             process=process,
         )
 
     def sample_rows(self, window: Window, *, process: int | None = None) -> npt.NDArray[np.void]:
         """Where threads were outside traced calls, sample by sample in order of time: `arrays.SAMPLE_DTYPE`."""
         rows = self._each(
-            f"SELECT {arrays.SAMPLE_COLUMNS} FROM raw_samples WHERE {within('time_ns')} AND weight_ns > 0 "
+            f"SELECT {arrays.SAMPLE_COLUMNS} FROM raw_stack_samples WHERE {within('time_ns')} AND weight_ns > 0 "
             f"AND {of_process()} ORDER BY time_ns",
             window,
-            table="raw_samples",
+            table="raw_stack_samples",
             process=process,
         )
         return arrays.samples(rows)

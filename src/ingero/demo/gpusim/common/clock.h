@@ -9,7 +9,7 @@
 #define NS_PER_US 1000ll
 #define NS_PER_SEC 1000000000ll
 
-static inline int64_t clock_ns(clockid_t clock)
+static inline int64_t state_ns(clockid_t clock)
 {
 	struct timespec t;
 
@@ -19,7 +19,7 @@ static inline int64_t clock_ns(clockid_t clock)
 
 static inline int64_t now_ns(void)
 {
-	return clock_ns(CLOCK_MONOTONIC);
+	return state_ns(CLOCK_MONOTONIC);
 }
 
 static inline void relax(void)
@@ -39,9 +39,9 @@ static inline void relax(void)
 static inline void burn_us(double us)
 {
 	clockid_t clock = us > 100 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
-	int64_t end = clock_ns(clock) + (int64_t)(us * NS_PER_US);
+	int64_t end = state_ns(clock) + (int64_t)(us * NS_PER_US);
 
-	while (clock_ns(clock) < end)
+	while (state_ns(clock) < end)
 		relax();
 }
 

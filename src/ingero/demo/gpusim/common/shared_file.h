@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files that several processes map: created, sized and initialised once. */
+/* Files that several processes map: created, sized and initialized once. */
 #ifndef GPUSIM_SHARED_FILE_H
 #define GPUSIM_SHARED_FILE_H
 
@@ -8,7 +8,7 @@
 /*
  * Map @size bytes of @path, creating it; @path NULL maps memory that only
  * forked children share. @prepare runs under an exclusive lock of the file at
- * every opening and must leave an initialised file as it is. @fd, if not NULL,
+ * every opening and must leave an initialized file as it is. @fd, if not NULL,
  * receives a descriptor of the file to keep. NULL after a message to stderr.
  */
 void *gpusim_map_file(const char *path, size_t size, void (*prepare)(void *memory), int *fd);

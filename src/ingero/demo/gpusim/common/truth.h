@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The ground-truth file ($GPUSIM_TRACE; %p becomes the pid): what the libraries
- * themselves saw of every call, every wait for a device and every drain of a
+ * themselves saw of every call, every wait for a device and every sync of a
  * stream. Several processes may write one file. truth.py reads the structures
  * below from this header, so they are declared once.
  *
@@ -46,7 +46,7 @@ struct gpusim_truth_function {
 	uint64_t errors;		/* returned neither success nor "not ready" */
 };
 
-/* One wait of the host for a device: synchronisation, blocking copy, free. Not a launch that finds the queue full. */
+/* One wait of the host for a device: synchronization, blocking copy, free. Not a launch that finds the queue full. */
 struct gpusim_truth_sync {
 	uint64_t sequence;		/* 1 + position among all records; written last */
 	uint64_t stream;		/* handle as the caller sees it; 0: all streams of the device */
@@ -60,8 +60,8 @@ struct gpusim_truth_sync {
 };
 
 /*
- * One drain: a wait after which a stream had nothing left to do. It closes an
- * epoch that began at the return of the previous drain of the same stream.
+ * One sync: a wait after which a stream had nothing left to do. It closes an
+ * sync interval that began at the return of the previous sync of the same stream.
  */
 struct gpusim_truth_drain {
 	uint64_t sequence;
@@ -70,7 +70,7 @@ struct gpusim_truth_drain {
 	int32_t tid;
 	int32_t device;
 	uint32_t function;
-	uint64_t enqueues;		/* kernels, graphs, copies, memsets, collectives since that drain */
+	uint64_t enqueues;		/* kernels, graphs, copies, memsets, collectives since that sync */
 	int64_t first_enqueue_ns;	/* entry of the first of them */
 	int64_t enter_ns;
 	int64_t device_end_ns;

@@ -60,7 +60,7 @@ struct stream {
 	int64_t end_ns;			/* of the newest resolved work */
 	atomic_int enqueuing;		/* calls that are about to enqueue */
 	_Atomic uint64_t begun;		/* such calls, ever */
-	_Atomic int64_t first_enqueue_ns;	/* since the last drain */
+	_Atomic int64_t first_enqueue_ns;	/* since the last sync */
 	uint64_t begun_at_drain;
 	struct work ring[QUEUE_SLOTS];
 };
@@ -75,7 +75,7 @@ struct context {
 	_Atomic int64_t hung_since_ns;
 };
 
-#define STREAM_NON_BLOCKING 1u		/* does not synchronise with the legacy stream */
+#define STREAM_NON_BLOCKING 1u		/* does not synchronize with the legacy stream */
 
 /* Guards every queue, moment and context of this process. Held for well under a microsecond. */
 extern pthread_mutex_t queue_lock;

@@ -192,7 +192,7 @@ static struct position position_now(struct stream *stream)
 	};
 }
 
-/* If nothing was enqueued meanwhile, the stream is empty and an epoch ends. */
+/* If nothing was enqueued meanwhile, the stream is empty and a sync interval ends. */
 static void record_drain(struct position *position, int64_t end_ns)
 {
 	struct stream *stream = position->stream;
@@ -203,7 +203,7 @@ static void record_drain(struct position *position, int64_t end_ns)
 		return;
 	first = atomic_exchange(&stream->first_enqueue_ns, 0);
 	stream->begun_at_drain = position->begun;
-	if (stream->begun != position->begun)	/* one began in between: it opens the next epoch */
+	if (stream->begun != position->begun)	/* one began in between: it opens the next sync interval */
 		atomic_compare_exchange_strong(&stream->first_enqueue_ns, &none, now_ns());
 	gpusim_truth_drain(stream->context->device, (uintptr_t)stream->handle, enqueues, first, end_ns);
 }

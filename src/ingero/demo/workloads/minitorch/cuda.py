@@ -1,4 +1,4 @@
-"""What a training script calls on the device: set-up, streams, synchronisation, the allocator's cache."""
+"""What a training script calls on the device: set-up, streams, synchronization, the allocator's cache."""
 
 import ctypes
 
