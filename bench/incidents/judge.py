@@ -1,7 +1,7 @@
 """Compares what was found in one run with the right answer.
 
 Fixed before the scored run. Doses of 5% and more must be named, below 3 % silence is right, in between both are: 3%
-is what two untraced runs of a loop on a busy machine differ by (docs/adr/0027-charging-lost-time.md), 5% is where
+is what two untraced runs of a loop on a busy machine differ by (docs/adr/0027-attributing-lost-time.md), 5% is where
 the project promises an answer. A dose is what the pair measured, not what was set.
 """
 

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* Makes a process a target at its first traced call, so that this very call counts. The agent says whom it wants. */
+/*
+ * Starts tracing a process at its first traced call, so that this very call counts. The agent sets which processes it
+ * wants.
+ */
 #pragma once
 #include "slots.h"
 
-/* written by the agent; before that nobody is admitted */
+/* written by the agent; before that, no process is admitted */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
 	MAP_UINT(max_entries, 1);
@@ -11,7 +14,7 @@ struct {
 	MAP_TYPE(value, struct admission);
 } admission MAP;
 
-/* processes that were told that no slot is left: process id -> start; the oldest give way */
+/* processes already reported as beyond the limit: process id -> start; the oldest are evicted */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_LRU_HASH);
 	MAP_UINT(max_entries, 4096);
@@ -23,7 +26,7 @@ INLINE bool is_wanted(struct task_struct *task, const struct admission *rule)
 {
 	if (rule->mode == ADMIT_NOBODY || (rule->mode == ADMIT_USER && (u32)bpf_get_current_uid_gid() != rule->uid))
 		return false;
-	/* the agent, and the children that it asks about a driver */
+	/* the agent, and the child processes that ask the driver for it */
 	return (u32)task->tgid != rule->agent_pid && (u32)task->real_parent->tgid != rule->agent_pid;
 }
 
@@ -44,7 +47,7 @@ INLINE void turn_away(struct task_struct *task)
 		submit_lifecycle(record);
 }
 
-/* The slot of a caller that had none, or NO_SLOT: the way of every call of a process that is not wanted. */
+/* The slot of a caller that had none, or NO_SLOT: every call of a process that is not wanted takes this path. */
 NOINLINE u32 admit(struct task_struct *task)
 {
 	u32 zero = 0, pid = task->tgid, slot;

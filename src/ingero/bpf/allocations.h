@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * Which memory is live: each allocation is remembered from its return to its free, and both are added to the site that
- * made it. Only calls that allocate, free or map come here; a launch is told apart by one test of its kind.
+ * Which memory is in use: each allocation is remembered from its return to its free, and both are added to the site
+ * that made it. Only calls that allocate, free, or map come here; for a launch, one test of its kind excludes this.
  *
- * A free takes its allocation out before the driver gives the address to somebody else, and puts it back if it fails.
+ * A free removes its allocation before the driver can give the address to another caller, and puts it back if it fails.
  */
 #pragma once
 #include "arguments.h"
@@ -62,7 +62,7 @@ INLINE struct memory_total *memory_total(u32 slot, u32 kind)
 	return bpf_map_lookup_elem(&memory_totals, &index);
 }
 
-/* What is live in this process is not exact any more. */
+/* The memory in use of this process is no longer exact. */
 INLINE void lose_allocation(u32 slot, u32 drop)
 {
 	struct process *process = bpf_map_lookup_elem(&processes, &slot);
@@ -129,7 +129,7 @@ NOINLINE u32 claim_site(const struct site_identity *of)
 	return NO_SITE;
 }
 
-/* Where too many sites are known, first the stack is given up, then the caller. */
+/* If too many sites are known, first the stack is dropped, then the caller. */
 INLINE u32 site_index(struct site_identity *of)
 {
 	u32 index = claim_site(of);
@@ -160,7 +160,7 @@ INLINE void add_live(struct allocation_site *site, u32 slot, u64 bytes)
 	raise_to(&total->peak_bytes, __sync_fetch_and_add(&total->live_bytes, bytes) + bytes);
 }
 
-/* An allocation that has been taken out of the table is not live any more. */
+/* An allocation that was removed from the table is no longer in use. */
 INLINE void end_live(const struct allocation *gone, u32 slot)
 {
 	u32 index = gone->site;
@@ -179,7 +179,7 @@ INLINE void end_live(const struct allocation *gone, u32 slot)
 	__sync_fetch_and_add(&total->live_bytes, -gone->bytes);
 }
 
-/* Takes an allocation out of the table; false: somebody else has. */
+/* Removes an allocation from the table; false: another thread already did. */
 INLINE bool take_out(const struct allocation_key *key, const struct allocation *found, struct allocation *to)
 {
 	*to = *found;
@@ -196,11 +196,11 @@ INLINE void begin_live(struct open_call *call, u32 slot, struct site_identity *o
 	if (!site)
 		return;
 	if (unlikely(found) && take_out(&key, found, &before)) {
-		end_live(&before, slot); /* its free was not seen, else the address would not be given again */
+		end_live(&before, slot); /* its free was not seen, otherwise the address would not be returned again */
 		lose_allocation(slot, DROP_ALLOCATIONS_UNPAIRED);
 	}
 	if (unlikely(bpf_map_update_elem(&allocations, &key, &made, BPF_ANY)))
-		lose_allocation(slot, DROP_ALLOCATIONS_FULL); /* its free will count as one of foreign memory */
+		lose_allocation(slot, DROP_ALLOCATIONS_FULL); /* its free will count as a foreign free */
 	else
 		add_live(site, slot, call->size_bytes);
 	if (is_block_kind(memory_kind(of->op)))
@@ -212,7 +212,7 @@ INLINE void end_allocation(struct open_call *call, struct site_identity *of, u32
 	struct allocation_site *site;
 	u32 index;
 
-	if (!ret && !call->handle) { /* nothing was asked for, or where it is could not be read */
+	if (!ret && !call->handle) { /* nothing was requested, or the pointer could not be read */
 		if (call->size_bytes)
 			lose_allocation(slot, DROP_ALLOCATIONS_UNPAIRED);
 		return;
@@ -231,13 +231,13 @@ INLINE void end_allocation(struct open_call *call, struct site_identity *of, u32
 	}
 }
 
-/* The last hold on physical memory frees it. Returns whether it was the last; then it has been taken out. */
+/* The last reference to physical memory frees it. Returns whether it was the last; then it has been removed. */
 INLINE bool let_go(const struct allocation_key *key, struct allocation *found, struct allocation *to)
 {
 	return __sync_fetch_and_add(&found->holds, -1) == 1 && take_out(key, found, to);
 }
 
-/* Takes what a free gives back out of the table. */
+/* Removes what a free releases from the table. */
 GLOBAL int take_freed(struct open_call *call, u32 slot)
 {
 	struct allocation_key key;
@@ -263,12 +263,12 @@ GLOBAL int take_freed(struct open_call *call, u32 slot)
 	return 0;
 }
 
-/* The entry of a free. Two functions one after the other: inside each other they would take too much stack before 6.13. */
+/* The entry of a free. Two functions one after the other: nested, they would take too much stack before 6.13. */
 INLINE void begin_free(struct open_call *call, u32 slot)
 {
 	u32 kind = memory_kind(COOKIE_OP(call->cookie));
 
-	if (kind == MEMORY_PINNED || kind == MEMORY_DEVICE) /* cudaFree frees managed memory, too */
+	if (kind == MEMORY_PINNED || kind == MEMORY_DEVICE) /* cudaFree frees managed memory too */
 		drop_host_block(slot, call->handle);
 	take_freed(call, slot);
 }
@@ -314,7 +314,7 @@ INLINE void map_memory(struct open_call *call, u32 slot)
 	struct allocation *physical = bpf_map_lookup_elem(&allocations, &key);
 	struct allocation mapping = { .bytes = call->size_bytes, .handle = call->extra, .holds = 1 };
 
-	if (!physical) /* imported, or made before tracing */
+	if (!physical) /* imported, or allocated before tracing */
 		return;
 	mapping.since_ns = physical->since_ns;
 	__sync_fetch_and_add(&physical->holds, 1);
@@ -343,7 +343,7 @@ INLINE void unmap_memory(struct open_call *call, u32 slot)
 		struct allocation *found = bpf_map_lookup_elem(&allocations, &key), mapping;
 
 		if (!found || !take_out(&key, found, &mapping) || !mapping.bytes)
-			return; /* of memory that was imported, or made before tracing */
+			return; /* of memory that was imported, or allocated before tracing */
 		end_mapping(&mapping, slot);
 		address += mapping.bytes;
 	}
@@ -383,7 +383,7 @@ GLOBAL int end_memory(struct open_call *call, u32 slot, s32 ret, u64 python_stac
 	return 0;
 }
 
-/* The bytes of an allocation in rows, which are longer than was asked for. */
+/* The bytes of a pitched allocation, whose rows are longer than requested. */
 INLINE void take_pitch(struct open_call *call, s32 ret)
 {
 	call->extra = ret ? 0 : read_user_word(call->extra);
@@ -392,7 +392,7 @@ INLINE void take_pitch(struct open_call *call, s32 ret)
 	call->function = 0;
 }
 
-/* With its context all memory goes that was allocated in it, and which that was is not known. */
+/* Destroying a context frees all memory allocated in it; which memory that is, is not known. */
 GLOBAL int lose_context(u32 slot)
 {
 	u64 live = 0;
@@ -408,7 +408,7 @@ GLOBAL int lose_context(u32 slot)
 	return 0;
 }
 
-/* A new program has nothing of what the one before had; its sites are others, because its `execs` is. */
+/* A new program has nothing of what the previous one had; its sites are different because its `execs` is. */
 INLINE void forget_memory(u32 slot, struct process *process)
 {
 	process->unpaired = 0;

@@ -2,9 +2,9 @@
 /*
  * One generic program for every traced call; the attach cookie says what the call does (ops_gen.h).
  *
- * At entry the thread's clocks are noted, at return their difference is the call's account. Only the outermost traced
- * call
- * of a stack is accounted: a runtime call that calls the driver is one stall, not two; the inner ones are counted.
+ * At entry the thread-state times are noted; their difference at return is the call's breakdown. Only the outermost
+ * traced call of a stack is timed: a runtime call that calls the driver is one stall, not two. The inner calls are
+ * counted.
  */
 #include "call_entry.h"
 #include "call_return.h"
@@ -20,16 +20,16 @@ int call_session(struct pt_regs *context)
 UPROBE(call_entry, (on_entry(context, false), 0))
 UPROBE(call_return, on_return(context, false))
 
-/* Entry only, where returns may not be probed or cost too much: counts, positions, no durations. */
+/* Entry only, where returns may not be probed or cost too much: counts and positions, no durations. */
 UPROBE(call_count, (on_entry(context, true), 0))
 
-/* Whether other threads of its process go on. Before 5.18 a process of one thread may end without that flag. */
+/* Whether other threads of the process continue. Before 5.18 a process with one thread may end without that flag. */
 INLINE bool has_survivors(struct task_struct *task)
 {
 	return task->signal->live.counter && !(task->signal->flags & SIGNAL_GROUP_EXIT);
 }
 
-/* Open calls of a thread that ends or execs are recorded as unfinished. */
+/* Open calls of a thread that exits or execs are recorded as unfinished. */
 INLINE void close_unfinished(struct task_struct *task)
 {
 	struct thread *thread = thread_of(task);
@@ -66,7 +66,7 @@ int thread_exits(u64 *ctx)
 	return 0;
 }
 
-/* A new program has chosen no device and knows no context of the one before. */
+/* A new program has not chosen a device and knows no context of the previous one. */
 INLINE void begin_image(struct task_struct *task, u32 slot)
 {
 	struct process *process = bpf_map_lookup_elem(&processes, &slot);

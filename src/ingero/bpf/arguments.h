@@ -39,7 +39,7 @@ INLINE bool read_arguments(struct pt_regs *context, struct arguments *to)
 	bool is_read = !bpf_probe_read_user(&to->slot[6], 32, (void *)STACK_POINTER(context));
 
 	to->slot[0] = 0;
-	/* 5.15 wants all of a stack array set before any of it is read at a variable place */
+	/* 5.15 requires a stack array to be fully set before any of it is read at a variable index */
 	__builtin_memset(&to->slot[10], 0, sizeof(to->slot) - 10 * sizeof(u64));
 	to->return_address = to->slot[6];
 	to->slot[1] = REGISTER(context, di);
@@ -80,16 +80,15 @@ INLINE bool read_arguments(struct pt_regs *context, struct arguments *to)
 }
 #endif
 
-/* Of a session's program. A kernel function says the same, but takes the context since 7.0 only: no object fits both. */
+/* Of a session program. A kernel function says the same but takes the context only since 7.0: no object fits both. */
 INLINE bool is_at_return(struct pt_regs *context)
 {
 	return INSTRUCTION_POINTER(context) != bpf_get_func_ip(context);
 }
 
 /*
- * Since 6.13 a program's stack may be one per CPU, and a kernel with full or lazy preemption lets another thread run
- * the
- * same program on it in between: both would go on with each other's values.
+ * Since 6.13 a program's stack may be one per CPU, and a kernel with full or lazy preemption may let another thread run
+ * the same program on it in between: both would continue with each other's values.
  */
 #define ON_ITS_OWN_STACK(program)                                                                                      \
 	({                                                                                                             \
@@ -100,7 +99,9 @@ INLINE bool is_at_return(struct pt_regs *context)
 		result_;                                                                                               \
 	})
 
-/* Two programs: `name` for kernels without those functions, where nobody shares a stack, and `name`_own for the others. */
+/*
+ * Two programs: `name` for kernels without those functions, where stacks are not shared, and `name`_own for the others.
+ */
 #define UPROBE(name, program)                                                                                          \
 	SEC("uprobe") int name(struct pt_regs *context)                                                                \
 	{                                                                                                              \
@@ -125,7 +126,7 @@ INLINE u64 read_user_word(u64 address)
 	return word;
 }
 
-/* The stream argument: the handle itself, or a field of the launch config it points to. */
+/* The stream argument: the handle itself, or a field of the launch config that it points to. */
 INLINE u64 stream_argument(const struct arguments *arguments, u64 cookie)
 {
 	u64 stream = argument(arguments, COOKIE_STREAM(cookie));
@@ -135,7 +136,7 @@ INLINE u64 stream_argument(const struct arguments *arguments, u64 cookie)
 	return stream;
 }
 
-/* `count` elements of an ncclDataType_t; 0 where this agent does not know the type. */
+/* `count` elements of an ncclDataType_t; 0 if this agent does not know the type. */
 INLINE u64 typed_bytes(u64 count, u32 type)
 {
 	if (type < NCCL_DATATYPES)

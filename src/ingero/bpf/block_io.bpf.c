@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 /*
- * Block I/O: from the moment a request is handed to the device until the device is done, and who asked for it.
+ * Block I/O: from the moment a request is passed to the device until the device is done, and which thread issued it.
  *
  * The tracepoints have had these arguments since 5.11: (request), and (request, status, bytes) at completion.
  *
- * Who asked is read at block_rq_insert where the request goes through an I/O scheduler, because a kernel worker may
- * dispatch it later (2-12% of a deep queue on a virtio disk); without a scheduler the submitter itself issues.
- * Writeback, journals and cache flushes are issued by kernel threads (flagged): the process that dirtied the pages is
+ * The issuing thread is read at block_rq_insert if the request goes through an I/O scheduler, because a kernel worker
+ * may dispatch it later (2-12% of a deep queue on a virtio disk); without a scheduler the submitter itself issues it.
+ * Writeback, journals, and cache flushes are issued by kernel threads (flagged): the process that dirtied the pages is
  * not known here.
  *
- * Major faults have no tracepoint of their own. exceptions:page_fault_user costs each of the many minor faults of
- * every process 6 % (+90 ns on 1.4 us; bench/host_events_cost.py) to find the few major ones by the growth of maj_flt,
- * and older arm64 kernels lack it; mm_filemap_fault (6.10) knows neither swap nor the end. So: the exact count is
- * maj_flt in the task iterator, and the cause is here, at no cost: a read issued while the thread is inside an
+ * Major faults have no tracepoint of their own. exceptions:page_fault_user would cost each of the many minor faults of
+ * every process 6% (+90 ns on 1.4 us; bench/host_events_cost.py) to find the few major ones by the growth of maj_flt,
+ * and older arm64 kernels lack it; mm_filemap_fault (6.10) covers neither swap nor the end. So the exact count is
+ * maj_flt in the task iterator, and the cause is found here at no cost: a read issued while the thread is inside an
  * exception (no system call number) is the read of a major fault, with its duration.
  *
  * Cost of the three programs together: about 1 us of CPU per request.
@@ -23,7 +23,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 /* Requests of other processes are recorded from this duration on. */
 const volatile u64 block_slow_ns = 10 * 1000 * 1000;
-/* When tracing began: what is older was issued unseen, which is no loss. */
+/* When tracing began: older requests were issued unseen and do not count as dropped. */
 const volatile u64 tracing_since_ns = 0;
 
 struct gendisk {
@@ -54,7 +54,7 @@ struct request {
 #define MINOR_BITS 20
 
 struct pending {
-	u64 allocated_ns; /* tells a request from the next one at the same address */
+	u64 allocated_ns; /* distinguishes a request from the next one at the same address */
 	u64 issued_ns;	  /* 0: queued only */
 	u64 queue_ns;
 	u64 sector;
@@ -70,8 +70,8 @@ struct pending {
 
 /*
  * By request address. An entry stays until the request completes; one that is merged into another stays until its
- * address is used again. Requests are preallocated by the drivers (256 per queue is common), so the table holds 32
- * such queues; what does not fit is counted when it completes.
+ * address is reused. Requests are preallocated by the drivers (256 per queue is common), so the table holds 32 such
+ * queues; what does not fit is counted when it completes.
  */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_HASH);
@@ -115,7 +115,7 @@ INLINE bool is_passthrough(struct request *request)
 	return (request->cmd_flags & OPERATION_MASK) >= OPERATION_PASSTHROUGH;
 }
 
-/* The request's entry if it is this request's and not that of an earlier one. */
+/* The request's entry, if it belongs to this request and not to an earlier one. */
 INLINE struct pending *pending_of(struct request *request, u64 key)
 {
 	struct pending *pending = bpf_map_lookup_elem(&block_pending, &key);
@@ -145,7 +145,7 @@ int block_insert(u64 *ctx)
 	struct request *request = (struct request *)ctx[0];
 	u64 key = ctx[0];
 
-	/* a request that the device refused comes here a second time, from a kernel worker */
+	/* a request that the device refused comes here again, from a kernel worker */
 	if (!is_passthrough(request) && !pending_of(request, key))
 		add_pending(request, key, 0);
 	return 0;
@@ -200,7 +200,7 @@ INLINE void count_unmatched(struct request *request)
 {
 	u64 allocated_ns = request->start_time_ns;
 
-	/* a flush without data is answered by the block layer's own flush request; it never reaches the device */
+	/* a flush without data is completed by the block layer's own flush request; it never reaches the device */
 	if (request->__data_len && !(allocated_ns && allocated_ns < tracing_since_ns))
 		count_drop(DROP_BLOCK_IO_UNMATCHED, 1);
 }
@@ -228,7 +228,7 @@ int block_complete(u64 *ctx)
 	if (is_traced || duration_ns >= block_slow_ns) {
 		record_completion(request, pending, duration_ns);
 	} else if (pending->queue_ns + duration_ns >= block_slow_ns && !(bpf_get_prandom_u32() % HOST_MANY)) {
-		pending->flags |= HOST_ONE_OF_MANY; /* of a full queue there are thousands a second */
+		pending->flags |= HOST_ONE_OF_MANY; /* a full queue has thousands a second */
 		record_completion(request, pending, duration_ns);
 	}
 	bpf_map_delete_elem(&block_pending, &key);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* What is kept of a call's arguments, and of what it has stored through them at its return. */
+/* What is kept of a call's arguments, and of what it stored through them at its return. */
 #pragma once
 #include "allocations.h"
 #include "arguments.h"

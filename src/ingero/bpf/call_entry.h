@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* At the entry of a traced call the thread's clocks are noted, and what it does to streams and memory begins. */
+/* At the entry of a traced call, the thread-state times are noted, and its effects on streams and memory begin. */
 #pragma once
 #include "callers.h"
 #include "cells.h"
@@ -14,7 +14,7 @@
 
 #define DEVICE_TO_DEVICE 3 /* cudaMemcpyKind */
 
-/* Positions on streams, and what a free gives back. Returns the stream whose sync interval this call begins, or NULL. */
+/* Positions on streams, and what a free releases. Returns the stream whose sync interval this call begins, or NULL. */
 INLINE struct gpu_stream *begin_streams(struct open_call *call, u32 slot, struct thread *thread, u32 tid)
 {
 	u32 kind = COOKIE_KIND(call->cookie);
@@ -54,8 +54,8 @@ INLINE struct gpu_stream *begin_streams(struct open_call *call, u32 slot, struct
 }
 
 /*
- * Of memory calls whose return is not seen only a free can be followed: nearly all succeed. One of unknown memory may
- * be the driver's part of a runtime call that has been counted.
+ * Of memory calls whose return is not seen, only a free can be followed: nearly all succeed. One of unknown memory may
+ * be the driver's part of a runtime call that was already counted.
  */
 GLOBAL int count_memory_at_entry(struct open_call *call, u32 slot)
 {
@@ -85,8 +85,8 @@ INLINE void count_entry(u32 slot, u64 cookie, u64 caller)
 }
 
 /*
- * What the return would have counted of a call that is only seen at its entry. Its position counts as reached at once:
- * a wait of another thread that begins before this call has returned takes it for covered.
+ * What the return would have counted, for a call that is only seen at its entry. Its position counts as reached at
+ * once: a sync of another thread that begins before this call has returned treats it as covered.
  */
 INLINE void count_at_entry(struct open_call *call, u32 slot)
 {
@@ -95,7 +95,7 @@ INLINE void count_at_entry(struct open_call *call, u32 slot)
 	end_enqueue(call, slot);
 }
 
-/* Returns 1 if the return of this call is of no interest. */
+/* Returns 1 if the return of this call is not needed. */
 INLINE int on_entry(struct pt_regs *context, bool is_entry_only)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -151,7 +151,7 @@ INLINE int on_entry(struct pt_regs *context, bool is_entry_only)
 	call->worst_culprit_ns = 0;
 	call->watch = process ? READ_ONCE(process->watch) : 0;
 	if (call->watch & WATCH_MARKER && !is_step_marker(slot, call, task->pid))
-		call->watch &= ~(WATCH_MARKER | WATCH_DRIVER_MARKER); /* of a call: whether it is the marker */
+		call->watch &= ~(WATCH_MARKER | WATCH_DRIVER_MARKER); /* of a call: whether it is the step marker */
 	first = begin_streams(call, slot, thread, task->pid);
 	if (is_counted_here) {
 		if (COOKIE_KIND(cookie) & KIND_LAUNCH)
@@ -163,7 +163,7 @@ INLINE int on_entry(struct pt_regs *context, bool is_entry_only)
 		if (!first && !(call->watch & (WATCH_MARKER | WATCH_SEQUENCE)))
 			return 1;
 	}
-	/* last, so that as little as possible of this program lies inside the call's account */
+	/* last, so that as little as possible of this program is included in the call's time */
 	note_beginning(thread, call);
 	if (unlikely(first))
 		note_first_enqueue(first, task->pid, call);

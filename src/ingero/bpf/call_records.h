@@ -7,10 +7,10 @@
 #include "histogram.h"
 #include "ops_gen.h"
 
-#define NEW_CELL_RECORDS 100 /* before the agent says how many; more would flood the ring in the first second */
+#define NEW_CELL_RECORDS 100 /* until the agent sets the number; more would flood the ring in the first second */
 
 const volatile u32 record_all = 0;
-const volatile u32 sampling_rate = 0; /* 1 in so many ordinary calls is recorded; 0: as the cell says */
+const volatile u32 sampling_rate = 0; /* one in this many ordinary calls is recorded; 0: as the cell says */
 const volatile u64 calls_ring_bytes = 1 << 20;
 
 struct {
@@ -18,7 +18,7 @@ struct {
 	MAP_UINT(max_entries, 1 << 20); /* (agent) */
 } calls MAP;
 
-/* What the thread did besides running, and what the clocks do not explain. Before `sum_ns`, of which running is the rest. */
+/* What the thread did besides running, and what no state explains. Before `sum_ns`, of which running is the rest. */
 INLINE void add_clocks(struct cell *cell, struct open_call *call, const struct snapshot *at)
 {
 	u64 residual = at->now_ns - call->start_ns;

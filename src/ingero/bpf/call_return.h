@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* At the return of a traced call the difference of the thread's clocks is its account, and what it did is complete. */
+/*
+ * At the return of a traced call, the difference of the thread-state times is its breakdown, and its effects are
+ * complete.
+ */
 #pragma once
 #include "call_records.h"
 #include "contexts.h"
@@ -15,7 +18,7 @@
 
 const volatile u32 with_stacks = 0;
 
-/* After a missed event: what the clocks at the return say since the beginning of the call is made times that can be. */
+/* After a missed event: makes the differences since the start of the call possible values. */
 GLOBAL int settle_clocks(struct clocks *at, struct clocks *before)
 {
 	if (!at || !before)
@@ -29,8 +32,8 @@ GLOBAL int settle_clocks(struct clocks *at, struct clocks *before)
 }
 
 /*
- * Takes the probe's own cost out of the account: the way out of the entry trap and into the return trap, as calibrated
- * on an empty function. It was spent running; duration and clock shrink alike, so the account still adds up.
+ * Removes the probe's own cost from the call: the way out of the entry trap and into the return trap, as calibrated on
+ * an empty function. It was spent running; duration and running time shrink alike, so the parts still add up.
  */
 INLINE void leave_out_probe(struct open_call *call, u64 ran_ns)
 {
@@ -46,16 +49,16 @@ INLINE void leave_out_probe(struct open_call *call, u64 ran_ns)
 	call->clocks.ns[CLOCK(STATE_RUN)] += own;
 }
 
-/* A capture has begun or ended: in between nothing that the process copies on its streams runs, or waits. */
+/* A capture has begun or ended: in between, nothing that the process copies on its streams runs or waits. */
 INLINE void count_capture(const struct open_call *call, u32 slot, s32 ret)
 {
 	struct process *process = bpf_map_lookup_elem(&processes, &slot);
 
-	if (!process || !COOKIE_STREAM(call->cookie)) /* instantiates a graph, or changes one */
+	if (!process || !COOKIE_STREAM(call->cookie)) /* instantiates a graph or changes one */
 		return;
 	if (!(COOKIE_FLAGS(call->cookie) & FLAG_HANDLE_OUT))
 		__sync_fetch_and_add(&process->captures, ret ? 0 : 1);
-	else if (READ_ONCE(process->captures) > 0) /* one that fails ends the capture, too */
+	else if (READ_ONCE(process->captures) > 0) /* one that fails ends the capture too */
 		__sync_fetch_and_add(&process->captures, -1);
 }
 
@@ -79,7 +82,7 @@ INLINE void end_call(struct thread *thread, struct open_call *call, u32 slot, s3
 	end_enqueue(call, slot);
 }
 
-/* Off-CPU intervals come from the scheduler's programs, so there are none if those have not run since the last look. */
+/* Off-CPU intervals come from the scheduler programs, so there are none if those have not run since the last check. */
 GLOBAL int empty_finished(struct thread *thread)
 {
 	if (!thread)
@@ -91,8 +94,8 @@ GLOBAL int empty_finished(struct thread *thread)
 }
 
 /*
- * The first thing it does is to read the time. It is the time of the return if the thread has not left the CPU since
- * the call began, because then all its clocks but one still stand where they stood; else everything is read anew.
+ * First reads the time. It is the time of the return if the thread has not left the CPU since the call began, because
+ * then all thread-state times but one are unchanged; otherwise everything is read again.
  */
 INLINE int on_return(struct pt_regs *context, bool is_session)
 {
@@ -113,7 +116,7 @@ INLINE int on_return(struct pt_regs *context, bool is_session)
 		slot = thread->process_slot & (MAX_PROCESSES - 1);
 		if (!end_inner_memory(thread, slot, STACK_POINTER_AT_ENTRY(context), RETURN_VALUE(context)) &&
 		    !end_maker(thread, slot, STACK_POINTER_AT_ENTRY(context), RETURN_VALUE(context)) && is_session)
-			count_drop(DROP_RETURN_UNMATCHED, 1); /* else the return of an inner call */
+			count_drop(DROP_RETURN_UNMATCHED, 1); /* otherwise it is the return of an inner call */
 		return 0;
 	}
 	has_run_only = READ_ONCE(thread->sequence) == call->sequence;
@@ -121,7 +124,7 @@ INLINE int on_return(struct pt_regs *context, bool is_session)
 		snapshot_of_running(call, now, &at);
 	else
 		take_snapshot(thread, &at);
-	slot = thread->process_slot & (MAX_PROCESSES - 1); /* a call that began as a target's counts, even if that ends */
+	slot = thread->process_slot & (MAX_PROCESSES - 1); /* a call that began while traced counts in any case */
 	ret = RETURN_VALUE(context);
 	end_call(thread, call, slot, ret);
 	if (unlikely(call->waits)) {

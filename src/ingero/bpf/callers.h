@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* The account of the calling thread, if its process is a target or becomes one by this call. */
+/* The state of the calling thread, if its process is traced or becomes traced by this call. */
 #pragma once
 #include "admission.h"
 #include "clocks.h"
 
 #define ACCOUNT_WAIT_TRIES 64
 
-/* The calling thread's account, begun now if this is the first we see of it. */
+/* The calling thread's state, started now if this is the first time the thread is seen. */
 INLINE struct thread *own_account(struct task_struct *task, u32 slot)
 {
 	struct thread *thread = thread_of(task);
@@ -24,7 +24,7 @@ INLINE struct thread *own_account(struct task_struct *task, u32 slot)
 	return NULL;
 }
 
-/* The process whose slot the thread's account names, if that still is the thread's own and its calls count. */
+/* The process that the thread's state names, if its slot is still the thread's own and its calls count. */
 INLINE struct process *process_of(struct thread *thread, struct task_struct *task)
 {
 	u32 slot = thread->process_slot;
@@ -33,7 +33,7 @@ INLINE struct process *process_of(struct thread *thread, struct task_struct *tas
 	return process && process->pid == (u32)task->tgid && !process->is_released && thread->created_ns ? process : NULL;
 }
 
-/* The account of a thread that calls for the first time, or since its process got another slot; NULL: not a target's. */
+/* The state of a thread that calls for the first time, or since its process got another slot; NULL: not traced. */
 NOINLINE struct thread *new_caller(void)
 {
 	struct task_struct *task = bpf_get_current_task_btf();

@@ -3,9 +3,9 @@
  * Exact sums per (process, operation, caller), in arrays that the agent maps.
  *
  * Open addressing by compare-and-swap on an exact key: hash maps cannot be mapped, spin locks are refused in uprobe
- * programs, and per-CPU additions lose counts when preempted. The keys stand in an array of their own, so that the
- * agent finds the used cells without touching the memory of the others. It may clear cells of ended processes at any
- * time: a key that then gets a second cell is still summed exactly, because the agent adds cells of equal key.
+ * programs, and per-CPU additions lose counts when preempted. The keys are in an array of their own, so that the agent
+ * finds the used cells without touching the memory of the others. It may clear cells of ended processes at any time: a
+ * key that then gets a second cell is still summed exactly, because the agent adds up cells with equal keys.
  */
 #pragma once
 #include "maps.h"
@@ -14,8 +14,8 @@
 #define NO_CELL (~0U)
 #define CELL_OP_SHIFT 46
 /*
- * User addresses differ below bit 47 on x86-64 and arm64. Of two that differ in bit 46 alone the second counts with the
- * first: one of a program at a low address, and one 64 TiB above it.
+ * User addresses differ below bit 47 on x86-64 and arm64. Of two that differ in bit 46 alone, the second counts with
+ * the first: one of a program at a low address, and one 64 TiB above it.
  */
 #define CALLER_MASK ((1ULL << CELL_OP_SHIFT) - 1)
 
@@ -37,9 +37,9 @@ struct {
 
 const volatile u32 cell_count = 4096;
 
-#define MOST_BYTES (1ULL << 44) /* no machine holds more: a size beyond it is the caller's mistake */
+#define MOST_BYTES (1ULL << 44) /* no host has more: a larger size is the caller's mistake */
 
-/* What one call adds to a sum of bytes: a million mistakes must not turn a sum around. */
+/* What one call adds to a sum of bytes: a million mistakes must not overflow a sum. */
 INLINE u64 summed_bytes(u64 size_bytes)
 {
 	return size_bytes < MOST_BYTES ? size_bytes : MOST_BYTES;
@@ -47,8 +47,7 @@ INLINE u64 summed_bytes(u64 size_bytes)
 
 /*
  * Fibonacci hashing: 2^64 / golden ratio. Bits of a product depend only on lower bits of the key, so its upper half,
- * with
- * the slot, is folded in: forked processes call from the same addresses, and would all want the same cells.
+ * with the slot, is folded in: forked processes call from the same addresses and would all want the same cells.
  */
 INLINE u32 hash_of(u64 key)
 {
@@ -96,7 +95,7 @@ INLINE u32 claim_cell(u64 key, u64 caller)
 	return NO_CELL;
 }
 
-/* The place of a cell that is not in the first one for its key, or that is new. */
+/* The index of a cell that is not in the first place for its key, or that is new. */
 GLOBAL u32 search_cell(u64 key, u64 caller)
 {
 	u32 index = claim_cell(key, caller);
@@ -110,7 +109,7 @@ GLOBAL u32 search_cell(u64 key, u64 caller)
 	return index;
 }
 
-/* Nearly always in its first place, where it says so itself: `cell_keys` would be one more cache line. */
+/* Nearly always in its first place, where the cell itself holds its key: `cell_keys` would be one more cache line. */
 INLINE struct cell *cell_of(u32 slot, u32 op, u64 caller)
 {
 	u64 key = cell_key(slot, op, caller);

@@ -4,9 +4,10 @@
 #include "kernel.h"
 
 /*
- * The v2 cgroup's id, unless the memory controller has a v1 hierarchy of its own: then that cgroup's. On such hosts the
- * v2 tree is empty or knows services only, while every container has a memory cgroup. discover/cgroups.py follows the
- * same rule by what is mounted. `task` must be one the verifier trusts (the current task, or a tracepoint's argument).
+ * The v2 cgroup's id, unless the memory controller has a v1 hierarchy of its own; then that cgroup's. On such hosts the
+ * v2 tree is empty or contains only services, while every container has a memory cgroup. discover/cgroups.py follows
+ * the same rule by what is mounted. `task` must be one that the verifier trusts (the current task, or a tracepoint
+ * argument).
  */
 INLINE u64 cgroup_id_of(struct task_struct *task)
 {

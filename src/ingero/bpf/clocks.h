@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * A thread's account: eight clocks that stand still or run so that their sum is always the time since creation.
+ * A thread's state: time in eight states, of which one grows at a time, so that their sum is always the time since
+ * creation.
  *
- * Only the scheduler programs change clocks (scheduler.bpf.c), and a thread whose switch-in they missed its own
- * (repairs.h). Everyone else creates the storage or takes a snapshot. `sequence` is odd while an account changes; a
- * reader that sees it odd or changed reads again.
+ * Only the scheduler programs change these times (scheduler.bpf.c), and a thread whose switch-in they missed its own
+ * (repairs.h). Everything else creates the storage or takes a snapshot. `sequence` is odd while a thread's state
+ * changes; a reader that sees it odd or changed reads again.
  */
 #pragma once
 #include "maps.h"
@@ -13,14 +14,14 @@
 #define CLOCK(state) ((state)-STATE_RUN)
 #define OFFCPU_MIN_NS 100000
 #define OFFCPU_SLOTS 64	   /* intervals a thread can collect between two readings; 100 us and more each */
-#define OPEN_CALLS 2	   /* one per stack: a coroutine or signal stack keeps its own */
+#define OPEN_CALLS 2	   /* one per stack: a coroutine or signal stack has its own */
 #define DUMP_TRIES 8
 
 struct clocks {
 	u64 ns[STATES];
 };
 
-/* What a free is about to give back: taken out of the table of allocations (allocations.h). */
+/* What a free is about to release: removed from the table of allocations (allocations.h). */
 struct freed_memory {
 	struct allocation allocation; /* of FREES_LIVE */
 	u32 what;
@@ -31,7 +32,7 @@ enum freed_what {
 	FREES_NOTHING = 0,
 	FREES_LIVE,
 	FREES_HANDLE,  /* of physical memory that stays, because it is mapped */
-	FREES_FOREIGN, /* nobody saw it allocated */
+	FREES_FOREIGN, /* its allocation was not seen */
 };
 
 /* What a call waits for. */
@@ -40,10 +41,10 @@ enum wait_kind {
 	WAITS_ALL,	/* for `covered` */
 	WAITS_PERHAPS,	/* whether it has waited for `covered` shows at its return (copy_waits.h) */
 	WAITS_BEFORE,	/* for `covered`, and then it enqueued something itself */
-	WAITS_OLDER,	/* for something of its stream, nobody saw what, and then it enqueued something itself */
+	WAITS_OLDER,	/* for something of its stream, not known what, and then it enqueued something itself */
 };
 
-/* Where the bytes of a copy go, as far as the call says so. */
+/* Where the bytes of a copy go, as far as the call says. */
 enum copy_way {
 	WAY_OTHER = 0, /* no copy, or inside one memory or between GPUs */
 	WAY_TO_DEVICE,
@@ -52,8 +53,8 @@ enum copy_way {
 };
 
 /*
- * A traced call that has not returned. A launch touches the first three cache lines only: what both its programs need,
- * the clocks, what a record needs.
+ * A traced call that has not returned. A launch touches only the first three cache lines: what both its programs need,
+ * the thread-state times, what a record needs.
  */
 struct open_call {
 	u64 sp; /* stack pointer at entry; 0 = free */
@@ -101,14 +102,14 @@ struct offcpu_interval {
 	char culprit_comm[COMM_BYTES];
 };
 
-/* Where a thread was as it went to sleep (sleep_looks.h). */
+/* Where a thread was when it went to sleep (sleep_looks.h). */
 struct sleep_looks {
 	u64 python_stack;
 	u64 since_ns;  /* when this period began */
-	u32 switches;  /* while they are the same, `python_stack` is of this sleep */
+	u32 switches;  /* while they are the same, `python_stack` belongs to this sleep */
 	u32 looks;     /* in this period */
-	u32 rarity;    /* one sleep in 1 << rarity is looked at */
-	u32 is_wanted; /* the thread has no memory yet for a walk of its frames */
+	u32 rarity;    /* one sleep in 1 << rarity is walked */
+	u32 is_wanted; /* the thread has no memory for a walk of its frames yet */
 };
 
 /* What was current in a thread before a context was pushed. */
@@ -118,28 +119,28 @@ struct context_level {
 	s32 device;
 	u32 pad;
 };
-#define CONTEXT_LEVELS 4 /* a power of two; libraries push one, and deeper ones are not known when popped */
+#define CONTEXT_LEVELS 4 /* a power of two; libraries push one, and deeper ones are unknown when popped */
 
 /*
- * The kernel puts 8 bytes of its own before it, so that 56 bytes and the clocks fill a cache line each, and every open
- * call begins one.
+ * The kernel puts 8 bytes of its own before it, so that 56 bytes and the thread-state times fill a cache line each, and
+ * every open call begins one.
  */
 struct thread {
 	u32 sequence; /* this and the next three are the thread's `standing` */
 	u8 state;
 	u8 hint;
 	u16 process_slot;
-	u64 created_ns; /* 0: the account has not started */
+	u64 created_ns; /* 0: the thread's state has not started */
 	u64 since_ns;
 	u64 switches; /* switch-outs seen; switch_base is valid once there was one */
 	u64 preemptions;
 	u64 flaws; /* missed or repaired events so far */
-	u32 emptied_sequence; /* `sequence` when a return last looked for finished off-CPU intervals */
-	u32 is_claimed;	      /* someone starts this account */
+	u32 emptied_sequence; /* `sequence` when a return last checked for finished off-CPU intervals */
+	u32 is_claimed;	      /* another program is starting this state */
 	struct clocks clocks;
 	struct open_call calls[OPEN_CALLS];
 	u64 hits;	  /* probed entries; only the thread itself counts */
-	u64 untouched_ns; /* since when it has chosen no device and no context; 0: not known, or it has */
+	u64 untouched_ns; /* since when it has chosen neither device nor context; 0: not known, or it has */
 	u64 context;	  /* the current one, 0: none, or not known */
 	s32 device;	  /* the current one, -1: not known */
 	u32 nccl_group;	  /* nccl_calls.h */
@@ -153,33 +154,33 @@ struct thread {
 	u64 throttled_at_off_ns;
 	u64 last_off_ns;
 	u64 last_on_ns;
-	u64 gone_ns; /* off the CPU since then but for glimpses, too short to have looked at the GPU */
-	u64 away_ns; /* the same, where a yielding thread may have looked but need not: it may not have got that far */
+	u64 gone_ns; /* off the CPU since then, except for short runs, too short to have checked the GPU */
+	u64 away_ns; /* the same, where a yielding thread may have checked but need not: it may not have got that far */
 	u64 last_wake_ns; /* when the last sleep ended */
-	u64 last_futex; /* where it began to wait at the last switch-out, 0: not at a futex */
+	u64 last_futex; /* futex at which it began to wait at the last switch-out; 0: none */
 	u8 waker_kind;
 	u8 last_off_state;
 	u8 exec_is_known; /* `exec_at_off_ns` has been read */
-	u8 woken_kind; /* who ended the last sleep; `waker_kind` may be of a waking that ended none */
+	u8 woken_kind; /* what ended the last sleep; `waker_kind` may be of a wake-up that ended none */
 	u32 moves_asleep; /* to another run queue */
 	u32 marks_steps;  /* its own tid, once it has called a step marker; 0: never */
 	u32 pad;
 	u64 offcpu_head; /* written by the switch-in */
-	u64 offcpu_tail; /* written by whoever empties */
+	u64 offcpu_tail; /* written by whatever empties the buffer */
 	u64 joined_ns;	 /* when it began to wait on `wait_cpu` */
 	u64 switches_missed;
 	u64 last_slept_ns; /* when the last sleep ended that was not for a disk, for the kernel, or for SIGCONT */
 	u64 python_stack; /* of the call that returns: see native_stack.h */
 	u64 native_stack;
 	u64 python_thread; /* where its interpreter keeps this thread, as last found */
-	u64 maker_sp; /* of a call that makes a context, inside another call; 0: none */
+	u64 maker_sp; /* of a call that creates a context, inside another call; 0: none */
 	u64 maker_out;
 	u32 maker_device;
 	u32 context_depth; /* pushes */
 	struct context_level below[CONTEXT_LEVELS];
 	struct open_call inner; /* a call of KIND_MEMORY inside one of another kind */
-	u32 is_draining; /* someone empties `offcpu` */
-	u32 looked_switches; /* of the main thread as it was last looked at: main_thread.h */
+	u32 is_draining; /* `offcpu` is being emptied */
+	u32 looked_switches; /* of the main thread when it was last sampled: main_thread.h */
 	u32 woken_tid; /* beside `woken_kind` */
 	u32 last_launch_ns; /* what its last launch took, at most 4 s; 0: not known */
 	struct clocks blocked; /* in calls that waited for the GPU: steps.h */
@@ -188,7 +189,7 @@ struct thread {
 	struct offcpu_interval offcpu[OFFCPU_SLOTS];
 };
 
-/* The first eight bytes of an account as one number, for who has to change two of them at once. */
+/* The first eight bytes of a thread's state as one number, for changes of two of them at once. */
 typedef u64 __attribute__((may_alias)) standing;
 #define STANDING_STATE 32 /* where `state` begins */
 #define STANDING_SLOT 48
@@ -211,9 +212,8 @@ INLINE struct thread *thread_of(struct task_struct *task)
 }
 
 /*
- * Storage is zeroed memory when created: state INIT, no open call. `created_ns` stays 0 until the account has started;
- * the scheduler programs leave such a thread alone, so creation needs no lock. Returns false if someone else started
- * it.
+ * Storage is zeroed memory when created: state INIT, no open call. `created_ns` stays 0 until the state has started;
+ * the scheduler programs ignore such a thread, so creation needs no lock. Returns false if another program started it.
  */
 INLINE bool start_account(struct thread *thread, u32 slot, u8 state, u8 hint)
 {
@@ -232,7 +232,7 @@ INLINE bool start_account(struct thread *thread, u32 slot, u8 state, u8 hint)
 	return true;
 }
 
-/* A new thread has chosen no device, the first one of a forked process what its parent had. */
+/* A new thread has chosen no device; the first one of a forked process has what its parent had. */
 INLINE void inherit_device(struct thread *to, const struct thread *from)
 {
 	to->context = from->context;
@@ -248,7 +248,7 @@ INLINE bool is_sleep(u8 state)
 	return state >= STATE_SLEEP && state <= STATE_STOPPED;
 }
 
-/* What a thread has been doing from `since_ns` until now, if it has been asleep, as far as its account says. */
+/* What a thread has been doing from `since_ns` until now, if it was asleep, as far as its state says. */
 INLINE u8 sleeping_state(struct thread *thread)
 {
 	u32 before = READ_ONCE(thread->sequence);
@@ -267,9 +267,9 @@ INLINE bool is_wait(u8 state)
 	return state >= STATE_RUNQ && state <= STATE_YIELDED;
 }
 
-#define FLAWS_UNKNOWN (~0ULL) /* instead of a count: the clocks beside it are not to be trusted */
+#define FLAWS_UNKNOWN (~0ULL) /* instead of a count: the times beside it cannot be trusted */
 
-/* Whether a missed or torn event lies between two readings of a thread's clocks, or in one of them. */
+/* Whether a missed or torn event lies between two readings of the thread-state times, or in one of them. */
 INLINE bool is_flawed(u64 flaws_before, u64 flaws_after)
 {
 	return flaws_before != flaws_after || flaws_after == FLAWS_UNKNOWN;
@@ -284,8 +284,8 @@ struct snapshot {
 };
 
 /*
- * Time cannot be negative, but a repair between two readings may take from one clock what it gives to another. What is
- * missing is taken from the clocks that have it, so the sum stays what it was.
+ * Time cannot be negative, but a repair between two readings may move time from one state to another. What is missing
+ * is taken from the states that have it, so the sum stays the same.
  */
 GLOBAL int settle(struct clocks *spent)
 {
@@ -308,14 +308,14 @@ GLOBAL int settle(struct clocks *spent)
 	return 0;
 }
 
-/* Nobody saw who ended the last sleep. */
+/* What ended the last sleep was not seen. */
 INLINE void forget_waker(struct thread *thread)
 {
 	thread->waker_kind = WAKER_NONE;
 	thread->waker_pid = thread->waker_tid = 0;
 }
 
-/* A sleep in this state has ended at `at`, by the waker that was noted last. */
+/* A sleep in this state ended at `at`, by the waker that was noted last. */
 INLINE void note_woken(struct thread *thread, u8 state, u64 at)
 {
 	thread->last_wake_ns = at;
@@ -325,7 +325,7 @@ INLINE void note_woken(struct thread *thread, u8 state, u64 at)
 	thread->woken_tid = thread->waker_tid;
 }
 
-/* While this stays the same a sleeping thread goes on sleeping. */
+/* While this stays the same, a sleeping thread is still in the same sleep. */
 INLINE u32 switches_of(struct task_struct *task)
 {
 	return task->nvcsw + task->nivcsw;

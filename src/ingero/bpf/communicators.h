@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* The NCCL communicators of the targets, by process and handle; what becomes known of one goes into ring `nccl`. */
+/*
+ * The NCCL communicators of traced processes, by process and handle; what becomes known of one goes into ring `nccl`.
+ */
 #pragma once
 #include "maps.h"
 
@@ -39,7 +41,7 @@ INLINE u32 new_communicator_number(void)
 	return last ? (__sync_fetch_and_add(last, 1) + 1) & ((1 << COMMUNICATOR_NUMBER_BITS) - 1) : 0;
 }
 
-/* Begins what was reserved and may be NULL. */
+/* Starts a record that was reserved and may be NULL. */
 INLINE struct communicator_record *begin_communicator(struct communicator_record *record, u8 kind, u32 slot, u64 handle)
 {
 	u64 id = bpf_get_current_pid_tgid();
@@ -82,7 +84,7 @@ INLINE struct communicator *known_communicator(u32 slot, u64 handle)
 	return found && found->process_start_ns == process_start_of(slot) ? found : NULL;
 }
 
-/* Puts a communicator, whose fields but for number and process are given, behind a handle. Returns its number; 0: no room. */
+/* Stores a communicator, complete except for number and process, under a handle. Returns its number; 0: no room. */
 INLINE u32 put_communicator(u32 slot, u64 handle, struct communicator *fresh)
 {
 	struct communicator_key key = {.handle = handle, .slot = slot};
@@ -95,7 +97,7 @@ INLINE u32 put_communicator(u32 slot, u64 handle, struct communicator *fresh)
 	return 0;
 }
 
-/* As known_communicator; one that was made before tracing began is entered with nothing known but its handle. */
+/* Like known_communicator; one created before tracing began is entered with nothing known except its handle. */
 INLINE struct communicator *communicator_of(u32 slot, u64 handle)
 {
 	struct communicator fresh = {.rank = -1, .nranks = -1};

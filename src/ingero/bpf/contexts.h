@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
  * Which device is current in a thread: the one it chose with cudaSetDevice, or that of its current driver context,
- * which whoever made the context has named. A context not seen made is on no known device.
+ * which was named when the context was created. A context whose creation was not seen has no known device.
  *
- * What a call does to the current context inside another traced call is left aside: the outer one puts it back.
+ * What a call does to the current context inside another traced call is ignored: the outer one restores it.
  */
 #pragma once
 #include "arguments.h"
@@ -19,7 +19,7 @@ struct context_key {
 	u32 pad;
 };
 
-/* device of each context; 256 processes with 16 each, the longest unused goes first */
+/* device of each context; 256 processes with 16 each, evicted by least recent use */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_LRU_HASH);
 	MAP_UINT(max_entries, 4096);
@@ -89,7 +89,7 @@ INLINE void pop_current(struct thread *thread)
 	thread->context = 0;
 	thread->device = -1;
 	thread->untouched_ns = 0;
-	if (!depth) /* pushed before it was traced */
+	if (!depth) /* pushed before the process was traced */
 		return;
 	thread->context_depth = --depth;
 	if (depth < CONTEXT_LEVELS) {
@@ -101,7 +101,7 @@ INLINE void pop_current(struct thread *thread)
 	}
 }
 
-/* A call that changes the current device, or the contexts there are, has succeeded. */
+/* A call that changes the current device, or the set of contexts, has succeeded. */
 INLINE void change_current(struct thread *thread, const struct open_call *call, u32 slot)
 {
 	u32 kind = COOKIE_KIND(call->cookie), flags = COOKIE_FLAGS(call->cookie);
@@ -142,8 +142,8 @@ INLINE void lose_current(struct thread *thread)
 }
 
 /*
- * A runtime call on a thread that has chosen nothing works on device 0. Certain only if every call that the thread
- * could have made was seen.
+ * A runtime call on a thread that has chosen nothing works on device 0. This is certain only if every call that the
+ * thread could have made was seen.
  */
 INLINE void take_default_device(struct thread *thread, u32 slot, u64 cookie)
 {
@@ -158,7 +158,7 @@ INLINE void take_default_device(struct thread *thread, u32 slot, u64 cookie)
 	thread->untouched_ns = 0;
 }
 
-/* Whether a call makes a context: if it does so inside another call, its handle is known at its own return. */
+/* Whether a call creates a context: if it does so inside another call, its handle is known at its own return. */
 INLINE bool makes_context(u64 cookie)
 {
 	return COOKIE_KIND(cookie) & KIND_CONTEXT && COOKIE_FLAGS(cookie) & FLAG_HANDLE_OUT;
@@ -175,7 +175,7 @@ INLINE void note_maker(struct thread *thread, struct pt_regs *context, u64 cooki
 	thread->maker_device = argument(&arguments, COOKIE_EXTRA(cookie));
 }
 
-/* The return of an inner call; returns whether it made a context. */
+/* The return of an inner call; returns whether it created a context. */
 INLINE bool end_maker(struct thread *thread, u32 slot, u64 sp, s32 ret)
 {
 	if (thread->maker_sp != sp)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * Asynchronous copies that wait. With pageable memory of the host a copy from the GPU returns when its bytes have
- * arrived, and one to the GPU first waits for its stream, then copies the bytes away, unless they are few: those are
- * taken along at once. With pinned memory neither waits (CUDA Driver API, "API synchronization behavior"). Where the
- * kind of memory is not known, how long the call itself took tells it at its return.
+ * Asynchronous copies that wait. With pageable host memory, a copy from the GPU returns when its bytes have arrived,
+ * and one to the GPU first waits for its stream, then copies the bytes, unless they are few: those are staged at once.
+ * With pinned memory neither waits (CUDA Driver API, "API synchronization behavior"). If the kind of memory is not
+ * known, the duration of the call itself decides at its return.
  */
 #pragma once
 #include "host_memory.h"
@@ -12,15 +12,15 @@
 #define COPY_KIND_TO_DEVICE 1 /* cudaMemcpyKind */
 #define COPY_KIND_TO_HOST 2
 #define COPY_KIND_DEFAULT 4
-/* So many bytes to the GPU are taken along at once: on an H200 2 MiB do not wait for their stream, 3 MiB do. */
+/* This many bytes to the GPU are staged at once: on an H200 2 MiB do not wait for their stream, 3 MiB do. */
 #define STAGED_BYTES 2097152
-#define HOST_BYTES_PER_NS 32 /* no thread copies its memory faster: what was quicker did not copy it away */
+#define HOST_BYTES_PER_NS 32 /* no thread copies its memory faster: what was quicker did not copy it */
 #define STAGING_BYTES_PER_NS 1 /* nor slower, while it runs; 5 to 17 on an H200 */
 /* A copy that only enqueues takes 3 to 10 us, of pinned memory on an H100 up to 160 us; loss.item() there 18 to 66. */
 #define WAITED_NS 250000
-#define QUEUE_BLOCKED_NS 20000 /* a launch that waits for a place takes longer; others 2 to 8 us */
+#define QUEUE_BLOCKED_NS 20000 /* a launch that waits for room takes longer; others 2 to 8 us */
 
-/* Whether it may have memory of the host at an end: then the row of ops.py says where its pointers are. */
+/* Whether one end may be host memory: then the row of ops.py says where its pointers are. */
 INLINE bool may_touch_host(u64 cookie)
 {
 	return COOKIE_KIND(cookie) & KIND_COPY && (COOKIE_HANDLE(cookie) || COOKIE_FUNCTION(cookie));
@@ -38,8 +38,8 @@ INLINE u32 way_of_copy(const struct open_call *call)
 }
 
 /*
- * The entry of a copy: which way its bytes go, what is known of the host's memory, and what it will have waited for if
- * it waits. The pointers have done their service then; `handle` becomes the kind of memory.
+ * The entry of a copy: in which direction its bytes go, what is known of the host memory, and what it will have waited
+ * for if it waits. The pointers are not needed after that; `handle` becomes the kind of memory.
  */
 GLOBAL int begin_copy(struct open_call *call, u32 slot)
 {
@@ -73,14 +73,17 @@ GLOBAL int begin_copy(struct open_call *call, u32 slot)
 	return 0;
 }
 
-/* Whether the thread's launches wait for a place in the full queue, or may do so: then its copy has done that, too. */
+/* Whether the thread's launches wait for room in the full queue, or may do so: then its copy has done that too. */
 INLINE bool is_queue_full(const struct thread *thread, const struct open_call *call, u32 slot)
 {
 	return (!thread->last_launch_ns || thread->last_launch_ns > QUEUE_BLOCKED_NS) &&
 	       may_be_full(slot, call->stream_slot);
 }
 
-/* What an enqueue takes these days by what launches do, on the call's stream or the first with launches; 0: not known. */
+/*
+ * What an enqueue currently takes, judged by launches on the call's stream or the first one with launches; 0: not
+ * known.
+ */
 INLINE u64 enqueue_cost(const struct open_call *call, u32 slot)
 {
 	const struct gpu_stream *gpu_stream = gpu_stream_at(slot, call->stream_slot);
@@ -93,7 +96,7 @@ INLINE u64 enqueue_cost(const struct open_call *call, u32 slot)
 	return !gpu_stream ? 0 : gpu_stream->times.cost_with_room_ns ?: gpu_stream->times.cost_ns;
 }
 
-/* Whether the call took so long by itself that it has waited for the GPU: not for a CPU, a page or another thread. */
+/* Whether the call itself took so long that it has waited for the GPU, not for a CPU, a page, or another thread. */
 INLINE bool has_waited(const struct thread *thread, const struct open_call *call, const struct snapshot *at, u32 slot)
 {
 	u64 own_ns = at->now_ns - call->start_ns;
@@ -116,7 +119,7 @@ INLINE bool has_staged(const struct open_call *call, const struct snapshot *at)
 	       at->now_ns - call->start_ns > call->size_bytes / HOST_BYTES_PER_NS;
 }
 
-/* A copy whose stream was known to be done at its entry: for how long it ran is what copying takes. */
+/* A copy whose stream was known to be done at its entry: the time that it ran is what copying takes. */
 INLINE void note_copying(const struct open_call *call, const struct snapshot *at, u32 slot)
 {
 	struct gpu_stream *gpu_stream = gpu_stream_at(slot, call->stream_slot);
@@ -134,8 +137,8 @@ INLINE void note_copying(const struct open_call *call, const struct snapshot *at
 }
 
 /*
- * The return of an asynchronous copy that may have waited: what it has waited for after all. One that is taken along at
- * once waits for the last but one before it, if at all: how far the stream was then nobody saw.
+ * The return of an asynchronous copy that may have waited: what it actually waited for. One that is staged at once
+ * waits for the last but one before it, if at all; how far the stream was then is not known.
  */
 GLOBAL int judge_copy(struct thread *thread, struct open_call *call, struct snapshot *at, u32 slot)
 {
@@ -159,7 +162,7 @@ GLOBAL int judge_copy(struct thread *thread, struct open_call *call, struct snap
 	return 0;
 }
 
-/* What the exact sums know of a copy beside its bytes. */
+/* What the exact sums know of a copy besides its bytes. */
 INLINE void add_copy(struct cell *cell, const struct open_call *call, u64 duration)
 {
 	u64 bytes = summed_bytes(call->size_bytes);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * Who ran while the threads of a target waited for a CPU.
+ * Which processes ran while the threads of a traced process waited for a CPU.
  *
- * Each (CPU, affected process process) has one integral of waiting time (struct waiters). At each switch its growth is
- * charged to the process that ran until now, so a switch costs one step per affected process process, however many
- * threads wait.
+ * Each (CPU, affected process) has one integral of waiting time (struct waiters). At each context switch its growth is
+ * attributed to the process that ran until now, so a switch costs one step per affected process, however many threads
+ * wait.
  */
 #pragma once
 #include "cgroup.h"
 #include "waiters.h"
 
-#define FLUSH_SLOTS 64 /* per switch; the rest is charged at later ones */
+#define FLUSH_SLOTS 64 /* per context switch; the rest is attributed at later ones */
 
 /* preallocated: the scheduler programs insert into it while a run queue is locked */
 struct {
@@ -35,7 +35,7 @@ INLINE struct culprit_value *add_culprit(struct culprit_key *key, struct task_st
 	return bpf_map_lookup_elem(&culprits, key);
 }
 
-/* Another program or group since it was charged last, or another process with the same number. */
+/* Another program or cgroup since time was last attributed to it, or another process with the same number. */
 INLINE bool is_changed(const struct culprit_value *value, struct task_struct *task)
 {
 	const u64 *before = (const u64 *)value->comm;
@@ -67,7 +67,7 @@ INLINE void charge(u32 slot, struct task_struct *culprit, u64 ns)
 	__sync_fetch_and_add(&value->switches, 1);
 }
 
-/* No more waiters in this slot; a join that comes between the two looks sets the bits again. */
+/* No more waiters in this slot; a join that comes between the two reads sets the bits again. */
 INLINE void clear_slot(struct cpu *cpu, u64 index, u64 seen)
 {
 	u64 word = index >> 6, bit = 1ull << (index & 63), old;
@@ -87,7 +87,7 @@ INLINE void clear_slot(struct cpu *cpu, u64 index, u64 seen)
 		__sync_fetch_and_or(&cpu->active_words, 1ull << word);
 }
 
-/* Charges what one slot's waiters on this CPU have waited since the last time to the current task, which ran. */
+/* Attributes what one slot's waiters on this CPU have waited since the last time to the current task, which ran. */
 GLOBAL int flush_slot(u32 slot, u64 now)
 {
 	u64 index = slot, joined, count, waited;
@@ -105,7 +105,9 @@ GLOBAL int flush_slot(u32 slot, u64 now)
 		cpu->waiters[index].charged_ns = waited;
 		charge(slot, bpf_get_current_task_btf(), grown);
 	} else if (grown < 0) {
-		/* a repair took a waiter away in the past; what was charged too much is held back from the next charge */
+		/*
+		 * a repair removed a waiter in the past; what was attributed in excess is deducted from the next time
+		 */
 		count_drop(DROP_CULPRIT_NEGATIVE, 1);
 	}
 	if (!count)
@@ -113,7 +115,7 @@ GLOBAL int flush_slot(u32 slot, u64 now)
 	return 0;
 }
 
-/* Index of the lowest bit set: the number of ones below it. Written without branches, which the verifier would follow. */
+/* Index of the lowest bit set: the number of ones below it. Without branches, which the verifier would follow. */
 INLINE u32 lowest_bit(u64 bits)
 {
 	bits = (bits & -bits) - 1;
@@ -123,7 +125,7 @@ INLINE u32 lowest_bit(u64 bits)
 	return bits * 0x0101010101010101ull >> 56 & 63;
 }
 
-/* Charges the waiting on this CPU since its last switch to the current task, which ran meanwhile and now leaves. */
+/* Attributes the waiting on this CPU since its last switch to the current task, which ran meanwhile and now leaves. */
 GLOBAL int flush_waiters(u64 now)
 {
 	struct cpu *cpu = this_cpu();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* Shows every account to the agent: one struct thread_dump per tracked thread. */
+/* Reports every thread's state to the agent: one struct thread_dump per tracked thread. */
 #pragma once
 #include "states.h"
 #include "throttling.h"
@@ -12,7 +12,7 @@ INLINE void add_open_interval(struct thread_dump *dump, u32 state, u64 ns)
 	dump->state_ns[index] += ns;
 }
 
-/* One try to read clocks that another CPU may be changing; false if it did. */
+/* One attempt to read thread-state times that another CPU may be changing; false if it did. */
 INLINE bool read_clocks(struct thread_dump *dump, struct thread *thread, struct task_struct *task)
 {
 	u32 before = __sync_fetch_and_add(&thread->sequence, 0); /* a full barrier */
@@ -43,7 +43,7 @@ INLINE bool read_clocks(struct thread_dump *dump, struct thread *thread, struct 
 	dump->gone_major_faults = task->signal->maj_flt;
 	if (before != __sync_fetch_and_add(&thread->sequence, 0))
 		return false;
-	if (dump->queued_ns != READ_ONCE(task->sched_info.last_queued)) /* just booked, behind the tracepoint */
+	if (dump->queued_ns != READ_ONCE(task->sched_info.last_queued)) /* just booked, after the tracepoint */
 		return false;
 	dump->state = state;
 	if (state == STATE_INIT) {
@@ -111,7 +111,7 @@ SEC("iter/task") int dump_threads(struct bpf_iter__task *ctx)
 	if (!task)
 		return 0;
 	thread = thread_of(task);
-	if (!thread || !thread->created_ns || task->exit_state) /* one that nobody has waited for runs no more */
+	if (!thread || !thread->created_ns || task->exit_state) /* one that no thread has waited for no longer runs */
 		return 0;
 	for (int try = 0; try < DUMP_TRIES; try++) {
 		if (read_clocks(&dump, thread, task)) {

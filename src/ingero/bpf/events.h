@@ -19,7 +19,7 @@ typedef signed long long s64;
 #define COMM_BYTES 16
 #define STATES 8
 #define MAX_PROCESSES 1024 /* eight ranks with a hundred workers each; a power of two */
-#define SLOT_SHIFT 54	   /* where the slot begins in the keys that have one: its ten bits are the upper ones */
+#define SLOT_SHIFT 54	   /* where the slot begins in keys that have one: its ten bits are the upper ones */
 #define MAX_STREAMS 16	  /* per process; torch uses 1-5 */
 #define CHECKPOINTS 8
 #define HISTOGRAM_BUCKETS 256
@@ -32,11 +32,11 @@ typedef signed long long s64;
 #define MACHINE_REGISTERS 33   /* by DWARF number; x86-64 uses 17 */
 #define PROBED_FRAMES 2
 #define DECIDING_WORDS 60 /* of one step: 30 frames of C++ need 40 */
-#define DECIDING_STEPS 16 /* one for each place where chains of one place part, and for each 60 words */
+#define DECIDING_STEPS 16 /* one for each place where chains of one place diverge, and for each 60 words */
 
 /* What a thread is doing. The order of RUN..STOPPED is the order of state_ns[]. */
 enum thread_state {
-	STATE_INIT = 0, /* known since creation only; `hint` says what it looked like */
+	STATE_INIT = 0, /* known since creation only; `hint` says what it seemed to do */
 	STATE_RUN,
 	STATE_RUNQ,
 	STATE_THROTTLED,
@@ -57,7 +57,10 @@ enum waker_kind {
 	WAKER_INTERRUPT,
 };
 
-/* Counters of what was lost, repaired or could not be told. Names are shown to users as they are, in lower case. */
+/*
+ * Counters of what was dropped, repaired, or could not be determined. Names are shown to users as they are, in lower
+ * case.
+ */
 enum drop {
 	DROP_NONE = 0,
 	DROP_CALL_RECORDS_RING_FULL,
@@ -71,19 +74,19 @@ enum drop {
 	DROP_KERNEL_CELLS_FULL,
 	DROP_PROCESS_SLOTS_FULL,
 	DROP_THREAD_STORAGE_FAILED,
-	DROP_STREAMS_FULL,	     /* the call's stream has no stream */
+	DROP_STREAMS_FULL,	     /* the call's stream has no place in the table */
 	DROP_EVENT_POSITION_UNKNOWN, /* waited for an event whose record was not seen */
 	DROP_FRAME_STALE,	     /* open call popped: longjmp or exception crossed it */
 	DROP_FRAME_OVERFLOW,
 	DROP_RETURN_UNMATCHED,
-	DROP_SNAPSHOT_TORN,	     /* clocks changed in each of the retries */
+	DROP_SNAPSHOT_TORN,	     /* thread-state times changed in each of the retries */
 	DROP_SNAPSHOT_NOT_RUNNING,   /* own state was not `run`, and stayed so */
 	DROP_SWITCH_IN_MISSED,	     /* repaired at the thread's next call or switch-out */
 	DROP_SWITCH_OUT_MISSED,
 	DROP_SWITCH_COUNT_MISMATCH,  /* switches seen differ from nvcsw + nivcsw */
 	DROP_WAKEUP_MISSED,
 	DROP_CLOCK_NEGATIVE,
-	DROP_REPAIRED_NS,	     /* time that repairs moved to the clock it belongs to */
+	DROP_REPAIRED_NS,	     /* time that repairs moved to the state it belongs to */
 	DROP_CULPRITS_FULL,
 	DROP_CULPRIT_UNKNOWN_NS,
 	DROP_CULPRIT_NEGATIVE,
@@ -94,7 +97,7 @@ enum drop {
 	DROP_HOST_START_UNMATCHED,
 	DROP_COMMUNICATORS_FULL,
 	DROP_COMMUNICATOR_RING_FULL,
-	DROP_COMMUNICATOR_HANDLE_UNKNOWN, /* made, but its handle was not there at the return */
+	DROP_COMMUNICATOR_HANDLE_UNKNOWN, /* created, but its handle was not there at the return */
 	DROP_DATATYPE_UNKNOWN,
 	DROP_LIBRARY_UNREADABLE,     /* counted by the agent */
 	DROP_STACKS_RING_FULL,	     /* the call's record has no stack */
@@ -108,9 +111,9 @@ enum drop {
 	DROP_SAMPLES_RING_FULL,
 	DROP_SAMPLE_STACK_NOT_COPIED,
 	DROP_GPU_SAMPLES_MISSED, /* counted by the agent */
-	DROP_ALLOCATIONS_FULL,	     /* live allocations that are not remembered */
+	DROP_ALLOCATIONS_FULL,	     /* allocations in use that are not remembered */
 	DROP_ALLOCATION_SITES_FULL,  /* caller folded to 0 */
-	DROP_ALLOCATIONS_UNPAIRED,   /* other allocations and frees that do not count in what is live */
+	DROP_ALLOCATIONS_UNPAIRED,   /* other allocations and frees that do not count in the memory in use */
 	DROP_STEPS_RING_FULL,
 	DROP_MARKS_RING_FULL,
 	DROP_SEQUENCE_RING_FULL,
@@ -126,7 +129,7 @@ enum drop {
 };
 
 enum call_flag {
-	CALL_INCOMPLETE = 1 << 0,    /* a missed or torn event touches this call's account */
+	CALL_INCOMPLETE = 1 << 0,    /* a missed or torn event affects this call's times */
 	CALL_UNFINISHED = 1 << 1,    /* still open when its thread or the trace ended */
 	CALL_SAMPLED = 1 << 3,	     /* recorded as the 1-in-N sample */
 	CALL_RARE = 1 << 4,	     /* recorded because the operation is rare */
@@ -215,36 +218,36 @@ struct python_layout {
 	u32 string_ascii_data;
 	u32 string_wide_data;
 	u32 string_state_shift;
-	u32 interpreter_collecting; /* whether it collects garbage; 0: not known */
+	u32 interpreter_collecting; /* whether it is collecting garbage; 0: not known */
 	u32 interpreter_freed;	    /* how many code objects it has freed; 0: not known */
 	u8 instruction; /* enum python_instruction */
 	u8 has_cframe;
 	u8 has_owner;
 	u8 has_copies;
-	u8 owner_skipped; /* frames with an owner from here on are no Python function's */
+	u8 owner_skipped; /* frames with an owner from here on belong to no Python function */
 	u8 has_half_word; /* of one word of a code object only the lower half is constant: python_code.h */
 	u8 is_key_short;  /* no version number in code objects: the line table's beginning is mixed into the key */
 	u8 pad[5];
 };
 
-/* how many code objects the program in a slot has freed since its interpreter is watched: freed_code.bpf.c */
+/* number of code objects freed by the program in a slot since its interpreter is watched: freed_code.bpf.c */
 struct freed_code {
-	u64 image; /* image_of the program that is watched; of any other nothing is counted */
+	u64 image; /* image_of the watched program; nothing is counted for any other */
 	u64 count;
 };
 
 /* one frame: innermost first */
 struct python_frame {
 	u64 code; /* address of the code object */
-	u64 key;  /* hash of its content: an address is used again */
+	u64 key;  /* hash of its content: addresses are reused */
 	s32 instruction; /* byte offset in the code; negative: not started */
 	s32 first_line;
 };
 
 enum python_flag {
-	PYTHON_CUT = 1 << 0,	    /* there are more frames than the record holds */
+	PYTHON_CUT = 1 << 0,	    /* the stack has more frames than the record holds */
 	PYTHON_UNREADABLE = 1 << 1, /* memory could not be read; the frames so far are right */
-	PYTHON_NOT_CODE = 1 << 2,   /* what should be a code object was none; the frames so far are right */
+	PYTHON_NOT_CODE = 1 << 2,   /* something that should be a code object was none; the frames so far are right */
 };
 
 /* ring `python_stacks`: a stack not seen before */
@@ -260,7 +263,7 @@ struct python_stack_record {
 };
 
 enum python_code_flag {
-	PYTHON_CODE_UNREADABLE = 1 << 0, /* a string or the table was not in memory: the agent has to ask for it */
+	PYTHON_CODE_UNREADABLE = 1 << 0, /* a string or the table was not in memory: the agent has to request it */
 };
 
 /* ring `python_code`: a code object not seen before; strings are raw, as their state says */
@@ -279,12 +282,12 @@ struct python_code_record {
 	u8 pad[5];
 	u8 file[PYTHON_FILE_BYTES];
 	u8 name[PYTHON_NAME_BYTES];
-	u8 table[PYTHON_TABLE_BYTES]; /* may be longer: then the agent has to ask for it */
+	u8 table[PYTHON_TABLE_BYTES]; /* may be longer: then the agent has to request it */
 };
 
-/* beside a key: the copy was made for another call, whose chain of calls may have been another one */
+/* beside a key: the copy was made for another call, whose chain of calls may have been different */
 #define NATIVE_MAYBE_OTHER (1ULL << 63)
-/* in its place, between functions: nothing else decides the chain */
+/* instead: at a function boundary, nothing else decides the chain */
 #define NATIVE_DECIDED NATIVE_MAYBE_OTHER
 
 enum deciding_word {
@@ -294,9 +297,9 @@ enum deciding_word {
 };
 
 /*
- * The agent's answer to a copy: two stacks of one key can differ only in these words. Their values are mixed into the
- * key one after another, up to the first that is not the copy's: from there on the frames are others, whose words lie
- * elsewhere.
+ * The agent's answer to a copy: two stacks with the same key can differ only in these words. Their values are mixed
+ * into the key one after another, up to the first that differs from the copy's: from there on the frames are different,
+ * and their words lie elsewhere.
  */
 struct deciding_words {
 	u64 last; /* the key with all of them mixed in, if nothing else decides the copy's chain; else 0 */
@@ -305,7 +308,7 @@ struct deciding_words {
 	u16 seen[DECIDING_WORDS]; /* of the copy: the low bits of the key with this word mixed in */
 };
 
-/* ring `native_stacks`: registers and the top of the stack as a call returned, or at a sample */
+/* ring `native_stacks`: registers and the top of the stack when a call returned, or at a sample */
 struct native_stack_record {
 	u64 key;
 	u64 registers[MACHINE_REGISTERS];
@@ -322,12 +325,12 @@ struct native_stack_record {
 };
 
 enum sample_flag {
-	SAMPLE_COLLECTING = 1 << 0, /* the thread collected its interpreter's garbage */
+	SAMPLE_COLLECTING = 1 << 0, /* the thread was collecting its interpreter's garbage */
 };
 
 /*
  * ring `samples`: a thread that was running outside traced calls, at a tick of its CPU's sampling clock; or one that
- * slept as a call of another thread returned (main_thread.h)
+ * slept when a call of another thread returned (main_thread.h)
  */
 struct sample_record {
 	u64 time_ns;
@@ -342,64 +345,64 @@ struct sample_record {
 	char comm[COMM_BYTES];
 };
 
-/* what the task iterator `find_parked` writes for each thread that is asleep outside traced calls */
+/* what the task iterator `find_parked` writes for each thread that is sleeping outside traced calls */
 struct parked_thread {
 	u64 now_ns;
 	u64 switches; /* nvcsw + nivcsw: while they stay the same, it is the same sleep */
 	u64 thread_pointer;
 	u64 hits; /* probed entries so far */
-	u64 python_stack; /* as it went to sleep; 0: it has no frames, or was not looked at */
+	u64 python_stack; /* when it went to sleep; 0: it has no frames, or was not sampled */
 	u32 pid;
 	u32 tid;
 	u16 process_slot;
 	u8 state;
-	u8 is_looked_at; /* as it went to sleep */
+	u8 is_looked_at; /* when it went to sleep */
 	u8 pad[4];
 	char comm[COMM_BYTES];
 };
 
 enum sync_interval_flag {
-	SYNC_INTERVAL_IDLE_OTHER_THREAD = 1 << 0, /* first enqueue by another thread than the last sync: no clocks of E */
-	SYNC_INTERVAL_LAUNCH_OTHER_THREAD = 1 << 1, /* synced by another thread than the first enqueuer: no clocks of [f, s] */
-	SYNC_INTERVAL_WOKEN = 1 << 2,	       /* slept in the sync: r is its last wake-up */
+	SYNC_INTERVAL_IDLE_OTHER_THREAD = 1 << 0, /* first enqueue by another thread than the last sync: no idle times */
+	SYNC_INTERVAL_LAUNCH_OTHER_THREAD = 1 << 1, /* sync by another thread than the first enqueue: no times in between */
+	SYNC_INTERVAL_WOKEN = 1 << 2,	       /* slept in the sync: the GPU was done at its last wake-up */
 	SYNC_INTERVAL_PARTIAL = 1 << 3,	       /* other streams had uncovered work */
 	SYNC_INTERVAL_INCOMPLETE = 1 << 4,
-	SYNC_INTERVAL_FIRST_UNKNOWN = 1 << 5,  /* an enqueue slipped in while the last sync interval was closed: f is its close */
-	SYNC_INTERVAL_PAGEABLE_COPY = 1 << 6,  /* ended by an asynchronous copy that waited, because its host memory is pageable */
+	SYNC_INTERVAL_FIRST_UNKNOWN = 1 << 5,  /* an enqueue came as the last interval was closed, and counts from that */
+	SYNC_INTERVAL_PAGEABLE_COPY = 1 << 6,  /* ended by an asynchronous copy that waited: its host memory is pageable */
 	SYNC_INTERVAL_BEFORE_COPY = 1 << 7,    /* that copy was to the GPU: it waited for what was before it, then copied */
 };
 
-/* What is known of the host's memory at an end of a copy: `handle` of its record. */
+/* What is known of the host memory at an end of a copy: `handle` of its record. */
 enum host_memory {
 	HOST_MEMORY_UNKNOWN = 0,
-	HOST_MEMORY_PINNED,	      /* inside a live block that was seen pinned */
-	HOST_MEMORY_PAGEABLE,	      /* in none, and all that the program has pinned was seen */
+	HOST_MEMORY_PINNED,	      /* inside a block in use that was seen pinned */
+	HOST_MEMORY_PAGEABLE,	      /* in none, and everything that the program has pinned was seen */
 	HOST_MEMORY_SEEMS_PAGEABLE, /* not known; an asynchronous copy waited, which it does with pageable memory only */
 };
 
-/* ring `sync_intervals`: one sync of a stream (process, device, stream) */
+/* ring `sync_intervals`: one sync interval of a stream (process, device, stream) */
 struct sync_interval_record {
-	u64 begin_ns;  /* a: return of the previous sync; 0 = none before */
-	u64 first_ns;  /* f: first enqueue after a */
-	u64 sync_ns;  /* s: entry of this sync */
-	u64 woken_ns;  /* r where SYNC_INTERVAL_WOKEN */
-	u64 return_ns; /* b */
-	u64 last_off_ns; /* the drainer's last time off the CPU in the sync; preemptions right after it are part of it */
+	u64 begin_ns;  /* return of the previous sync; 0 = none before */
+	u64 first_ns;  /* first enqueue after that */
+	u64 sync_ns;  /* entry of this sync */
+	u64 woken_ns;  /* when the GPU was done, where SYNC_INTERVAL_WOKEN */
+	u64 return_ns; /* return of this sync */
+	u64 last_off_ns; /* the thread's last time off the CPU in the sync; preemptions right after it are part of it */
 	u64 last_on_ns;
-	u64 away_ns; /* as last_off_ns, if a thread that yields had not looked at the GPU in its glimpses of the CPU */
+	u64 away_ns; /* as last_off_ns, if a yielding thread had not checked the GPU in its short runs */
 	u64 stream;
 	u64 launches;
 	u64 size_bytes;
 	u64 copied_bytes; /* SYNC_INTERVAL_BEFORE_COPY: what the copy copied when its wait was over */
-	u64 copy_ns_per_mib; /* at the least, as copies of the stream did that had nothing to wait for; 0: there was none */
+	u64 copy_ns_per_mib; /* at least this, from copies of the stream that had nothing to wait for; 0: none */
 	u64 op_set[OP_SET_WORDS];
 	u64 graph; /* last graph launched */
 	u64 caller;
 	u64 step; /* launches per checkpoint */
 	u64 checkpoint_ns[CHECKPOINTS];
-	u64 idle_state_ns[STATES];   /* [a, f] of the thread that synced before, if it enqueued first */
-	u64 launch_state_ns[STATES]; /* [f, s] of the first enqueuer, if it syncs */
-	u64 sync_state_ns[STATES];   /* [s, b] of the syncing thread */
+	u64 idle_state_ns[STATES];   /* GPU idle: of the thread that synced before, if it enqueued first */
+	u64 launch_state_ns[STATES]; /* first enqueue to sync: of that thread, if it syncs */
+	u64 sync_state_ns[STATES];   /* sync entry to return: of the syncing thread */
 	u32 pid;
 	u32 begin_tid;
 	u32 first_tid;
@@ -410,10 +413,10 @@ struct sync_interval_record {
 	u16 stream_slot;
 	u8 flags; /* enum sync_interval_flag */
 	u8 last_off_state;
-	u32 are_enqueues_unseen; /* f is not known, and stands at s: [a, s] is the host's part, [s, r] the wait */
+	u32 are_enqueues_unseen; /* first_ns is not known and equals sync_ns: host's part first, then the wait */
 };
 
-/* For what a call that waited for the GPU has waited. */
+/* What a call that waited for the GPU was waiting for. */
 enum blocked_kind {
 	BLOCKED_SYNC = 0, /* a synchronization or a blocking copy */
 	BLOCKED_COPY,	  /* an asynchronous copy that waited */
@@ -422,13 +425,13 @@ enum blocked_kind {
 	BLOCKED_KINDS,
 };
 
-/* ring `marks`: a call returned that had waited for the GPU; positions of a stream as in streams.h */
+/* ring `marks`: a call that had waited for the GPU has returned; positions of a stream as in streams.h */
 struct mark_record {
 	u64 time_ns;
-	u64 waited_ns; /* in calls that waited for the stream since its mark before */
+	u64 waited_ns; /* in calls that waited for the stream since its previous mark */
 	u64 position;  /* up to which the stream was done; 0: as far as the depth of the full queue says */
 	u64 queued;    /* what had been enqueued by then */
-	u64 outstanding; /* of it, what no wait has covered */
+	u64 outstanding; /* of that, what no sync has covered */
 	u64 stream;
 	u32 pid;
 	s32 device; /* -1: not known */
@@ -444,7 +447,7 @@ struct step_record {
 	u64 function; /* of the marker */
 	u64 caller;
 	u64 generation; /* of the marker */
-	u64 stream; /* with the most launches */
+	u64 stream; /* the one with the most launches */
 	u64 launches;
 	u64 copies;
 	u64 collectives;
@@ -454,7 +457,7 @@ struct step_record {
 	u64 host_state_ns[STATES];    /* marker's thread, outside calls that waited for the GPU */
 	u64 blocked_state_ns[STATES]; /* inside them */
 	u64 blocked_ns[BLOCKED_KINDS];
-	u64 shared_ns[BLOCKED_KINDS]; /* that other threads of the process were, while its own slept outside calls */
+	u64 shared_ns[BLOCKED_KINDS]; /* of other threads of the process, while its own slept outside calls */
 	u32 pid;
 	u32 tid;
 	s32 device; /* -1: not known */
@@ -466,7 +469,7 @@ struct step_record {
 	u8 pad[5];
 };
 
-/* ring `sequence`: one enqueue or wait of a process whose step is sought; in the order of returns */
+/* ring `sequence`: one enqueue or sync of a process whose step is being searched, in the order of returns */
 struct sequence_record {
 	u64 start_ns;
 	u64 duration_ns; /* 0: its return is not seen */
@@ -488,7 +491,7 @@ struct offcpu_record {
 	u64 woken_ns; /* 0: never slept; else the wake-up that ended the sleep: [woken, end] was the run queue */
 	u64 culprit_ns;
 	u64 futex; /* address that it slept at; 0: not at a futex */
-	u64 python_stack; /* as it went to sleep; 0: not looked at */
+	u64 python_stack; /* when it went to sleep; 0: not sampled */
 	u32 pid;
 	u32 tid;
 	u32 culprit_pid;
@@ -508,12 +511,12 @@ enum lifecycle_kind {
 	LIFECYCLE_FORK = 1,
 	LIFECYCLE_EXEC,
 	LIFECYCLE_EXIT,	 /* the whole process */
-	LIFECYCLE_ADMIT, /* a target since its first traced call; without a slot if none was left */
+	LIFECYCLE_ADMIT, /* traced since its first traced call; without a slot if none was left */
 	LIFECYCLE_OOM_KILL,
 	LIFECYCLE_STOP_SIGNAL,
 };
 
-/* Whose memory was used up. */
+/* Whose memory limit was reached. */
 enum memory_limit {
 	LIMIT_UNKNOWN = 0,
 	LIMIT_HOST,
@@ -522,8 +525,10 @@ enum memory_limit {
 
 /*
  * ring `lifecycle`: never sampled.
- * oom: pid is the process that asked for memory, other_pid the affected process, and cgroup, start, slot, size and comm
- * are the affected process's (a kernel whose mark_victim has the pid only leaves start, size, comm and cgroup empty).
+ *
+ * oom: pid is the process that requested memory, other_pid the killed one, and cgroup, start, slot, size, and comm are
+ * those of the killed one (a kernel whose mark_victim has only the pid leaves start, size, comm, and cgroup empty).
+ *
  * signal: comm is the sender's.
  */
 struct lifecycle_record {
@@ -533,34 +538,34 @@ struct lifecycle_record {
 	u64 size_bytes;	       /* oom: resident memory, as exact as the kernel's own message */
 	u32 pid;
 	u32 tid;
-	u32 other_pid; /* fork: the child; signal: the sender; oom: the affected process */
+	u32 other_pid; /* fork: the child; signal: the sender; oom: the killed process */
 	s32 code;      /* exit code (as wait(2) has it), signal number */
-	u16 process_slot; /* 0xffff: no target; fork: the child's */
+	u16 process_slot; /* 0xffff: not traced; fork: the child's */
 	u8 kind;
 	u8 short_of; /* oom: enum memory_limit */
 	u8 pad[4];
 	char comm[COMM_BYTES];
 };
 
-/* map `communicators`: what is known of one NCCL communicator of a target */
+/* map `communicators`: what is known of one NCCL communicator of a traced process */
 struct communicator {
 	u64 hash; /* equal on all ranks; 0: unknown */
 	u64 process_start_ns;
 	u64 collectives; /* entered so far */
-	u32 number;	 /* which one of the recording; 24 bits */
-	u32 children;	 /* made from it so far */
+	u32 number;	 /* its number in the recording; 24 bits */
+	u32 children;	 /* children created from it so far */
 	s32 rank;	 /* -1: unknown */
 	s32 nranks;
-	u32 is_whole; /* its making was seen: `collectives` are all */
+	u32 is_whole; /* its creation was seen: `collectives` are all */
 	u32 pad;
 };
 
 enum communicator_kind {
 	COMMUNICATOR_MADE = 1,
-	COMMUNICATOR_FOUND, /* in use, made before tracing began */
-	COMMUNICATOR_RANKED, /* ncclCommUserRank or ncclCommCount told its rank or size */
+	COMMUNICATOR_FOUND, /* in use, created before tracing began */
+	COMMUNICATOR_RANKED, /* ncclCommUserRank or ncclCommCount returned its rank or size */
 	COMMUNICATOR_ENDED,
-	COMMUNICATOR_LEFT, /* this rank of the parent takes no part in what a split made */
+	COMMUNICATOR_LEFT, /* this rank of the parent takes no part in what a split created */
 };
 
 /* ring `nccl`: never sampled */
@@ -600,7 +605,7 @@ enum host_kind {
 };
 
 enum host_flag {
-	HOST_ISSUER_IS_KTHREAD = 1 << 0, /* block: issued by a kernel thread (writeback, journal, flush), not by who caused it */
+	HOST_ISSUER_IS_KTHREAD = 1 << 0, /* block: issued by a kernel thread (writeback, journal), not by the cause */
 	HOST_IN_PAGE_FAULT = 1 << 1,	 /* block: read because of a fault in user mode */
 	HOST_MEMCG_LIMIT = 1 << 2,	 /* reclaim: a memory cgroup's limit, not the host's memory */
 	HOST_ONE_OF_MANY = 1 << 3,	 /* block: of HOST_MANY that others waited for in the queue, not in the GPU */
@@ -620,7 +625,7 @@ struct host_record {
 	u32 pid;
 	u32 tid;
 	u32 device; /* block: dev_t */
-	u16 process_slot; /* 0xffff: no target */
+	u16 process_slot; /* 0xffff: not traced */
 	u8 kind;
 	u8 flags; /* enum host_flag */
 	char comm[COMM_BYTES];
@@ -650,10 +655,10 @@ struct cell {
 	u64 errors; /* of the calls returned, with a return code that is not 0 */
 	u64 size_bytes;
 	u64 nested;	 /* entered inside another traced call, not in count */
-	s64 residual_ns; /* sum_ns minus the clocks */
-	u64 state_ns[STATES]; /* of RUN nothing is kept: it is what remains of sum_ns */
+	s64 residual_ns; /* sum_ns minus the thread-state times */
+	u64 state_ns[STATES]; /* RUN is not kept: it is the rest of sum_ns */
 	u32 histogram[HISTOGRAM_BUCKETS]; /* modulo 2^32: the agent reads often enough */
-	u64 host_to_gpu_bytes; /* of copies from the host's memory; what a copy inside a GPU moves is in neither */
+	u64 host_to_gpu_bytes; /* of copies from host memory; what a copy inside a GPU moves is in neither */
 	u64 gpu_to_host_bytes;
 	u64 blocked_ns; /* of asynchronous copies that waited, because their host memory is pageable */
 };
@@ -667,12 +672,15 @@ struct kernel_cell {
 	u64 generation; /* of `function` where it is a handle, see kernel_handle */
 };
 
-/* map `kernel_handles`: a CUfunction or CUkernel whose name has been told. A handle is used again after its module's end. */
+/*
+ * map `kernel_handles`: a CUfunction or CUkernel whose name is known. Handles are reused after their module is
+ * unloaded.
+ */
 struct kernel_handle {
 	u64 key;	/* slot << SLOT_SHIFT | valid << 53 | handle & (2^53 - 1) */
-	u64 generation; /* the how manyeth kernel with this handle: 1 and up; 0 is what nothing was told of */
-	u64 name_hash;	/* 0: not told by name */
-	u64 source;	/* the host address or handle it was made from; 0: not told */
+	u64 generation; /* number of the kernel with this handle: 1 and up; 0 if no name was seen */
+	u64 name_hash;	/* 0: not named by name */
+	u64 source;	/* the host address or handle that it was made from; 0: not known */
 	u64 told_ns;
 };
 
@@ -691,7 +699,7 @@ struct kernel_name_record {
 	char name[KERNEL_NAME_BYTES];
 };
 
-/* map `allocations`: memory of a GPU, or pinned for it, that is live */
+/* map `allocations`: GPU memory, or memory pinned for it, that is in use */
 struct allocation_key {
 	u64 address; /* or the handle of physical memory */
 	u64 owner;   /* slot << SLOT_SHIFT | enum address_space << 48 | execs of the process */
@@ -700,20 +708,20 @@ struct allocation_key {
 enum address_space {
 	SPACE_POINTERS = 0,
 	SPACE_HANDLES, /* of physical memory (cuMemCreate) */
-	SPACE_MAPPINGS, /* addresses that lead to physical memory (cuMemMap) */
+	SPACE_MAPPINGS, /* addresses that map physical memory (cuMemMap) */
 };
 
 struct allocation {
 	u64 bytes;
-	u64 since_ns; /* when the call that made it began; with the address it is its identity */
+	u64 since_ns; /* when the call that allocated it began; with the address, this is its identity */
 	u64 handle;   /* of a mapping: the physical memory */
 	u32 site;     /* index in `allocation_sites` */
-	u32 holds;    /* of physical memory: its handle and its mappings; it is freed with the last of them */
+	u32 holds;    /* of physical memory: its handle and its mappings; the last of them frees it */
 };
 
 /*
  * map `allocation_sites`: exact sums of the allocations of one (process, operation, caller) whose calls have this
- * stack; a call without a record has none. `op` 0: being claimed. What is live is `allocated` minus `freed`.
+ * stack; a call without a record has none. `op` 0: being claimed. Memory in use is `allocated` minus `freed`.
  */
 struct allocation_site {
 	u64 key; /* slot << SLOT_SHIFT | valid << 53 | 53 bits of a hash of the next six */
@@ -729,8 +737,8 @@ struct allocation_site {
 	u64 live_bytes; /* for the peak */
 	u64 peak_bytes;
 	u64 failures;
-	u64 failed_bytes; /* asked for in vain */
-	u64 foreign_frees; /* frees by this caller of what was not seen allocated */
+	u64 failed_bytes; /* requests that failed */
+	u64 foreign_frees; /* frees by this caller of memory whose allocation was not seen */
 	u64 pad[2]; /* to a multiple of 64 bytes */
 };
 
@@ -757,12 +765,12 @@ struct culprit_value {
 	char comm[COMM_BYTES]; /* of the thread-group leader */
 };
 
-/* map `settings`: what the agent may change while it runs */
+/* map `settings`: what the agent may change while tracing */
 struct settings {
-	u64 probe_ns; /* what a probed call's account holds of the probe itself */
-	/* sets of operation ids; one in both is suspended, so that an operation changes sets by one bit at a time */
+	u64 probe_ns; /* the part of a call's time that is the probe's own cost */
+	/* sets of operation ids; one in both is suspended, so that an operation changes sets one bit at a time */
 	u64 counted_ops[OP_SET_WORDS];	 /* counted at entry, without a duration */
-	u64 suspended_ops[OP_SET_WORDS]; /* not looked at: the call's probe may be about to be detached */
+	u64 suspended_ops[OP_SET_WORDS]; /* ignored: the call's probe may be about to be detached */
 	u32 are_enqueues_unseen; /* some of the operations that enqueue or order work are among them */
 	u32 pad;
 };
@@ -773,7 +781,7 @@ enum admission_mode {
 	ADMIT_USER, /* whose real user id is `uid` */
 };
 
-/* map `admission`: who becomes a target by its first traced call */
+/* map `admission`: which processes become traced by their first traced call */
 struct admission {
 	u32 mode; /* enum admission_mode */
 	u32 uid;
@@ -782,17 +790,17 @@ struct admission {
 
 enum process_watch {
 	WATCH_MARKER = 1 << 0,	 /* it has a step marker */
-	WATCH_SEQUENCE = 1 << 1, /* each of its enqueues and waits is written into the ring `sequence` */
-	/* the marker is a launch that the driver's call inside it tells as well; of an open call: it is the marker */
+	WATCH_SEQUENCE = 1 << 1, /* each of its enqueues and syncs is written into the ring `sequence` */
+	/* the marker is a launch that the driver's call inside it identifies too; of an open call: it is the marker */
 	WATCH_DRIVER_MARKER = 1 << 2,
 	WATCH_INNER_MARKER = 1 << 3, /* the marker is a launch of the driver: it may be inside one of the runtime */
 };
 
-/* map `processes`: one target process; the first fields are what each call needs */
+/* map `processes`: one traced process; the first fields are what each call needs */
 struct process {
 	u32 pid; /* 0: free slot */
-	u32 is_released; /* its calls do not count any more */
-	u32 has_kernel_handles; /* some of its launches may be by handles that are in `kernel_handles` */
+	u32 is_released; /* its calls no longer count */
+	u32 has_kernel_handles; /* some of its launches may use handles that are in `kernel_handles` */
 	u32 watch; /* written by the agent; enum process_watch */
 	/* the call that closes its steps, written by the agent before `watch` says so; steps.h */
 	u64 marker_function; /* kernel, or cudaMemcpyKind; 0: any */
@@ -800,11 +808,11 @@ struct process {
 	u64 marker_generation; /* differs from that of any marker before */
 	u32 marker_op;
 	u32 marker_tid;
-	u64 sequence_left; /* calls that may yet be written into the ring `sequence` */
+	u64 sequence_left; /* calls that may still be written into the ring `sequence` */
 	u64 start_boottime_ns;
 	u64 page_allocs;
 	u64 page_alloc_bytes;
-	u64 gone_state_ns[STATES]; /* clocks of its threads that ended */
+	u64 gone_state_ns[STATES]; /* thread-state times of its threads that ended */
 	u64 gone_switches;
 	u64 gone_preemptions;
 	u64 gone_threads;
@@ -813,15 +821,15 @@ struct process {
 	u64 net_receives;
 	u64 net_received_bytes;
 	u64 execs;
-	u64 unseen_ns; /* written by the agent: calls made before that time may have been missed */
-	u64 unpaired;  /* allocations and frees of this program that do not count in what is live */
+	u64 unseen_ns; /* written by the agent: calls made before this time may have been missed */
+	u64 unpaired;  /* allocations and frees of this program that do not count in the memory in use */
 	u64 program_ns; /* when this program began; 0: not seen */
-	s32 captures;	/* streams whose calls are captured into a graph instead of run */
+	s32 captures;	/* streams whose calls are captured into a graph instead of being run */
 	u32 pad2;
-	u64 marker_asleep_ns; /* since when the thread of its step marker has been asleep outside calls; 0: it is not */
+	u64 marker_asleep_ns; /* since when the step marker's thread has been sleeping outside calls; 0: it is not */
 	/* the driver's call inside the marker's last one: closes steps while the runtime's launches are not traced */
 	u64 driver_marker_function;
-	u32 driver_marker_op; /* 0: none was seen; forgotten by the agent with the marker */
+	u32 driver_marker_op; /* 0: none was seen; cleared by the agent together with the marker */
 	u32 pad3;
 };
 
@@ -848,16 +856,16 @@ struct thread_dump {
 	u16 process_slot;
 	u16 call_op;
 	u8 state;
-	u8 is_unreadable; /* clocks changed in each of the retries */
+	u8 is_unreadable; /* thread-state times changed in each of the retries */
 	u8 waker_kind;
-	u8 open_calls; /* how many; call_start_ns, call_caller and call_op are those of the oldest */
-	u32 moves_asleep; /* while the kernel kept the sleeper queued: it then counts the rest of the sleep as run_delay_ns */
+	u8 open_calls; /* how many; call_start_ns, call_caller, and call_op are those of the oldest */
+	u32 moves_asleep; /* while the kernel kept the sleeper queued: the rest of the sleep is run_delay_ns */
 	char comm[COMM_BYTES];
 	u64 major_faults; /* maj_flt */
 	u64 gone_major_faults; /* of the process's threads that have ended */
 	u64 queued_ns;	    /* since when the kernel counts a wait that is not in run_delay_ns yet; 0: it does not wait */
-	u64 queue_clock_ns; /* what `queued_ns` is told by: its run queue's clock as last set, at most a tick ago */
-	u64 hits;	  /* probed entries, whatever was done with them */
-	u64 thread_pointer; /* as of its last switch-out */
+	u64 queue_clock_ns; /* the clock of `queued_ns`: its run queue's clock as last set, at most a tick ago */
+	u64 hits;	  /* probed entries, however they were handled */
+	u64 thread_pointer; /* at its last switch-out */
 	u64 call_sp;	    /* stack pointer at the entry of the open call */
 };

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 /*
- * Counts the code objects that an interpreter frees which does not count them itself, as those before 3.14 do not.
+ * Counts the code objects freed by an interpreter that does not count them itself (before 3.14).
  *
- * Attached where the type of code objects keeps its destructor, in one process. It runs before the memory is given back,
- * so whoever finds a code object at an address of which the count is still the same finds the one that was there.
+ * Attached to the destructor of the code object type, in one process. It runs before the memory is released, so a code
+ * object found at an address while the count is unchanged is the one that was there before.
  */
 #include "maps.h"
 

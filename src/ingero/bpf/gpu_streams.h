@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * Streams: what is enqueued on each stream of a process, and what has been waited for. A sync ends a sync interval.
+ * Streams: what is enqueued on each stream of a process, and what syncs have covered. A sync that completes the
+ * stream's work ends a sync interval.
  *
  * Positions of a stream count its enqueues: `begin` the calls entered, `end` the calls finished, `waited` what a
- * completed wait has covered. A wait covers only enqueues finished before it began; it syncs the stream if none has
- * begun since: begin == waited. Order between streams is kept as vector clocks: covers[j] of stream i is the position
- * of stream j that the tail of i follows. State shared by threads is lock-free, because uprobe programs may take no
- * lock.
+ * completed sync has covered. A sync covers only enqueues finished before it began; it completes the stream's work if
+ * none has begun since: begin == waited. Order between streams is kept as vector clocks: covers[j] of stream i is the
+ * position of stream j that the tail of i follows. State shared by threads is lock-free, because uprobe programs may
+ * take no lock.
  */
 #pragma once
 #include "cells.h"
@@ -15,7 +16,7 @@
 #include "ops_gen.h"
 #include "settings.h"
 
-/* Two waits so close together have no step between them: a loop that launches anything takes longer. */
+/* Two syncs this close together have no step between them: a loop that launches anything takes longer. */
 #define UNSEEN_MIN_NS 50000
 
 /* The first 64 bytes are what each launch needs. */
@@ -23,7 +24,7 @@ struct gpu_stream {
 	u64 key; /* 0: free */
 	u64 begin;
 	u64 end;
-	u64 base; /* position at which the running sync interval began */
+	u64 base; /* position at which the current sync interval began */
 	u64 launches;
 	u64 launches_base;
 	u64 step; /* launches between two checkpoints */
@@ -34,8 +35,8 @@ struct gpu_stream {
 	u64 size_base;
 	u64 graph;
 	u64 waited;
-	u64 close_ns; /* a */
-	u64 first_ns; /* f */
+	u64 close_ns; /* return of the previous sync */
+	u64 first_ns; /* first enqueue */
 	u64 close_flaws;
 	u64 first_flaws;
 	u32 close_tid;
@@ -61,12 +62,15 @@ struct {
 
 struct position {
 	u64 covers[MAX_STREAMS];
-	u64 image; /* image_of the program that recorded it: its slot and the handle are used again */
+	u64 image; /* image_of the program that recorded it: its slot and the handle are reused */
 	u32 gpu_stream;
 	u32 pad;
 };
 
-/* recorded CUDA events by (process slot << SLOT_SHIFT | handle); a reused handle is harmless, positions of a program only grow */
+/*
+ * recorded CUDA events by (process slot << SLOT_SHIFT | handle); a reused handle is harmless, because positions of a
+ * program only grow
+ */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_LRU_HASH);
 	MAP_UINT(max_entries, 16384);
@@ -86,7 +90,9 @@ struct {
 	MAP_UINT(max_entries, 1 << 20); /* (agent) */
 } sync_intervals MAP;
 
-/* A queue holds 1,022 operations; of several streams or graphs fewer. The most seen outstanding: 1,022, 1,012, 957. */
+/*
+ * A queue holds 1,022 operations; with several streams or graphs fewer. The most seen outstanding: 1,022, 1,012, 957.
+ */
 #define FULL_QUEUE_OPERATIONS 900
 
 INLINE struct gpu_stream *gpu_stream_at(u32 slot, u32 index)
@@ -96,7 +102,7 @@ INLINE struct gpu_stream *gpu_stream_at(u32 slot, u32 index)
 	return bpf_map_lookup_elem(&gpu_streams, &key);
 }
 
-/* The default streams are told apart by device, the per-thread ones by thread, too. */
+/* The default streams are distinguished by device, the per-thread ones by thread as well. */
 #define LEGACY_STREAM 1
 #define PER_THREAD_STREAM 2
 INLINE u64 gpu_stream_key(u64 stream, u32 flags, s32 device, u32 tid)
@@ -110,7 +116,7 @@ INLINE u64 gpu_stream_key(u64 stream, u32 flags, s32 device, u32 tid)
 	return stream;
 }
 
-/* The stream with this key, claiming a free one, and its index; NULL and -1 if all are taken. */
+/* The stream with this key, claiming a free place, and its index; NULL and -1 if all are taken. */
 INLINE struct gpu_stream *find_gpu_stream(u32 slot, u64 key, s32 device, int *index)
 {
 	*index = -1;
@@ -145,7 +151,10 @@ GLOBAL int end_lesson(struct gpu_stream *gpu_stream, u64 now)
 	return 0;
 }
 
-/* An enqueue has returned: how long launches take is learned. Threads that race for a stream lose a launch of a lesson. */
+/*
+ * An enqueue has returned: the duration of launches is learned. Threads that race for a stream lose one launch of a
+ * lesson.
+ */
 INLINE void note_enqueued(u32 slot, const struct open_call *call, u64 now, u64 duration)
 {
 	struct gpu_stream *gpu_stream = call->stream_slot >= 0 ? gpu_stream_at(slot, call->stream_slot) : NULL;
@@ -165,7 +174,7 @@ INLINE void note_enqueued(u32 slot, const struct open_call *call, u64 now, u64 d
 	gpu_stream->times.returned_ns = now;
 }
 
-/* An enqueue begins: position, class, checkpoints. Returns whether it is the first of its sync interval. */
+/* An enqueue begins: position, step type, checkpoints. Returns whether it is the first of its sync interval. */
 INLINE bool begin_enqueue(struct gpu_stream *gpu_stream, u64 cookie, u64 size_bytes, u64 graph)
 {
 	u64 position = __sync_fetch_and_add(&gpu_stream->begin, 1);
@@ -197,7 +206,7 @@ INLINE void note_first_enqueue(struct gpu_stream *gpu_stream, u32 tid, const str
 	gpu_stream->is_first_unknown = 0;
 }
 
-/* However it was left: an enqueue that stayed open would keep every later wait from syncing its stream. */
+/* However it was left: an enqueue that stayed open would keep every later sync from completing its stream. */
 INLINE void end_enqueue(const struct open_call *call, u32 slot)
 {
 	struct gpu_stream *gpu_stream;
@@ -224,7 +233,7 @@ INLINE struct position *position_of(u32 slot, u64 event)
 	return position && process && position->image == image_of(process) ? position : NULL;
 }
 
-/* cudaEventRecord: the event stands for the stream's tail, and all that the tail follows. */
+/* cudaEventRecord: the event stands for the stream's tail and everything that the tail follows. */
 GLOBAL int record_event(u32 slot, u64 event, u32 index)
 {
 	u64 key = position_key(slot, event);
@@ -268,7 +277,7 @@ GLOBAL int wait_event(u32 slot, u64 event, u32 index)
 	return 0;
 }
 
-/* Work and waits whose device is not known are taken to be on device 0, most often the only one. */
+/* Work and syncs whose device is not known are assumed to be on device 0, most often the only one. */
 INLINE bool is_on_device(const struct gpu_stream *gpu_stream, s32 device)
 {
 	s32 place = gpu_stream->device ? (s32)gpu_stream->device - 1 : 0;
@@ -276,7 +285,7 @@ INLINE bool is_on_device(const struct gpu_stream *gpu_stream, s32 device)
 	return place == (device < 0 ? 0 : device);
 }
 
-/* Whether enqueues are missing from the streams, because they are not traced for what that costs. */
+/* Whether enqueues are missing here because tracing them costs too much. */
 INLINE bool are_enqueues_unseen(void)
 {
 	u32 zero = 0;
@@ -285,7 +294,7 @@ INLINE bool are_enqueues_unseen(void)
 	return set && set->are_enqueues_unseen;
 }
 
-/* The first stream that was seen to launch; -1 if none was: all was launched before anybody looked. */
+/* The first stream that was seen to launch; -1 if none was: everything was launched before tracing began. */
 INLINE int launching_stream(u32 slot)
 {
 	for (int i = 0; i < MAX_STREAMS; i++) {
@@ -299,7 +308,7 @@ INLINE int launching_stream(u32 slot)
 	return -1;
 }
 
-/* Whether what is enqueued on a stream out of sight may be kernels, not only copies. */
+/* Whether what is enqueued unseen on a stream may be kernels, not only copies. */
 INLINE bool may_launch(const struct gpu_stream *gpu_stream, u32 slot, u32 index, u32 kind)
 {
 	if (gpu_stream->launches)
@@ -307,7 +316,7 @@ INLINE bool may_launch(const struct gpu_stream *gpu_stream, u32 slot, u32 index,
 	return launching_stream(slot) < 0 && (!(kind & KIND_SYNC_DEVICE) || !index);
 }
 
-/* The GPU's default stream stands for all of them where a program waits for the GPU and enqueues out of sight. */
+/* The GPU's default stream stands for all of them if a program syncs the GPU and enqueues unseen. */
 INLINE void make_default_gpu_stream(u32 slot, s32 device)
 {
 	struct gpu_stream *first = gpu_stream_at(slot, 0);
@@ -317,7 +326,7 @@ INLINE void make_default_gpu_stream(u32 slot, s32 device)
 		find_gpu_stream(slot, gpu_stream_key(0, 0, device, 0), device, &index);
 }
 
-/* A wait for an event whose record was not seen: it is taken for one for the stream that launches. */
+/* A sync with an event whose record was not seen: it is treated as one with the stream that launches. */
 INLINE void begin_unseen_wait(struct open_call *call, u32 slot)
 {
 	for (int i = 0; i < MAX_STREAMS; i++)
@@ -326,7 +335,7 @@ INLINE void begin_unseen_wait(struct open_call *call, u32 slot)
 	call->waits = WAITS_ALL;
 }
 
-/* What a wait for one stream, the call's, will have covered. */
+/* What a sync with one stream, the call's, will have covered. */
 INLINE void cover_stream(struct open_call *call, const struct gpu_stream *gpu_stream, bool with_itself)
 {
 	for (int i = 0; i < MAX_STREAMS; i++)
@@ -334,7 +343,7 @@ INLINE void cover_stream(struct open_call *call, const struct gpu_stream *gpu_st
 	call->covered[call->stream_slot & (MAX_STREAMS - 1)] = READ_ONCE(gpu_stream->end) + (with_itself ? 1 : 0);
 }
 
-/* What a wait will have covered when it returns. */
+/* What a sync will have covered when it returns. */
 GLOBAL int begin_wait(struct open_call *call, u32 slot, s32 device, u64 event)
 {
 	u32 kind;
@@ -371,7 +380,7 @@ GLOBAL int begin_wait(struct open_call *call, u32 slot, s32 device, u64 event)
 
 		if (!gpu_stream)
 			return 0;
-		cover_stream(call, gpu_stream, kind & KIND_ENQUEUE); /* a blocking copy waits for itself, too */
+		cover_stream(call, gpu_stream, kind & KIND_ENQUEUE); /* a blocking copy also waits for itself */
 		call->waits = WAITS_ALL;
 	}
 	return 0;
@@ -389,7 +398,7 @@ INLINE void subtract(u64 *to, const struct clocks *later, const struct clocks *e
 		settle((struct clocks *)to);
 }
 
-/* Whether a stream has work that no wait has covered; `than` is left out (MAX_STREAMS: none is). */
+/* Whether a stream has work that no sync has covered; `than` is ignored (MAX_STREAMS: none is). */
 INLINE bool has_uncovered_work(u32 slot, u32 than)
 {
 	for (u32 i = 0; i < MAX_STREAMS; i++) {
@@ -455,7 +464,7 @@ INLINE void fill_sync_interval(struct sync_interval_record *sync_interval, struc
 	if (is_flawed(call->flaws, at->flaws))
 		sync_interval->flags |= SYNC_INTERVAL_INCOMPLETE;
 	if (thread->last_wake_ns > call->start_ns && thread->last_off_ns >= call->start_ns) {
-		/* a page that is read, or memory that is freed first, afterwards: the GPU was ready before */
+		/* a page that is read, or memory that is freed first, afterwards: the GPU was done before */
 		sync_interval->woken_ns = thread->last_slept_ns > call->start_ns ? thread->last_slept_ns : thread->last_wake_ns;
 		sync_interval->flags |= SYNC_INTERVAL_WOKEN;
 	}
@@ -467,7 +476,10 @@ INLINE void fill_sync_interval(struct sync_interval_record *sync_interval, struc
 	}
 }
 
-/* Whether the wait that returns now synced the stream, and something had been enqueued; then its sync interval is the caller's. */
+/*
+ * Whether the sync that returns now completed the stream's work, and something had been enqueued; then its interval is
+ * the caller's.
+ */
 INLINE bool take_drained(struct gpu_stream *gpu_stream, u64 own)
 {
 	u64 begin = READ_ONCE(gpu_stream->begin) - own, base = READ_ONCE(gpu_stream->base);
@@ -483,8 +495,9 @@ INLINE bool take_drained(struct gpu_stream *gpu_stream, u64 own)
 }
 
 /*
- * Where enqueues are not seen, each wait for a stream that may launch ends a sync interval. When its first enqueue was
- * is not known; the entry of the wait stands for it, so that [a, s] is the host's part and [s, r] the wait.
+ * If enqueues are not seen, each sync with a stream that may launch ends a sync interval. When its first enqueue was is
+ * not known; the sync's entry stands for it, so that the time before is the host's part and the time until the GPU is
+ * done is the wait.
  */
 INLINE bool take_unseen(struct gpu_stream *gpu_stream, u32 slot, u32 index, const struct open_call *call, u64 now, u64 own)
 {
@@ -501,8 +514,7 @@ INLINE bool take_unseen(struct gpu_stream *gpu_stream, u32 slot, u32 index, cons
 
 /*
  * The next sync interval of a stream begins at position `begin` with the return of a call. `own` are the bytes that
- * this call itself
- * has enqueued in it: those of a copy that waited first.
+ * this call itself has enqueued in it: those of a copy that waited first.
  */
 INLINE void begin_sync_interval(struct gpu_stream *gpu_stream, const struct open_call *call, const struct snapshot *at, u64 own_bytes)
 {
@@ -520,7 +532,7 @@ INLINE void begin_sync_interval(struct gpu_stream *gpu_stream, const struct open
 	gpu_stream->close_clocks = at->clocks;
 	gpu_stream->close_flaws = at->flaws;
 	gpu_stream->close_tid = bpf_get_current_pid_tgid();
-	if (call->waits == WAITS_BEFORE) { /* nobody saw when it went over from waiting to copying */
+	if (call->waits == WAITS_BEFORE) { /* when it changed from waiting to copying was not seen */
 		u32 op = COOKIE_OP(call->cookie);
 
 		gpu_stream->op_set[op >> 6 & (OP_SET_WORDS - 1)] = 1ULL << (op & 63);
@@ -532,7 +544,7 @@ INLINE void begin_sync_interval(struct gpu_stream *gpu_stream, const struct open
 	}
 }
 
-/* Ends the sync interval of stream `place` (slot << 8 | index) if the wait that returns now synced it. */
+/* Ends the sync interval of stream `place` (slot << 8 | index) if the sync that returns now completed its work. */
 GLOBAL int close_gpu_stream(struct thread *thread, struct open_call *call, struct snapshot *at, u32 place)
 {
 	u32 slot = place >> 8, index = place & (MAX_STREAMS - 1);
@@ -563,7 +575,7 @@ GLOBAL int close_gpu_stream(struct thread *thread, struct open_call *call, struc
 		count_drop(DROP_SYNC_INTERVALS_RING_FULL, 1);
 	}
 	begin_sync_interval(gpu_stream, call, at, own);
-	if (READ_ONCE(gpu_stream->begin) != begin + (call->waits == WAITS_BEFORE)) { /* an enqueue slipped in meanwhile */
+	if (READ_ONCE(gpu_stream->begin) != begin + (call->waits == WAITS_BEFORE)) { /* an enqueue came in between */
 		gpu_stream->first_ns = at->now_ns;
 		gpu_stream->first_tid = 0;
 		gpu_stream->is_first_unknown = 1;
@@ -571,7 +583,7 @@ GLOBAL int close_gpu_stream(struct thread *thread, struct open_call *call, struc
 	return 0;
 }
 
-/* A wait has returned: what it covered is done; synced streams end their sync interval. */
+/* A sync has returned: what it covered is done; streams whose work it completed end their sync interval. */
 GLOBAL int end_wait(struct thread *thread, struct open_call *call, struct snapshot *at, u32 slot)
 {
 	if (!thread || !call || !at)

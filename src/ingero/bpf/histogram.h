@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* Which bucket of a histogram a duration falls into. Without branches: the verifier would follow each, on every path. */
+/* The histogram bucket of a duration. Without branches: the verifier would follow each of them on every path. */
 #pragma once
 #include "kernel.h"
 
@@ -29,7 +29,7 @@ INLINE u32 log2_of(u64 value)
 	return result | shift | value >> 1;
 }
 
-/* OTLP exponential histogram of scale 3, base 2^(1/8): bucket 0 holds all below 128 ns. */
+/* OTLP exponential histogram of scale 3, base 2^(1/8): bucket 0 holds everything below 128 ns. */
 INLINE u32 bucket_of(u64 value)
 {
 	u64 exponent, mantissa, eighth, bucket;

@@ -52,7 +52,7 @@ INLINE void submit_host(struct host_record *record)
 	bpf_ringbuf_submit(record, ring_wakeup(&host, bpf_ringbuf_query(&host, BPF_RB_RING_SIZE), sizeof(*record)));
 }
 
-/* Fills who: the calling thread. */
+/* Fills in the calling thread. */
 INLINE void set_current(struct host_record *record, u32 slot)
 {
 	u64 id = bpf_get_current_pid_tgid();

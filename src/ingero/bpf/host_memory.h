@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * Which memory of the host is pinned: the live blocks of each process that were seen allocated or registered. Copies look
- * up whether their host address lies in one, which the table of allocations, by exact address, cannot tell.
+ * Which host memory is pinned: the blocks in use of each process that were seen allocated or registered. Copies look up
+ * whether their host address lies in one, which the table of allocations, by exact address, cannot tell.
  */
 #pragma once
 #include "maps.h"
 #include "ops_gen.h"
 
-/* Blocks of one process: PyTorch keeps some ten, of sizes that are powers of two; 256 KB in all. A power of two. */
+/* Blocks of one process: PyTorch keeps about ten, of sizes that are powers of two; 256 KB in total. A power of two. */
 #define HOST_BLOCKS 64
 
 struct host_block {
@@ -16,8 +16,8 @@ struct host_block {
 };
 
 struct host_blocks {
-	u64 image; /* image_of the program they are of */
-	u32 is_cut; /* there have been more */
+	u64 image; /* image_of the program that they belong to */
+	u32 is_cut; /* there were more than fit */
 	u32 pad;
 	struct host_block block[HOST_BLOCKS];
 };
@@ -29,7 +29,7 @@ struct {
 	MAP_TYPE(value, struct host_blocks);
 } host_blocks MAP;
 
-/* Those of the running program; those of the one before are forgotten. */
+/* The blocks of the running program; those of the previous one are forgotten. */
 INLINE struct host_blocks *blocks_of(u32 slot, const struct process *process)
 {
 	struct host_blocks *blocks = bpf_map_lookup_elem(&host_blocks, &slot);
@@ -44,7 +44,7 @@ INLINE struct host_blocks *blocks_of(u32 slot, const struct process *process)
 	return blocks;
 }
 
-/* Those of the process that has a slot; NULL where none has. */
+/* The blocks of the process that has a slot; NULL where none has. */
 INLINE struct host_blocks *blocks_at(u32 slot)
 {
 	struct process *process;
@@ -54,7 +54,7 @@ INLINE struct host_blocks *blocks_at(u32 slot)
 	return process ? blocks_of(slot, process) : NULL;
 }
 
-/* Memory whose copies need not wait: pinned, or managed, which is no plain memory of the host. */
+/* Memory whose copies need not wait: pinned, or managed, which is not ordinary host memory. */
 INLINE bool is_block_kind(u32 kind)
 {
 	return kind == MEMORY_PINNED || kind == MEMORY_MANAGED;
@@ -97,8 +97,8 @@ GLOBAL int drop_host_block(u32 slot, u64 begin)
 }
 
 /*
- * What is known of the memory at this address of the host. That it is pageable follows only where everything that the
- * program has pinned since it began was seen, and found a place here.
+ * What is known of the memory at this host address. It is certainly pageable only if everything that the program has
+ * pinned since it began was seen and found a place here.
  */
 GLOBAL int host_memory_at(u32 slot, u64 address)
 {

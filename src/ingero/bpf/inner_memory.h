@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* Memory calls inside other traced calls: they have no account, but what is live has to know of them. */
+/* Memory calls inside other traced calls: they are not timed, but they count in the memory in use. */
 #pragma once
 #include "call_arguments.h"
 #include "open_calls.h"
 
 /*
- * A call of KIND_MEMORY inside another call: it counts in what is live, but if the call around it does so (a runtime
- * call that calls the driver). NCCL allocates most of its buffers inside its own calls. Returns whether its return
- * matters.
+ * A call of KIND_MEMORY inside another call: it counts in the memory in use unless the call around it does so (a
+ * runtime call that calls the driver). NCCL allocates most of its buffers inside its own calls. Returns whether its
+ * return matters.
  */
 NOINLINE bool begin_inner_memory(struct pt_regs *context, struct thread *thread, u32 slot, u64 cookie, bool is_counted_here)
 {
@@ -29,7 +29,7 @@ NOINLINE bool begin_inner_memory(struct pt_regs *context, struct thread *thread,
 	if (is_counted_here)
 		return false;
 	inner->cookie = cookie;
-	/* never a collective; with their part the stack of three functions would be too large for kernels before 6.13 */
+	/* never a collective; with its part the stack of three functions would be too large for kernels before 6.13 */
 	note_usual_arguments(inner, context, &arguments);
 	inner->start_ns = bpf_ktime_get_ns();
 	if (COOKIE_KIND(cookie) & KIND_FREE)
@@ -38,7 +38,7 @@ NOINLINE bool begin_inner_memory(struct pt_regs *context, struct thread *thread,
 	return true;
 }
 
-/* The return of an inner call that counts in what is live; returns whether it was one. */
+/* The return of an inner call that counts in the memory in use; returns whether it was one. */
 NOINLINE bool end_inner_memory(struct thread *thread, u32 slot, u64 sp, s32 ret)
 {
 	struct open_call *inner = &thread->inner;

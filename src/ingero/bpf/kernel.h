@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
  * The kernel as these programs see it: the few structures and fields they read (relocated by BTF when loaded), the BPF
- * helpers by their numbers (uapi/linux/bpf.h), and libbpf's section and map conventions.
+ * helpers by their numbers (uapi/linux/bpf.h), and libbpf's conventions for sections and maps.
  */
 #pragma once
 #include "events.h"
@@ -15,7 +15,9 @@ typedef _Bool bool;
 #define INLINE static inline __attribute__((always_inline))
 #define KFUNC __attribute__((section(".ksyms"), weak))
 #define NOINLINE static __attribute__((noinline))
-/* A function that the verifier checks once, for any arguments, instead of once per path that leads to it: numbers only */
+/*
+ * A function that the verifier checks once, for any arguments, instead of once per path that leads to it; numbers only
+ */
 #define GLOBAL __attribute__((noinline))
 
 #define MAP_UINT(name, value) int(*name)[value]
@@ -27,7 +29,7 @@ typedef _Bool bool;
 #define WRITE_ONCE(x, value) (*(volatile typeof(x) *)&(x) = (value))
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
-/* keeps a value the verifier must not lose sight of in one register */
+/* keeps a value in one register that the verifier must track */
 #define OPAQUE(x) asm volatile("" : "+r"(x))
 
 enum {
@@ -65,8 +67,8 @@ static long (*bpf_probe_read_kernel_str)(void *to, u32 size, const void *from) =
 static long (*bpf_seq_write)(void *seq, const void *data, u32 size) = (void *)127;
 static long (*bpf_ringbuf_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
 /*
- * A record is held against NULL once, or twice with nothing in between, which clang makes one check of. At a second
- * check the verifier of 6.1 takes a record that is not NULL for one that may be: there it would never be submitted.
+ * A record is compared with NULL once, or twice with nothing in between, which clang merges into one check. At a second
+ * check the verifier of 6.1 treats a record that is not NULL as one that may be: there it would never be submitted.
  */
 static void *(*bpf_ringbuf_reserve)(void *ring, u64 size, u64 flags) = (void *)131;
 static void (*bpf_ringbuf_submit)(void *data, u64 flags) = (void *)132;
@@ -99,7 +101,7 @@ extern void bpf_preempt_enable(void) KFUNC;
 		bits <<= __builtin_preserve_field_info((source)->field, 4 /* left shift of a u64 */);                  \
 		bits >> __builtin_preserve_field_info((source)->field, 5 /* right shift of a u64 */);                  \
 	})
-/* A task's name, padded: before 5.17 what follows the first NUL is left from a longer name. */
+/* A task's name, padded: before 5.17 the bytes after the first NUL are left over from a longer name. */
 INLINE void read_comm(char *to, const char *comm)
 {
 	__builtin_memset(to, 0, COMM_BYTES);
@@ -110,7 +112,7 @@ INLINE void read_comm(char *to, const char *comm)
 
 struct rq {
 	u64 clock;
-	u64 clock_task; /* without interrupts and stolen time, where the kernel accounts them */
+	u64 clock_task; /* without interrupts and steal time, where the kernel accounts for them */
 	u64 clock_pelt;
 	u64 lost_idle_time;
 } RELOCATED;

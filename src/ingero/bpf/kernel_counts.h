@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * Exact launches per (process, kernel function, caller), in an array that the agent maps, as cells.h has them.
+ * Exact launches per (process, kernel function, caller), in an array that the agent maps, like those of cells.h.
  *
- * `function` is the address of a host stub, or a handle. A handle may be another kernel's once its module is unloaded:
- * kernel_names.bpf.c counts a handle's kernels, and launches are counted per such generation.
+ * `function` is the address of a host stub, or a handle. A handle may belong to another kernel once its module is
+ * unloaded: kernel_names.bpf.c counts a handle's kernels, and launches are counted per such generation.
  */
 #pragma once
 #include "cells.h"
@@ -61,7 +61,7 @@ INLINE u64 kernel_generation(u32 slot, u64 function)
 	return handle ? READ_ONCE(handle->generation) : 0;
 }
 
-/* 53 bits for all three: that two of 16,000 triples share a key has a probability of 1.5e-8. */
+/* 53 bits for all three: the probability that two of 16,000 triples share a key is 1.5e-8. */
 INLINE u64 kernel_key(u32 slot, u64 function, u64 caller, u64 generation)
 {
 	u64 mixed = (function ^ generation << 48) * 0x9E3779B97F4A7C15ULL;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 /*
- * What a kernel is called: read from the calls that register a host stub, hand out a handle, or tell its name.
+ * Names of kernels: read from the calls that register a host stub, return a handle, or tell its name.
  *
- * These calls are rare but for one: importing PyTorch registers more than 100,000 functions within a second.
+ * These calls are rare, with one exception: importing PyTorch registers more than 100,000 functions within a second.
  *
  * Source: CUDA driver API (cuda.h) and runtime (crt/host_runtime.h): a handle is stored before the call returns.
  */
@@ -25,7 +25,7 @@ struct asking {
 	u64 sp;
 	u64 start_ns;
 	u64 out;    /* where the call stores its answer */
-	u64 source; /* what it was asked by: an address, a handle, or where the name stands */
+	u64 source; /* what it was given: an address, a handle, or a pointer to the name */
 };
 
 struct asking_key {
@@ -33,7 +33,7 @@ struct asking_key {
 	u32 call; /* which of ops.KERNEL_NAME_CALLS */
 };
 
-/* LRU: what threads leave behind that end inside a call makes room for the others */
+/* LRU: entries left by threads that end inside a call are evicted */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_LRU_HASH);
 	MAP_UINT(max_entries, 4096);
@@ -75,7 +75,7 @@ INLINE bool read_name(struct kernel_name_record *record, u64 address)
 	return true;
 }
 
-/* The rest of the name is zero, so the whole of it can be hashed; never 0. */
+/* The rest of the name is zero, so all of it can be hashed; never 0. */
 INLINE u64 hash_name(const struct kernel_name_record *record)
 {
 	const u64 *word = (const u64 *)record->name;
@@ -105,8 +105,8 @@ INLINE struct kernel_handle *enter_kernel_handle(u64 key)
 }
 
 /*
- * Whether this is news. What was asked by an address within the call that told the name (or the other way round) is the
- * same kernel; else another name, or another source, means that the handle is used again.
+ * Whether this is new. What was requested by an address within the call that told the name (or the other way round) is
+ * the same kernel; otherwise another name, or another source, means that the handle was reused.
  */
 INLINE bool note_handle(struct kernel_handle *known, u64 name_hash, u64 source, const struct asking *asking)
 {
@@ -172,7 +172,7 @@ INLINE void on_register(u32 slot, const struct arguments *arguments)
 		bpf_ringbuf_discard(record, BPF_RB_NO_WAKEUP);
 }
 
-/* Returns whether the return is of interest. */
+/* Returns whether the return is needed. */
 INLINE bool on_entry(struct pt_regs *context)
 {
 	u64 id = bpf_get_current_pid_tgid(), cookie = bpf_get_attach_cookie(context);
@@ -228,5 +228,5 @@ int call_session(struct pt_regs *context)
 UPROBE(call_entry, (on_entry(context), 0))
 UPROBE(call_return, on_return(context))
 
-/* Entry only, where returns may not be probed: host stubs are named, handles are not. */
+/* Entry only, where returns may not be probed: host stubs get names, handles do not. */
 UPROBE(call_count, (on_entry(context), 0))

@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
  * What launches on a stream take by themselves, learned from the launches. A program that never waits has a thousand
- * calls
- * outstanding by all that is seen of it, whether its queue is full or its driver slow: how long calls take tells.
+ * calls outstanding by everything that is seen of it, whether its queue is full or its driver slow: the durations of
+ * the calls decide.
  *
  * On a full queue the GPU paces the returns, so that after a pause of the host launches find room and are fast; and
- * among a few hundred there are kernels so short that nobody waits for them. Where every launch is slow, each pause or
- * not, the launch itself is slow. Where each is slow and none is known to have found room, nothing is known.
+ * among a few hundred there are kernels so short that no launch waits for them. If every launch is slow, after a pause
+ * or not, the launch itself is slow. If each is slow and none is known to have found room, nothing is known.
  */
 #pragma once
 #include "events.h"
 
 #define LEARNED_LAUNCHES 256
-#define LATE_SPACINGS 3 /* in a pause as long as so many launches take the GPU works some of them off */
+#define LATE_SPACINGS 3 /* in a pause as long as this many launches take, the GPU works some of them off */
 #define KEPT_LESSONS 4	/* without a launch that found room */
 /*
  * A call that only enqueues returns within 30 us: on five kinds of GPU 97.5% of the launches that took longer waited
- * for room in the queue, and of those between 20 and 30 us most did not. The time that a sync without a wait takes,
- * too.
+ * for room in the queue, and most of those between 20 and 30 us did not. Also the time that a sync takes that does not
+ * wait.
  */
 #define BLOCKED_MIN_NS 30000
 
 /* 0: not known */
 struct launch_times {
-	u64 returned_ns; /* the newest launch, and so much later as copies have taken since */
-	u64 learned_ns;	 /* when, and at which launch the last lesson ended */
+	u64 returned_ns; /* the newest launch, plus as much as copies have taken since */
+	u64 learned_ns;	 /* when, and at which launch, the last lesson ended */
 	u64 learned_at;
-	u64 late_ns;	/* a pause so long leaves room in a full queue */
-	u32 fastest_ns; /* since then: of all, and of those that found room for certain */
+	u64 late_ns;	/* a pause this long leaves room in a full queue */
+	u32 fastest_ns; /* since then: of all, and of those that certainly found room */
 	u32 fastest_with_room_ns;
 	u32 cost_ns; /* the same of the last lesson */
 	u32 cost_with_room_ns;
@@ -36,8 +36,8 @@ struct launch_times {
 };
 
 /*
- * Whether a launch found room for certain: `is_short`, the queue is known to hold less, or it came late. What took
- * longer than launches come apart waited for a long kernel all the same.
+ * Whether a launch certainly found room: `is_short`, the queue is known to hold less, or it came late. What took longer
+ * than the time between launches waited for a long kernel all the same.
  */
 INLINE bool has_found_room(const struct launch_times *times, u64 start_ns, u64 took_ns, bool is_short)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * A look at the main thread of a process, if it sleeps as a recorded call of another thread returns. Such calls, as
- * autograd's, have no line of the user's: theirs is that of the thread that waits for them. Whether the main
- * thread did, the end of its sleep tells, and who ended it; here nothing is concluded.
+ * A sample of the main thread of a process, if it sleeps as a recorded call of another thread returns. Such calls, as
+ * autograd's, have no line of the user's: theirs is that of the thread that waits for them. Whether the main thread
+ * waited, the end of its sleep tells, and what ended it; nothing is concluded here.
  */
 #pragma once
 #include "native_stack.h"
@@ -19,7 +19,7 @@ INLINE u8 sleeping_outside_calls(struct thread *thread)
 
 /*
  * Once per sleep and calling thread: the hash of the main thread's Python stack; 0: it has none, does not sleep, or was
- * looked at.
+ * already sampled.
  */
 GLOBAL u64 look_at_main_thread(void)
 {
@@ -36,7 +36,7 @@ GLOBAL u64 look_at_main_thread(void)
 }
 
 /*
- * Tells what that look has found. It counts only if the main thread cannot have run meanwhile: it was on no CPU before
+ * Reports what that sample found. It counts only if the main thread cannot have run meanwhile: it was on no CPU before
  * and is on none, and has not been switched.
  */
 GLOBAL int tell_of_main_thread(u64 python_stack)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
  * Maps that several objects use. The loader gives every object the first object's map of the same name.
+ *
  * Sizes marked (agent) are the smallest; the agent sets them before loading.
  */
 #pragma once
@@ -39,7 +40,7 @@ struct {
 	MAP_TYPE(value, struct freed_code);
 } freed_codes MAP;
 
-/* slots nobody uses; filled by the agent, taken at fork */
+/* unused slots; filled by the agent, taken at fork */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_STACK);
 	MAP_UINT(max_entries, MAX_PROCESSES);
@@ -74,7 +75,7 @@ struct {
 	MAP_UINT(max_entries, 1 << 20); /* (agent) */
 } samples MAP;
 
-/* The program that a target runs: none that comes later, in its process or its slot, has the same number. */
+/* The program that a traced process runs: no later one, in its process or its slot, has the same number. */
 INLINE u64 image_of(const struct process *process)
 {
 	return process->start_boottime_ns + process->execs;
@@ -97,7 +98,7 @@ INLINE u64 ring_wakeup(void *ring, u64 ring_bytes, u64 record_bytes)
 	return filled < mark && filled + record_bytes + 8 >= mark ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
 }
 
-/* Slot of a target process, or NO_SLOT. */
+/* Slot of a traced process, or NO_SLOT. */
 #define NO_SLOT 0xffffffffu
 INLINE u32 slot_of(u32 pid)
 {

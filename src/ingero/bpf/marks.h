@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * Marks of progress: what a call that waited for the GPU has shown of how far a stream is. Without one stream ever
- * being done they say that it has not run dry in between.
+ * Progress marks: what a call that waited for the GPU has shown of how far a stream is. Even if a stream is never seen
+ * done, they show that it has not run dry in between.
  */
 #pragma once
 #include "gpu_streams.h"
 
-#define MARK_GAP_NS 2000000 /* between two marks of a stream: of a full queue there is one each 0.25 ms */
+#define MARK_GAP_NS 2000000 /* between two marks of a stream: a full queue has one each 0.25 ms */
 
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_RINGBUF);
 	MAP_UINT(max_entries, 1 << 18); /* (agent) */
 } marks MAP;
 
-/* A call has waited for the GPU for so long, until it returned. `place`: slot << 8 | enum blocked_kind. */
+/* A call has waited for the GPU for this long, until it returned. `place`: slot << 8 | enum blocked_kind. */
 GLOBAL int note_mark(struct open_call *call, struct snapshot *at, u32 place, u64 waited_ns)
 {
 	struct mark_record *mark;

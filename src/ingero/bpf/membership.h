@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* Which threads have an account: enrolled when tracing begins, born of a tracked process, gone with it. */
+/* Which threads are tracked: registered when tracing begins, born of a tracked process, removed with it. */
 #pragma once
 #include "slots.h"
 #include "states.h"
@@ -38,7 +38,7 @@ INLINE void enroll_born(struct task_struct *task, u32 slot, struct task_struct *
 		inherit_device(thread, origin);
 }
 
-/* Not a later process that has got the same process id. */
+/* Not a later process with the same process id. */
 INLINE bool is_owner(struct task_struct *task, u32 slot)
 {
 	struct process *process = bpf_map_lookup_elem(&processes, &slot);
@@ -106,7 +106,7 @@ SEC("tp_btf/sched_process_exec") int sched_process_exec(u64 *ctx)
 	return 0;
 }
 
-/* A probe of one process is bound to its first thread: when that ends, the others may free what nobody counts. */
+/* A probe of one process is bound to its first thread: when that ends, frees by the others are no longer counted. */
 INLINE void stop_counting_freed(u32 slot)
 {
 	struct freed_code *freed = bpf_map_lookup_elem(&freed_codes, &slot);
@@ -123,7 +123,7 @@ SEC("tp_btf/sched_process_exit") int sched_process_exit(u64 *ctx)
 
 	if (slot != NO_SLOT && task->pid == task->tgid)
 		stop_counting_freed(slot);
-	/* two threads that end together both see that none is left: who deletes the entry reports */
+	/* two threads that end together both see that none is left: the one that deletes the entry reports */
 	if (slot == NO_SLOT || task->signal->live.counter || bpf_map_delete_elem(&targets, &pid))
 		return 0;
 	record = reserve_lifecycle(task, slot, LIFECYCLE_EXIT);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 /*
- * Memory pressure: how long a thread was held up by reclaim or compaction, pages that targets allocate, OOM kills.
+ * Memory pressure: how long a thread was held up by reclaim or compaction, pages that traced processes allocate, OOM
+ * kills.
  *
  * The tracepoints of reclaim and compaction differ between kernels in arguments that are not read here.
  */
@@ -20,7 +21,7 @@ struct held_up {
 
 /*
  * By kind << 32 | thread: neither reclaim nor compaction nests in itself. As many entries as threads can be inside at a
- * time; one that finds no place is counted at its end.
+ * time; one that finds no room is counted at its end.
  */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_HASH);
@@ -31,7 +32,8 @@ struct {
 
 /*
  * What each thread reclaimed for last (enum memory_limit): an OOM kill follows attempts to reclaim, of the host's
- * memory or below a cgroup's limit, by the thread that kills. Threads that reclaim at a time; the oldest make place.
+ * memory or below a cgroup's limit, by the thread that kills. As many entries as threads that reclaim at a time; the
+ * oldest are evicted.
  */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_LRU_HASH);
@@ -133,9 +135,9 @@ int compaction_end(__attribute__((unused)) u64 *ctx)
 }
 
 /*
- * The most frequent event here: whoever is no target leaves after one lookup (+0.08 us on the 1.4 us that a new page
- * takes, +0.11 for a target; bench/host_events_cost.py). Pages taken by an interrupt on a target's time are counted as
- * the target's.
+ * The most frequent event here: an untraced process leaves after one lookup (+0.08 us on the 1.4 us that a new page
+ * takes, +0.11 for a traced one; bench/host_events_cost.py). Pages taken by an interrupt during a traced process's time
+ * are counted as that process's.
  */
 SEC("tp_btf/mm_page_alloc")
 int page_alloc(u64 *ctx)
@@ -153,12 +155,12 @@ int page_alloc(u64 *ctx)
 	return 0;
 }
 
-/* Which form the event has: the task and its sizes (newer kernels and some older series), or the pid alone. */
+/* Which form the event has: the task and its sizes (newer kernels and some older series), or only the pid. */
 struct trace_event_raw_mark_victim {
 	unsigned long total_vm;
 } RELOCATED;
 
-/* Resident memory of a process: file, anonymous and shared pages; [2] counts what is swapped out. */
+/* Resident memory of a process: file, anonymous, and shared pages; [2] counts what is swapped out. */
 struct percpu_counter {
 	s64 count;
 } RELOCATED;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * Registers and the top of the stack of the calling thread, as a recorded call returns or at a sample; the agent
+ * Registers and the top of the stack of the calling thread, when a recorded call returns or at a sample; the agent
  * unwinds them.
  *
- * A copy is sent once per chain of calls. Which words of a stack decide its chain only the unwinding tables tell, so
+ * A copy is sent once per chain of calls. Only the unwinding tables tell which words of a stack decide its chain, so
  * the agent answers the first copy of a (Python stack, return address, depth) with them, and their values become part
- * of the key. A chain that has another value in one of them parts there, and gets a copy and an answer of its own. A
- * call that comes before the answer is given the copy that there is, and marked.
+ * of the key. A chain with another value in one of them diverges there and gets a copy and an answer of its own. A call
+ * that comes before the answer gets the existing copy and is marked.
  */
 #pragma once
 #include "arguments.h"
@@ -21,7 +21,7 @@ struct {
 	MAP_UINT(max_entries, 1 << 20); /* (agent) */
 } native_stacks MAP;
 
-/* what the agent has answered; after what falls out calls are marked again. 300 bytes each, a loop has hundreds */
+/* the agent's answers; calls of those that are evicted are marked again. 300 bytes each, a loop has hundreds */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_LRU_HASH);
 	MAP_UINT(max_entries, 1); /* (agent) */
@@ -101,8 +101,8 @@ INLINE u64 stack_word(struct stack_window *window, u64 address)
 }
 
 /*
- * The key that the deciding words of one step make, or'ed with NATIVE_DECIDED if there is nothing more to ask; 0: no
- * answer yet. `seen` only says where to stop: the key has the whole of each word that was read.
+ * The key from the deciding words of one step, or'ed with NATIVE_DECIDED if nothing more has to be read; 0: no answer
+ * yet. `seen` only says where to stop: the key contains the whole of each word that was read.
  */
 GLOBAL u64 next_key(u64 key, u64 sp, u64 frame_pointer)
 {
@@ -135,7 +135,7 @@ GLOBAL u64 next_key(u64 key, u64 sp, u64 frame_pointer)
 	return key == deciding_words->last ? key | NATIVE_DECIDED : key;
 }
 
-/* The key of a stack, as far as it is known what decides it. */
+/* The key of a stack, as far as is known what decides it. */
 INLINE u64 native_key(u64 key, u64 sp, u64 frame_pointer, bool *is_decided)
 {
 	key &= ~NATIVE_DECIDED;
@@ -218,9 +218,9 @@ INLINE bool are_stacks_off(void)
 }
 
 /*
- * The stacks of the calling thread, left in `thread`. Returns whether the line that counts may be another thread's: it
- * has no Python frames, or is not the main thread, as one that runs a compiled backward pass. A function that the
- * verifier checks by itself: inside the generic call program every path to it would be checked again.
+ * The stacks of the calling thread, stored in `thread`. Returns whether the line that counts may be another thread's:
+ * it has no Python frames, or is not the main thread, as one that runs a compiled backward pass. A function that the
+ * verifier checks on its own: inside the generic call program every path to it would be checked again.
  */
 GLOBAL int capture_stacks(u64 caller)
 {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 /*
- * Who a communicator is: read from the arguments of the call that makes it, and from the handle that the call stores.
+ * The identity of a communicator: read from the arguments of the call that creates it, and from the handle that the
+ * call stores.
  *
  * No field of NCCL's own structures is read: they change with every version. These calls are rare, so nothing is
- * sampled. They are probed by api_calls.bpf.c as well, which accounts for their time.
+ * sampled. They are also probed by api_calls.bpf.c, which times them.
  *
- * Source: nccl.h and init.cc of NCCL 2.31 (and older ones). ncclCommInitRank and its kin store the handle before they
- * return, also in a group. ncclCommSplit, Shrink and Grow store NULL first and the handle when all is done: in a group,
- * that is in the outermost ncclGroupEnd.
+ * Source: nccl.h and init.cc of NCCL 2.31 (and older ones). ncclCommInitRank and related calls store the handle before
+ * they return, also in a group. ncclCommSplit, Shrink, and Grow store NULL first and the handle when all is done: in a
+ * group, that is in the outermost ncclGroupEnd.
  */
 #include "arguments.h"
 #include "clocks.h"
@@ -17,9 +18,9 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 #define UNIQUE_ID_BYTES 128
 #define NO_COLOR (-1)
-#define MOST_DEVICES 64	 /* of one ncclCommInitAll: more than any machine has */
+#define MOST_DEVICES 64	 /* of one ncclCommInitAll: more than any host has */
 #define MOST_EXCLUDED 64 /* ranks of one ncclCommShrink; with more the rank is left to ncclCommUserRank */
-#define PARKED 32	 /* communicators that one group makes */
+#define PARKED 32	 /* communicators that one group creates */
 #define NCCL_IN_PROGRESS 7
 #define FNV_OFFSET 0xcbf29ce484222325ULL
 #define FNV_PRIME 0x100000001b3ULL
@@ -28,7 +29,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 struct making {
 	u64 sp;
 	u64 start_ns;
-	u64 out; /* where the call stores the handle, or the number asked for */
+	u64 out; /* where the call stores the handle, or the requested number */
 	u64 handle; /* of the communicator the call is about */
 	u64 hash;
 	u32 role;
@@ -48,7 +49,7 @@ struct making_key {
 	u32 place;
 };
 
-/* LRU: what threads leave behind that end inside a call makes room for the others */
+/* LRU: entries left by threads that end inside a call are evicted */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_LRU_HASH);
 	MAP_UINT(max_entries, 4096);
@@ -79,7 +80,7 @@ VERIFIED_ONCE u64 hash_unique_id(u64 address)
 	return hash ? hash : 1;
 }
 
-/* Equal on the ranks that end up in the same child: they make their parent's children in the same order. */
+/* Equal on the ranks that end up in the same child: they create their parent's children in the same order. */
 INLINE u64 hash_child(u64 parent, u32 role, u32 nth, s32 color)
 {
 	u64 hash;
@@ -90,7 +91,10 @@ INLINE u64 hash_child(u64 parent, u32 role, u32 nth, s32 color)
 	return hash ? hash : 1;
 }
 
-/* ncclUniqueId by value: x86-64 puts it on the stack and leaves the registers to the others, arm64 passes its address. */
+/*
+ * ncclUniqueId by value: x86-64 puts it on the stack and leaves the registers to the other arguments, arm64 passes its
+ * address.
+ */
 INLINE void read_init_rank(struct pt_regs *context, const struct arguments *arguments, struct making *making)
 {
 #if defined(__TARGET_ARCH_x86)
@@ -104,7 +108,7 @@ INLINE void read_init_rank(struct pt_regs *context, const struct arguments *argu
 	making->nranks = argument(arguments, 2);
 }
 
-/* How many of the ranks that are left out lie below `rank`; -1 if that cannot be told. */
+/* How many of the excluded ranks are below `rank`; -1 if that cannot be determined. */
 VERIFIED_ONCE int excluded_below(u64 list, u32 count, s32 rank)
 {
 	int below = 0;
@@ -182,13 +186,13 @@ INLINE void read_call(struct pt_regs *context, const struct arguments *arguments
 	case COMMUNICATOR_INIT_RANK:
 		read_init_rank(context, arguments, making);
 		break;
-	case COMMUNICATOR_INIT_SCALABLE: /* NCCL itself takes the first of the ids for the whole */
+	case COMMUNICATOR_INIT_SCALABLE: /* NCCL itself uses the first of the ids for the whole */
 		making->out = argument(arguments, 1);
 		making->nranks = argument(arguments, 2);
 		making->rank = argument(arguments, 3);
 		making->hash = hash_unique_id(argument(arguments, 5));
 		break;
-	case COMMUNICATOR_INIT_ALL: /* all ranks are in this process: any number that nobody else has will do */
+	case COMMUNICATOR_INIT_ALL: /* all ranks are in this process: any number that is not used elsewhere will do */
 		making->out = argument(arguments, 1);
 		making->nranks = argument(arguments, 2);
 		making->hash = hash_word(hash_word(FNV_OFFSET, making->start_ns), bpf_get_current_pid_tgid()) | 1;
@@ -220,7 +224,7 @@ VERIFIED_ONCE int enter_communicator(const struct making *making, u32 slot, u64 
 	fresh.hash = making->hash;
 	fresh.nranks = making->nranks;
 	is_left = making->role == COMMUNICATOR_SPLIT && making->color == NO_COLOR;
-	record = bpf_ringbuf_reserve(&nccl, sizeof(*record), 0); /* ahead of what others say once the handle is known */
+	record = bpf_ringbuf_reserve(&nccl, sizeof(*record), 0); /* before the records that follow the handle */
 	if (!is_left) {
 		if (!handle)
 			fresh.number = new_communicator_number();
@@ -293,10 +297,10 @@ INLINE bool is_in_group(struct task_struct *task)
 	return thread && thread->nccl_group & 0xff;
 }
 
-/* Keeps a communicator until the end of the group; without a place its handle stays unknown. */
+/* Keeps a communicator until the end of the group; if there is no room, its handle stays unknown. */
 VERIFIED_ONCE int park(const struct making *making, u32 tid)
 {
-	struct making parked; /* 6.1 takes no value for a map from memory that it knows by its size alone */
+	struct making parked; /* 6.1 accepts no map value from memory of which it knows only the size */
 
 	if (!making)
 		return 0;
@@ -339,7 +343,7 @@ VERIFIED_ONCE int enter_all(const struct making *making, u32 slot)
 	return 0;
 }
 
-/* Split, shrink and grow leave NULL until all is done. Not blocking, that is later than anything seen here. */
+/* Split, shrink, and grow leave NULL until all is done. If non-blocking, that is later than anything seen here. */
 INLINE void enter_made(const struct making *making, u32 slot, u32 tid, struct task_struct *task)
 {
 	u64 handle = read_user_word(making->out);
@@ -353,7 +357,7 @@ INLINE void enter_made(const struct making *making, u32 slot, u32 tid, struct ta
 	enter_communicator(making, slot, is_left ? 0 : handle, making->rank);
 }
 
-/* The memory of an ended communicator may already be another's: only its own entry goes. */
+/* The memory of an ended communicator may already belong to another one: only its own entry is removed. */
 INLINE void forget_communicator(const struct making *making, u32 slot)
 {
 	struct communicator_key key = {.handle = making->handle, .slot = slot};
@@ -371,7 +375,7 @@ INLINE void on_end(struct making *making, u32 slot)
 	end_communicator(slot, making->handle, making->start_ns, making->call);
 }
 
-/* Returns whether the return is of interest. */
+/* Returns whether the return is needed. */
 INLINE bool on_entry(struct pt_regs *context, bool has_return)
 {
 	u64 id = bpf_get_current_pid_tgid();
@@ -441,5 +445,5 @@ int call_session(struct pt_regs *context)
 UPROBE(call_entry, (on_entry(context, true), 0))
 UPROBE(call_return, on_return(context))
 
-/* Entry only, where returns may not be probed: who a communicator is, but not its handle. */
+/* Entry only, where returns may not be probed: the communicator's identity, but not its handle. */
 UPROBE(call_count, (on_entry(context, false), 0))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* What the generic call program adds to an NCCL call: bytes, place in the communicator's sequence, group. */
+/* What the generic call program adds for an NCCL call: bytes, position in the communicator's sequence, group. */
 #pragma once
 #include "arguments.h"
 #include "clocks.h"
@@ -12,7 +12,7 @@
 #define NCCL_IN_PROGRESS 7     /* ncclResult_t: accepted, and not blocking */
 
 /*
- * Sends to and receives from one peer: communicator << 40 | operation << 32 | peer -> how many. Each costs 40 bytes;
+ * Sends to and receives from one peer: communicator << 40 | operation << 32 | peer -> how many. Each takes 40 bytes;
  * all-to-all among 64 ranks needs 128 per communicator.
  */
 struct {
@@ -62,7 +62,7 @@ INLINE u64 typed_extra(const struct arguments *arguments, u64 cookie)
 	return extra;
 }
 
-/* `function` becomes communicator << COMMUNICATOR_SEQUENCE_BITS | place in its sequence. */
+/* `function` becomes communicator << COMMUNICATOR_SEQUENCE_BITS | position in its sequence. */
 static __attribute__((noinline)) int note_nccl(struct open_call *call, struct thread *thread,
 					       const struct arguments *arguments, u32 slot)
 {
@@ -82,13 +82,13 @@ static __attribute__((noinline)) int note_nccl(struct open_call *call, struct th
 	else if (flags & FLAG_TYPED)
 		sequence = __sync_fetch_and_add(&found->collectives, 1) + 1;
 	if (!found->is_whole)
-		sequence = 0; /* nobody knows how many there were before */
+		sequence = 0; /* how many came before is not known */
 	call->function = (u64)found->number << COMMUNICATOR_SEQUENCE_BITS |
 			 (sequence & ((1ULL << COMMUNICATOR_SEQUENCE_BITS) - 1));
 	return 0;
 }
 
-/* A call that NCCL has refused is no step in the sequence. */
+/* A call that NCCL has refused does not advance the sequence. */
 INLINE void undo_nccl(struct open_call *call, u32 slot, s32 ret)
 {
 	u32 flags = COOKIE_FLAGS(call->cookie);

@@ -22,7 +22,7 @@ INLINE u64 return_trampoline(struct task_struct *task)
 	return area ? area->vaddr : 0;
 }
 
-/* A call whose return will not be seen: its enqueue is over, what it did to memory is not known. */
+/* A call whose return will not be seen: its enqueue is over, its effect on memory is not known. */
 GLOBAL int give_up_call(struct open_call *call, u32 slot)
 {
 	if (!call)
@@ -35,9 +35,9 @@ GLOBAL int give_up_call(struct open_call *call, u32 slot)
 }
 
 /*
- * A place for a new open call, or NULL if this call is inside another. A call whose frame lies at or below the stack
- * pointer was left by longjmp or an exception: it is popped. At an equal stack pointer the caller tells: a tail call
- * sees the return trampoline of the outer call instead of a caller of its own.
+ * Room for a new open call, or NULL if this call is inside another. A call whose frame is at or below the stack pointer
+ * was left by longjmp or an exception: it is popped. At an equal stack pointer the caller decides: a tail call sees the
+ * return trampoline of the outer call instead of a caller of its own.
  */
 INLINE struct open_call *open_place(struct thread *thread, struct task_struct *task, struct pt_regs *context,
 				    struct open_call **outer)

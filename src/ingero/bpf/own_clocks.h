@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* The calling thread's clocks as they stand now, at the beginning and at the return of a call. */
+/* The calling thread's state times as they are now, at the start and at the return of a call. */
 #pragma once
 #include "repairs.h"
 
 #define SNAPSHOT_TRIES 3
 
-/* Why clocks that were read cannot be trusted, or DROP_NONE. `before`: the sequence when the reading began. */
+/* Why times that were read cannot be trusted, or DROP_NONE. `before`: the sequence when the reading began. */
 INLINE u32 fault_of_reading(struct thread *thread, u32 before, u8 state)
 {
 	if (unlikely((before & 1) || before != READ_ONCE(thread->sequence)))
@@ -13,7 +13,7 @@ INLINE u32 fault_of_reading(struct thread *thread, u32 before, u8 state)
 	return unlikely(state != STATE_RUN && state != STATE_INIT) ? DROP_SNAPSHOT_NOT_RUNNING : DROP_NONE;
 }
 
-/* The present interval is one of running: the thread is here. The time is read last, as in `note_beginning`. */
+/* The present interval is one of running, because the thread is here. The time is read last, as in `note_beginning`. */
 INLINE u32 read_beginning(struct thread *thread, struct open_call *call)
 {
 	u32 before = READ_ONCE(thread->sequence);
@@ -32,7 +32,7 @@ INLINE u32 read_beginning(struct thread *thread, struct open_call *call)
 	return fault_of_reading(thread, before, state);
 }
 
-/* The first reading had this fault. What was missed before the call began does not touch it. */
+/* The first reading had this fault. What was missed before the call began does not affect the call. */
 GLOBAL int note_beginning_again(struct thread *thread, struct open_call *call, u32 fault)
 {
 	if (!thread || !call)
@@ -50,8 +50,8 @@ GLOBAL int note_beginning_again(struct thread *thread, struct open_call *call, u
 }
 
 /*
- * The calling thread's clocks at the beginning of `call`, its running interval included. The time is read last: what
- * comes after it, lies inside the call's account.
+ * The calling thread's state times at the start of `call`, its running interval included. The time is read last:
+ * everything after it is included in the call's time.
  */
 INLINE void note_beginning(struct thread *thread, struct open_call *call)
 {
@@ -77,7 +77,7 @@ INLINE u32 read_snapshot(struct thread *thread, struct snapshot *snapshot)
 	return fault_of_reading(thread, before, state);
 }
 
-/* The first reading had this fault. A repair tells by `flaws` that something was missed since the call began. */
+/* The first reading had this fault. A repair shows in `flaws` that something was missed since the call began. */
 GLOBAL int take_snapshot_again(struct thread *thread, struct snapshot *snapshot, u32 fault)
 {
 	if (!thread || !snapshot)
@@ -94,7 +94,7 @@ GLOBAL int take_snapshot_again(struct thread *thread, struct snapshot *snapshot,
 	return 0;
 }
 
-/* The calling thread's clocks now, its running interval included. */
+/* The calling thread's state times now, its running interval included. */
 INLINE void take_snapshot(struct thread *thread, struct snapshot *snapshot)
 {
 	u32 fault = read_snapshot(thread, snapshot);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 /*
- * The paths that one thread asks for: what a loop looks at that sleeps in between, as for a lock file.
+ * The paths that one thread asks for: what a loop checks that sleeps in between, such as a lock file.
  *
- * Attached for a second at most, and only when such a loop is all that a process does: while it is, every system call of
- * the machine takes some 0.1 us longer.
+ * Attached for at most a second, and only when such a loop is all that a process does: meanwhile every system call on
+ * the host takes some 0.1 us longer.
  */
 #include "kernel.h"
 

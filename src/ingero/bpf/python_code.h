@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/*
- * Code objects: told apart by their content, for a freed one's address is used again at once; and sent, each once.
- */
+/* Code objects: identified by their content, because a freed one's address is reused at once; and sent, each once. */
 #pragma once
 #include "python_walk.h"
 #include "seen.h"
@@ -43,7 +41,7 @@ INLINE void read_string(struct python_layout *layout, u64 address, struct string
 	place->is_unreadable = bytes && bpf_probe_read_user(to, bytes, (void *)data) ? 1 : 0;
 }
 
-/* Sends what a code object is called, where it is from, and its line table. Returns whether it could. */
+/* Sends a code object's name, its file, and its line table. Returns whether it could. */
 static __attribute__((noinline)) int send_code(struct python_layout *layout, struct python_frame *frame, u64 name,
 					       u64 line_table, u32 pid_and_slot)
 {
@@ -86,7 +84,7 @@ static __attribute__((noinline)) int send_code(struct python_layout *layout, str
 #define CODE_AT(layout, walk, offset) ((u8 *)(walk)->key_words + KEY_OFFSET((offset) - (layout)->header_bytes))
 #define CODE_WORD(layout, walk, offset) (*(u64 *)CODE_AT(layout, walk, offset))
 
-/* Reads the type of a code object and what its key is made of; words behind that stay 0. Returns whether it could. */
+/* Reads the type of a code object and what its key is made of; words after that stay 0. Returns whether it could. */
 INLINE bool read_code(struct python_layout *layout, struct python_walk *walk, u64 address)
 {
 	u64 from = layout->header_bytes - sizeof(u64), bytes = layout->code_line_table + sizeof(u64) - from;
@@ -96,7 +94,7 @@ INLINE bool read_code(struct python_layout *layout, struct python_walk *walk, u6
 	return !bpf_probe_read_user(&walk->code_type, bytes, (void *)(address + from));
 }
 
-/* Reads how long a line table is, and its beginning: at once, unless it lies at the very end of its memory. */
+/* Reads the length and the start of a line table: at once, unless it lies at the very end of its memory. */
 INLINE void read_table(struct python_layout *layout, struct python_walk *walk, u64 line_table)
 {
 	u64 from = line_table + layout->bytes_size;
@@ -113,7 +111,7 @@ INLINE u64 key_word(struct python_layout *layout, struct python_walk *walk, u32 
 	return index == HALF_WORD && layout->has_half_word ? (u32)word : word;
 }
 
-/* A hash of the constant part of the code object that was read; decode/python_code.py makes the same. */
+/* A hash of the constant part of the code object that was read; decode/python_code.py computes the same. */
 INLINE u64 code_key(struct python_layout *layout, struct python_walk *walk, u64 line_table)
 {
 	u64 *table = walk->table_words, hash = FNV_BASIS;

@@ -22,7 +22,8 @@ struct {
 
 /*
  * The frame at an address; NULL: it cannot be read. From 3.11 on a thread's frames mostly lie one above the other: what
- * lies below one in its page, where nothing can be missing, comes with it. The thread stands still, it cannot age.
+ * lies below one in its page, where nothing can be missing, is read with it. The thread is stopped, so this cannot
+ * become stale.
  */
 INLINE u8 *frame_at(struct python_layout *layout, struct python_walk *walk, u64 address)
 {
@@ -39,7 +40,7 @@ INLINE u8 *frame_at(struct python_layout *layout, struct python_walk *walk, u64 
 	return (u8 *)walk->frame_bytes + below;
 }
 
-/* Where in its code a frame is. */
+/* The position of a frame in its code. */
 INLINE s32 instruction_of(struct python_layout *layout, u8 *frame, u64 code)
 {
 	u64 pointer = *(u64 *)(frame + FRAME_OFFSET(layout->frame_instruction)), begin;
@@ -58,7 +59,7 @@ INLINE s32 instruction_of(struct python_layout *layout, u8 *frame, u64 code)
 }
 
 /*
- * The frame of this walk that has the same code object, one that was sent; else NULL. While the thread stands still its
+ * The frame of this walk that has the same code object, one that was sent; else NULL. While the thread is stopped its
  * frames hold their code objects: within a walk an address is enough.
  */
 INLINE struct python_frame *frame_with(struct python_walk *walk, u64 code)
@@ -69,7 +70,7 @@ INLINE struct python_frame *frame_with(struct python_walk *walk, u64 code)
 	return index < walk->sent_now && frame->code == code ? frame : NULL;
 }
 
-/* As is_new(), which has the key on the stack. Any byte will do for the value. */
+/* Like is_new(), with the key on the stack. Any byte will do for the value. */
 INLINE bool is_new_to(struct python_walk *walk, u64 hash, u64 address)
 {
 	struct seen_key *key = &walk->seen_key;
@@ -118,7 +119,7 @@ INLINE u8 identify(struct python_step *step, u64 code, struct python_frame *to)
 	return 0;
 }
 
-/* Adds a frame and goes to the one that called it. Returns 1 at the end. */
+/* Adds a frame and continues at its caller. Returns 1 at the end. */
 static long walk_frame(u32 index, struct python_step *step)
 {
 	struct python_layout *layout = step->layout;
@@ -206,8 +207,8 @@ INLINE struct python_walk *walk_of(struct task_struct *task, bool may_allocate)
 
 /*
  * The hash of a thread's Python stack, 0 if it has none. A stack not seen before is sent. It is the calling thread, or
- * one of its process that is asleep: the memory that the walk works on is the calling one's. May_allocate: such memory
- * is made for a thread that has none.
+ * one of its process that is asleep: the walk uses the memory of the calling one. May_allocate: such memory is created
+ * for a thread that has none.
  */
 INLINE u64 capture_python(struct thread *thread, struct task_struct *task, u32 slot, bool may_allocate)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
  * The code objects that a thread's walks have met, by address: from 3.14 on an interpreter counts those that it frees,
- * of an older one code_freed() does. As long as it has freed none an address tells which one it is, and nothing of it
- * has to be read again.
+ * for an older one code_freed() does. As long as none was freed, an address identifies the code object, and nothing of
+ * it has to be read again.
  */
 #pragma once
 #include "python_walk.h"
@@ -16,8 +16,8 @@ struct known_code {
 
 struct known_codes {
 	u64 image; /* the program that the thread ran */
-	u64 freed; /* code objects, when this sync interval began */
-	u32 sync_interval; /* begins anew with each of these; 0: none yet */
+	u64 freed; /* code objects, when this generation began */
+	u32 sync_interval; /* starts over with each of these; 0: none yet */
 	u32 pad;
 	struct known_code at[1 << CODE_PLACE_BITS];
 };
@@ -29,7 +29,7 @@ struct {
 	MAP_TYPE(value, struct known_codes);
 } known_python_codes MAP;
 
-/* Those of the calling thread, in the sync interval of this walk; NULL: an address tells nothing. */
+/* Those of the calling thread, in the generation of this walk; NULL: addresses identify nothing. */
 INLINE struct known_codes *known_codes(struct python_walk *walk, struct task_struct *task, u32 slot)
 {
 	struct process *process = bpf_map_lookup_elem(&processes, &slot);
@@ -52,7 +52,7 @@ INLINE bool is_known_as(struct known_codes *known, struct known_code *at, u64 co
 	return at->code == code && at->sync_interval == known->sync_interval;
 }
 
-/* What is known of the code object at an address; NULL: nothing that still holds. */
+/* What is known of the code object at an address; NULL: nothing that is still valid. */
 INLINE struct known_code *known_code(struct known_codes *known, u64 code)
 {
 	u32 place = CODE_PLACE(code);
@@ -64,7 +64,7 @@ INLINE struct known_code *known_code(struct known_codes *known, u64 code)
 	return is_known_as(known, &known->at[place ^ 1], code) ? &known->at[place ^ 1] : NULL;
 }
 
-/* A frame's code object was read, and the agent has it. What was in its place moves to the one beside it. */
+/* A frame's code object was read, and the agent has it. What was in its place moves to the next one. */
 INLINE void note_known(struct known_codes *known, const struct python_frame *frame)
 {
 	u32 place = CODE_PLACE(frame->code);

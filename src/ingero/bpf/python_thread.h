@@ -57,7 +57,9 @@ INLINE u64 first_thread(struct python_layout *layout, struct python_walk *walk)
 	return INTERPRETER_WORD(walk, layout, layout->interpreter_threads);
 }
 
-/* Whether a thread found earlier is still this one's, and still in its interpreter's list. Leaves it in `thread_bytes`. */
+/*
+ * Whether a thread found earlier is still this one's, and still in its interpreter's list. Leaves it in `thread_bytes`.
+ */
 INLINE bool is_still(struct python_layout *layout, struct python_walk *walk, u64 thread)
 {
 	u64 previous;

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * A thread that executes a probed call is running. If its account says something else, the switch-in was missed, and
- * the
- * thread repairs it: the kernel's own notes tell when it came on.
+ * A thread that executes a probed call is running. If its recorded state says otherwise, its switch-in was missed, and
+ * the thread repairs the state: the kernel's own notes tell when it came on.
  *
- * A scheduler program may come in between, where the kernel may preempt this one, and then it has repaired the account.
- * Who takes the thread's standing from one to the other with one compare-and-swap, does the repair; what follows are
- * additions, which may come late. On other CPUs nothing changes the account of a thread that runs.
+ * Where the kernel may preempt this program, a scheduler program may come in between and repair the state first. The
+ * program that changes the thread's standing, with one compare-and-swap, does the repair; what follows are additions,
+ * which may come late. On other CPUs nothing changes the state of a running thread.
  */
 #pragma once
 #include "states.h"
 #include "throttling.h"
 #include "waiters.h"
 
-/* What a thread was last known to do, and how the span since then is divided now that it is known to run. */
+/* What a thread was last known to do, and how the time since then is divided now that it is known to run. */
 struct repair {
 	u64 since_ns;
 	u64 woken_ns; /* end of the sleep; `since_ns`: it did not sleep */
@@ -22,8 +21,8 @@ struct repair {
 };
 
 /*
- * When a thread that runs came on the CPU: as long after it left as the kernel's own note of the arrival says. It has
- * run at least for what is booked since; where there is no such note, that is all that is known.
+ * When a running thread came on the CPU: as long after it left as the kernel's own note of the arrival says. It has run
+ * at least as long as is booked since; without such a note, that is all that is known.
  */
 INLINE u64 came_on_ns(struct thread *thread, struct task_struct *task, u64 since)
 {
@@ -38,7 +37,9 @@ INLINE u64 came_on_ns(struct thread *thread, struct task_struct *task, u64 since
 	return (s64)(at - since) > 0 ? at : since;
 }
 
-/* How the span since the last known moment was spent. A sleep whose end was not seen lasted until the thread came on. */
+/*
+ * How the time since the last known moment was spent. A sleep whose end was not seen lasted until the thread came on.
+ */
 INLINE void divide_span(struct repair *repair, struct thread *thread, struct task_struct *task, u8 state)
 {
 	u64 waking = READ_ONCE(thread->waking_ns);
@@ -62,7 +63,7 @@ INLINE void move_to_clock(struct thread *thread, u32 state, u64 ns)
 	__sync_fetch_and_add(&thread->clocks.ns[CLOCK(STATE_RUN)], -ns);
 }
 
-/* What follows from the standing's change: the waits, and who ended a sleep, as a switch-in would have left them. */
+/* What follows from the change of standing: the waits, and what ended a sleep, as a switch-in would have left them. */
 INLINE void book_repair(struct thread *thread, struct task_struct *task, struct repair *repair, u8 state)
 {
 	struct offcpu_interval interval = {};

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 /*
- * Where the threads of targets are outside traced calls: those that run, at each tick of every CPU's sampling clock,
- * those that go to sleep, as they do, and on demand those that are asleep.
+ * Where the threads of traced processes are outside traced calls: those that run, at each tick of every CPU's sampling
+ * clock; those that go to sleep, as they do so; and, on demand, those that are sleeping.
  *
  * A tick is an interrupt: it may come in the middle of another program of the same thread. So the walk's memory
- * (`python_walks`) is this object's own; all else that is shared is changed in one step, or by helpers that lock. The
- * scheduler lets no tick in.
+ * (`python_walks`) belongs to this object alone; all other shared data is changed in one step, or by helpers that lock.
+ * The scheduler lets no tick in.
  */
 #include "native_stack.h"
 #include "sample_records.h"
@@ -15,7 +15,7 @@
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 #define PLACE(pc) ((pc) >> 4) /* functions begin at multiples of 16 bytes: a place is never in two */
-/* Copies are 20 KB, and the agent takes a millisecond or more for each: so many at once, then one per period. */
+/* Copies are 20 KB, and the agent takes a millisecond or more for each: this many at once, then one per period. */
 #define COPIES_AT_ONCE 64
 #define PYTHON_COPY_NS 1000000000ULL /* beside a Python stack, which tells most */
 #define NATIVE_COPY_NS 250000000ULL  /* where it is all there is */
@@ -42,7 +42,7 @@ INLINE bool may_copy(u64 *due_ns, u64 period_ns, u64 now)
 	return true;
 }
 
-/* Of a thread that has no account yet, or none any more, nothing is known. */
+/* Of a thread that is not tracked yet, or no longer, nothing is known. */
 INLINE struct thread *tracked(struct task_struct *task)
 {
 	struct thread *thread;
@@ -53,7 +53,7 @@ INLINE struct thread *tracked(struct task_struct *task)
 	return thread && thread->created_ns ? thread : NULL;
 }
 
-/* Whether a traced call is open: one that an exception has crossed is not, the stack pointer is above its entry. */
+/* Whether a traced call is open: not one that an exception has left, whose entry is below the stack pointer. */
 INLINE bool is_in_call(struct thread *thread, u64 sp)
 {
 	for (int i = 0; i < OPEN_CALLS; i++) {
@@ -127,8 +127,8 @@ SEC("perf_event") int sample_running(void *ctx)
 }
 
 /*
- * With a run queue locked, as the scheduler programs: nothing is allocated here. What is not in a ring yet goes there,
- * as that takes no lock but its own, and none of the scheduler's is taken under it.
+ * With a run queue locked, like the scheduler programs: nothing is allocated here. What is not in a ring yet is sent
+ * here, because that takes only the ring's own lock, and no lock of the scheduler is taken under it.
  */
 GLOBAL int look_at_sleeper(void)
 {
@@ -162,7 +162,7 @@ SEC("tp_btf/sched_switch") int note_sleeper(u64 *ctx)
 	return 0;
 }
 
-/* A thread that sleeps in a Python program gets the memory that looking at its sleeps takes. */
+/* A thread that sleeps in a Python program gets the memory that walking its sleeps takes. */
 INLINE void give_walk(struct thread *thread, struct task_struct *task)
 {
 	if (!walks_python || !thread->sleep.is_wanted)

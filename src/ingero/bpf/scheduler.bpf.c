@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 /*
- * Keeps the accounts: which clock of a thread runs is decided at the scheduler's own events.
+ * Keeps thread-state time: the scheduler's own events decide in which state a thread is.
  *
- * These programs run with a run queue locked. They only look storage up, touch no ring, and insert into one
- * preallocated hash (culprits). Every interval is closed and the next one opened with the same time stamp, so that the
- * clocks of a thread always add up to its age; what that sum cannot show (events that never came) has counters of its
- * own.
+ * These programs run with a run queue locked. They only look up storage, write to no ring, and insert into one
+ * preallocated hash (culprits). Every interval is closed and the next one opened with the same timestamp, so that a
+ * thread's times always add up to its age; what that sum cannot show (events that never came) has counters of its own.
  */
 #include "culprits.h"
 #include "dump.h"
@@ -17,7 +16,7 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-#define GLIMPSE_NS 200000 /* with cold caches the way back to a polling loop, and out of it, takes 20 to 100 us */
+#define GLIMPSE_NS 200000 /* with cold caches, the way back to a polling loop and out of it takes 20 to 100 us */
 
 /* For tests: ignore each N-th scheduler event of tracked threads, as if it had been lost. 0 = none. */
 const volatile u32 drop_every = 0;
@@ -35,7 +34,7 @@ INLINE struct thread *tracked(struct task_struct *task)
 {
 	struct thread *thread;
 
-	/* one load tells of nearly every task that it has no account */
+	/* one load tells of nearly every task that it is not tracked */
 	if (field_exists(task->bpf_storage) && !task->bpf_storage)
 		return NULL;
 	thread = thread_of(task);
@@ -81,8 +80,8 @@ INLINE u64 run_since_switch_out(struct thread *thread, struct task_struct *task,
 }
 
 /*
- * For how long the thread has run since `since_ns`, as the beginning of its open calls proves: the kernel books less
- * where its clock stood still at a switch-in.
+ * For how long the thread has run since `since_ns`, as the start of its open calls proves: the kernel books less if its
+ * clock stood still at a switch-in.
  */
 INLINE u64 ran_to_open_calls(struct thread *thread, u64 ran, u64 limit_ns)
 {
@@ -96,8 +95,8 @@ INLINE u64 ran_to_open_calls(struct thread *thread, u64 ran, u64 limit_ns)
 }
 
 /*
- * The thread seems to run already. It ran for as long as the kernel has booked, then left the CPU unseen: what it
- * waited for is unknown, but if it slept, it has been woken.
+ * The thread seems to be running already. It ran for as long as the kernel has booked, then left the CPU unseen: what
+ * it waited for is unknown, but if it slept, it has been woken.
  */
 INLINE void repair_switch_out(struct thread *thread, struct task_struct *task, u64 now)
 {
@@ -118,7 +117,7 @@ INLINE void repair_switch_out(struct thread *thread, struct task_struct *task, u
 
 /*
  * The thread of a step marker falls asleep, or is woken (0): another thread that is blocked for the GPU meanwhile
- * shares that with it. Inside a call of its own the sleep is that call's.
+ * shares that time with it. Inside a call of its own, the sleep belongs to that call.
  */
 NOINLINE int note_marker_asleep(struct thread *thread, u64 since_ns)
 {
@@ -134,7 +133,7 @@ NOINLINE int note_marker_asleep(struct thread *thread, u64 since_ns)
 	return 0;
 }
 
-/* Ends a sleep at its waking, or at `limit` if none was seen since it began. */
+/* Ends a sleep at its wake-up, or at `limit` if none was seen since it began. */
 INLINE void end_sleep(struct thread *thread, u8 state, u64 limit)
 {
 	u64 since = thread->since_ns, end = READ_ONCE(thread->waking_ns);
@@ -150,7 +149,7 @@ INLINE void end_sleep(struct thread *thread, u8 state, u64 limit)
 	thread->throttled_at_off_ns = NO_THROTTLED_CLOCK;
 }
 
-/* A thread that comes on without having been seen to be runnable: a new account, or a missed event. */
+/* A thread that comes on without having been seen runnable: newly tracked, or a missed event. */
 INLINE void open_missing_wait(struct thread *thread, struct task_struct *task, u64 at)
 {
 	u8 hint = thread->hint;
@@ -215,7 +214,7 @@ INLINE struct slice *longest_slice(struct thread *thread, struct cpu *cpu, u32 i
 	return &cpu->slices[place];
 }
 
-/* Closes the wait of a runnable thread; returns the part of it that a CPU quota took. */
+/* Closes the wait of a runnable thread; returns the part of it that a CPU quota caused. */
 INLINE u64 end_wait(struct thread *thread, struct task_struct *task, u64 at)
 {
 	u64 wait = at - thread->since_ns, throttled = throttled_part(thread, task, wait);
@@ -239,7 +238,7 @@ NOINLINE int switch_in(struct thread *thread, struct task_struct *task, struct c
 	open_missing_wait(thread, task, at);
 	culprit = longest_slice(thread, cpu, index, at);
 	if (end_wait(thread, task, at) && !throttles_tasks(task))
-		culprit = NULL; /* whoever ran while the whole group was throttled took nothing from this thread */
+		culprit = NULL; /* whatever ran while the whole group was throttled took nothing from this thread */
 	thread->state = STATE_RUN;
 	thread->since_ns = at;
 	thread->last_on_ns = at;
@@ -253,7 +252,7 @@ NOINLINE int switch_in(struct thread *thread, struct task_struct *task, struct c
 
 /*
  * The thread leaves the CPU, but was not seen to come on: it came on as long ago as it has run, by the kernel's own
- * count. Done before this CPU's waiters are charged, otherwise it would be charged for its own run time, and for ever.
+ * count. Done before time is attributed on this CPU; otherwise its own run time would count as waiting, permanently.
  */
 INLINE void repair_switch_in(struct thread *thread, struct task_struct *task, struct cpu *cpu, u64 now)
 {
@@ -266,7 +265,7 @@ INLINE void repair_switch_in(struct thread *thread, struct task_struct *task, st
 	switch_in(thread, task, cpu, now - ran);
 }
 
-/* Compares with the kernel's own count of switches; the first switch-out seen sets the base. */
+/* Compares with the kernel's own count of context switches; the first switch-out seen sets the base. */
 INLINE void count_switch(struct thread *thread, struct task_struct *task)
 {
 	u64 switches = task->nvcsw + task->nivcsw, missed;
@@ -281,7 +280,7 @@ INLINE void count_switch(struct thread *thread, struct task_struct *task)
 	thread->switches_missed = missed;
 }
 
-/* The thread has left the CPU for the last time; its clocks go to the process. */
+/* The thread has left the CPU for the last time; its times go to the process. */
 INLINE void fold_account(struct thread *thread)
 {
 	u32 slot = thread->process_slot;
@@ -385,7 +384,7 @@ SEC("tp_btf/sched_waking") int sched_waking(u64 *ctx)
 	return 0;
 }
 
-/* The sleep ended at its waking; from then on the thread waits for the CPU it has been given. */
+/* The sleep ended at its wake-up; from then on the thread waits for the CPU that it was assigned. */
 INLINE int wake_up(struct task_struct *task)
 {
 	struct thread *thread = tracked(task);
@@ -434,7 +433,7 @@ SEC("tp_btf/sched_migrate_task") int sched_migrate_task(u64 *ctx)
 	now = bpf_ktime_get_ns();
 	step_sequence(thread);
 	if (!throttles_tasks(task)) {
-		/* the throttled clock of the other CPU's queue has nothing to do with this one's */
+		/* the throttled time of the other CPU's queue has nothing to do with this one's */
 		u64 wait = now - thread->since_ns, throttled = throttled_part(thread, task, wait);
 
 		add_clock(thread, STATE_THROTTLED, throttled);

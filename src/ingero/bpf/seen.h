@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* What has been sent once: Python stacks, code objects and native stacks, by their hash. */
+/* What was already sent: Python stacks, code objects, and native stacks, by their hash. */
 #pragma once
 #include "maps.h"
 
@@ -13,7 +13,7 @@ struct seen_key {
 	u32 pad;
 };
 
-/* what has been sent; what falls out is sent again. A large program has 20,000 code objects, a few hundred on stacks. */
+/* what was sent; what is evicted is sent again. A large program has 20,000 code objects, a few hundred on stacks. */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_LRU_HASH);
 	MAP_UINT(max_entries, 1 << 15);
@@ -34,7 +34,7 @@ INLINE bool is_known(u64 hash, u64 address, u32 pid)
 	return bpf_map_lookup_elem(&seen_python, &key);
 }
 
-/* Whether `seen_python` lacks this; it has it from now on. */
+/* Whether `seen_python` lacks this; it contains it from now on. */
 INLINE bool is_new(u64 hash, u64 address, u32 pid)
 {
 	struct seen_key key = {.hash = hash, .address = address, .pid = pid};

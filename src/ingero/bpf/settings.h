@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* What the agent may change while it runs. */
+/* What the agent may change while tracing. */
 #pragma once
 #include "maps.h"
 

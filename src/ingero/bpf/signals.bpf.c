@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* Signals that stop, continue or kill a target process, and who sent them. */
+/* Signals that stop, continue, or kill a traced process, and their senders. */
 #include "host_events.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -19,7 +19,7 @@ int signal_generate(u64 *ctx)
 
 	if (number != SIGNAL_KILL && (number < SIGNAL_CONT || number > SIGNAL_TTOU))
 		return 0;
-	/* SIGCONT continues the process before its handler is looked at: the default, "ignored", has done its work */
+	/* SIGCONT continues the process before its handler is checked: the default, "ignored", has taken effect */
 	if (result != RESULT_DELIVERED && number != SIGNAL_CONT)
 		return 0;
 	slot = slot_of(task->tgid);

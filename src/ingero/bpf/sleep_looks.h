@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * Which sleeps of a thread are looked at as they begin: all of them, as long as there are not too many, else by chance and
- * each as likely as the other. So what is seen stands for the rest, and short sleeps that follow long ones are not missed.
+ * Which sleeps of a thread are walked as they begin: all of them, as long as there are not too many; otherwise a random
+ * share, each with the same chance. So the walked ones stand for the rest, and short sleeps that follow long ones are
+ * not missed.
  */
 #pragma once
 #include "python_walk.h"
 
 #define LOOKS_PERIOD_NS 250000000ULL
-/* Looks at a thread per period. Each takes 10 us, as caches are cold where a thread seldom runs. */
+/* Walks of a thread per period. Each takes 10 us, because caches are cold where a thread seldom runs. */
 #define OFTEN_LOOKED_AT 32  /* a main thread, and one that makes traced calls */
-#define SELDOM_LOOKED_AT 8 /* of the other threads there may be hundreds */
+#define SELDOM_LOOKED_AT 8 /* the other threads may number in the hundreds */
 #define MOST_RARITY 16
 
 INLINE bool has_python(struct thread *thread)
@@ -20,7 +21,9 @@ INLINE bool has_python(struct thread *thread)
 	return layout && layout->runtime;
 }
 
-/* Whether this sleep is to be looked at, so that there are about `most` looks a period. Only the thread itself asks. */
+/*
+ * Whether this sleep is to be walked, so that there are about `most` walks a period. Only the thread itself calls this.
+ */
 INLINE bool is_turn(struct sleep_looks *sleep, u64 now, u32 most)
 {
 	u32 rarity = sleep->rarity;
@@ -43,7 +46,7 @@ INLINE bool is_turn(struct sleep_looks *sleep, u64 now, u32 most)
 	return true;
 }
 
-/* What was found as a sleep began. Who reads it meanwhile on another CPU sees no switches, and so nothing. */
+/* What was found as a sleep began. A reader on another CPU meanwhile sees no switches, and so nothing. */
 INLINE void note_sleep(struct sleep_looks *sleep, u32 switches, u64 python_stack)
 {
 	u32 before = __sync_lock_test_and_set(&sleep->switches, 0); /* a full barrier, as the next */
@@ -53,7 +56,7 @@ INLINE void note_sleep(struct sleep_looks *sleep, u32 switches, u64 python_stack
 	OPAQUE(before);
 }
 
-/* Whether a sleep was looked at, and what was found. It may end, and another one be noted, at any time. */
+/* Whether a sleep was walked, and what was found. It may end, and another one be noted, at any time. */
 INLINE bool stack_of_sleep(struct sleep_looks *sleep, u32 switches, u64 *python_stack)
 {
 	u32 before = READ_ONCE(sleep->switches);

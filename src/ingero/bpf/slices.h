@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* Which thread ran longest during one wait: the last slices of each CPU on which somebody waits. */
+/* Which thread ran longest during one wait: the last slices of each CPU for which a thread waits. */
 #pragma once
 #include "cpus.h"
 
@@ -7,8 +7,8 @@
 #define SLICE_MIN_NS 5000 /* 16 shorter ones fill less than such a wait, and would push the long ones out */
 
 /*
- * Remembers what ran until now. The beginning may be too early, namely the last switch that was looked at, because
- * switches without waiters are not; all waits of this CPU began after the one that was skipped.
+ * Remembers what ran until now. The start may be too early, namely the last switch that was processed, because switches
+ * without waiters are skipped; all waits of this CPU began after the skipped one.
  */
 INLINE void add_slice(struct cpu *cpu, struct task_struct *task, u64 now)
 {
@@ -25,7 +25,7 @@ INLINE void add_slice(struct cpu *cpu, struct task_struct *task, u64 now)
 	read_comm(cpu->slices[index].comm, task->comm);
 }
 
-/* Leaves the slice that took most of [from, to] in `scan`; longest_ns = 0: none. */
+/* Stores the slice that took most of [from, to] in `scan`; longest_ns = 0: none. */
 GLOBAL int find_longest_slice(u64 from, u64 to)
 {
 	struct cpu *cpu = this_cpu();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* The slots of target processes: taken in the kernel at a fork or a first call, and what is told of it to the agent. */
+/* The slots of traced processes: taken in the kernel at a fork or a first call, and how the agent learns of it. */
 #pragma once
 #include "cgroup.h"
 #include "maps.h"
@@ -12,8 +12,8 @@ INLINE void give_slot_back(u32 slot, struct process *process)
 
 /*
  * A free slot for the process that `leader` leads, forked from the one in `parent_slot`; or NO_SLOT. `flags`: BPF_ANY
- * for a process that nobody else can know yet; BPF_NOEXIST where two may race: the loser gives its slot back and gets
- * the winner's.
+ * for a process that is not known anywhere else yet; BPF_NOEXIST where two may race: the loser returns its slot and
+ * gets the winner's.
  */
 INLINE u32 take_slot(struct task_struct *leader, u32 parent_slot, u64 flags)
 {

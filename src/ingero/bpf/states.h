@@ -11,7 +11,10 @@ INLINE bool is_runnable(struct task_struct *task)
 	return !(field_exists(task->se.sched_delayed) && task->se.sched_delayed);
 }
 
-/* Interrupts and exceptions leave -1 as the system call number, so a preempted spinner is not taken for a yield. */
+/*
+ * Interrupts and exceptions leave -1 as the system call number, so a preempted spinning thread is not taken for a
+ * yield.
+ */
 INLINE bool is_in_sched_yield(struct task_struct *task)
 {
 	struct pt_regs *registers = (struct pt_regs *)bpf_task_pt_regs(task);
@@ -46,7 +49,7 @@ INLINE u8 state_at_switch_out(struct task_struct *task, bool is_preempted, u32 t
 	return !is_preempted && is_in_sched_yield(task) ? STATE_YIELDED : STATE_RUNQ;
 }
 
-/* What a thread seems to do while nothing holds it still; only its first event tells. */
+/* What a thread seems to do while nothing holds it still; only its first event is certain. */
 INLINE u8 state_hint(struct task_struct *task)
 {
 	if (task->on_cpu)
@@ -54,7 +57,7 @@ INLINE u8 state_hint(struct task_struct *task)
 	return is_runnable(task) ? STATE_RUNQ : sleep_state(task, READ_ONCE(task->__state));
 }
 
-/* What the kernel's accounts of tasks are told by: unlike the clock that books run time, it never stands still. */
+/* The clock of the kernel's own accounting of tasks: unlike the one that books run time, it never stands still. */
 INLINE u64 queue_clock(struct task_struct *task)
 {
 	return field_exists(task->se.cfs_rq) ? task->se.cfs_rq->rq->clock : 0;

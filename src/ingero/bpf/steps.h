@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
  * Steps: what a program repeats, from one call of its step marker to the next. The agent finds the marker in a window
- * of the process's calls (ring `sequence`) and writes it into the process's entry; from then on each of its calls
- * closes a step here (ring `steps`).
+ * of the process's calls (ring `sequence`) and writes it into the process's entry; from then on each call of it closes
+ * a step here (ring `steps`).
  *
- * A launch pays for this with tests of what its programs have read anyway: launches are counted by the streams, and
- * only calls that waited, copied or communicated touch the account of a step.
+ * A launch pays for this with tests of what its programs have read anyway: launches are counted per stream, and only
+ * calls that waited, copied, or communicated update the step.
  */
 #pragma once
 #include "clocks.h"
@@ -24,19 +24,19 @@ struct step_counts {
 	u64 unknown; /* launches that waited for room, or took so long by themselves */
 };
 
-/* How far things were as the running step began; `counts` go on. */
+/* The state of everything when the current step began; `counts` go on. */
 struct step_account {
 	u64 generation; /* of the marker that began it; 0: none has begun */
 	u64 begin_ns;
 	u64 begin_flaws;
-	u64 shared_until_ns; /* so far such time is counted: of several threads none twice */
+	u64 shared_until_ns; /* such time is counted up to here: never twice for several threads */
 	struct step_counts counts;
 	struct step_counts at_begin;
 	struct clocks clocks;  /* of the marker's thread */
 	struct clocks blocked; /* the same, inside calls that waited for the GPU */
 	u64 own_blocked_ns[BLOCKED_KINDS];
 	u64 launches[MAX_STREAMS];
-	u64 base[MAX_STREAMS]; /* where the running sync interval of each stream began */
+	u64 base[MAX_STREAMS]; /* where the current sync interval of each stream began */
 };
 
 struct {
@@ -65,8 +65,8 @@ INLINE struct step_account *step_account_of(u32 slot)
 }
 
 /*
- * What tells one call of an operation from another: the kernel, or which way a copy goes. A graph is made anew and is
- * the same step again; of collectives `function` is a number.
+ * What distinguishes one call of an operation from another: the kernel, or the direction of a copy. A graph is made
+ * anew and is the same step again; for collectives `function` is a number.
  */
 INLINE u64 step_function(const struct open_call *call)
 {
@@ -90,7 +90,7 @@ INLINE bool is_step_marker(u32 slot, const struct open_call *call, u32 tid)
 	return op == process->driver_marker_op && process->driver_marker_function == call->function;
 }
 
-/* A copy or a collective begins. Launches come not here. */
+/* A copy or a collective begins. Launches do not come here. */
 GLOBAL int count_in_step(struct open_call *call, u32 slot)
 {
 	struct step_account *account = step_account_of(slot);
@@ -109,7 +109,7 @@ GLOBAL int count_in_step(struct open_call *call, u32 slot)
 	return 0;
 }
 
-/* For what a call that took longer than enqueuing does has waited; BLOCKED_KINDS: not for the GPU. */
+/* What a call that took longer than enqueuing was waiting for; BLOCKED_KINDS: not the GPU. */
 INLINE u32 blocked_kind(const struct open_call *call, u32 slot)
 {
 	u32 kind = COOKIE_KIND(call->cookie);
@@ -125,7 +125,7 @@ INLINE u32 blocked_kind(const struct open_call *call, u32 slot)
 
 /*
  * Another thread than the marker's, such as autograd's, was blocked for `waited_ns` in a call that returns now. As far
- * as the marker's thread has been asleep since then, it waited for the GPU with it; had it been woken meanwhile, it did
+ * as the marker's thread has been sleeping since then, it waited for the GPU with it; if it was woken meanwhile, it did
  * not wait for this one.
  */
 GLOBAL int share_blocked(struct open_call *call, struct snapshot *at, u32 place, u64 waited_ns)
@@ -154,9 +154,9 @@ GLOBAL int share_blocked(struct open_call *call, struct snapshot *at, u32 place,
 }
 
 /*
- * A call that may have waited for the GPU has returned. Of its time only that in which the thread polled, slept or gave
- * the CPU away is such a wait: while it was runnable, throttled, stopped or waited for a disk or the kernel, another
- * GPU would not have made it faster.
+ * A call that may have waited for the GPU has returned. Only the time in which the thread polled, slept, or yielded is
+ * such a wait: while it was runnable, throttled, stopped, or waited for a disk or the kernel, another GPU would not
+ * have made it faster.
  */
 GLOBAL int note_blocked(struct thread *thread, struct open_call *call, struct snapshot *at, u32 slot)
 {
@@ -254,7 +254,7 @@ GLOBAL int fill_step(struct step_record *step, struct step_account *account, str
 	return 0;
 }
 
-/* What the step that begins will be the difference to. */
+/* What the values of the next step will be relative to. */
 GLOBAL int begin_step(struct step_account *account, struct thread *thread, struct open_call *call, u32 slot)
 {
 	if (!account || !thread || !call)
@@ -275,7 +275,7 @@ GLOBAL int begin_step(struct step_account *account, struct thread *thread, struc
 	return 0;
 }
 
-/* The step marker is called: ends the running step, which the call itself does not belong to, and begins the next. */
+/* The step marker is called: ends the current step, which the call itself does not belong to, and begins the next. */
 GLOBAL int end_step(struct thread *thread, struct open_call *call, u32 slot)
 {
 	struct step_account *account = step_account_of(slot);
@@ -311,7 +311,7 @@ GLOBAL int end_step(struct thread *thread, struct open_call *call, u32 slot)
 /*
  * A launch of the driver inside one of the runtime. Inside the marker's it is noted: it is the outermost one while the
  * runtime's launches are not traced. A marker that was found while they were not is itself inside one when they are
- * again, and that one is called in its place.
+ * traced again, and that one is used in its place.
  */
 NOINLINE int closes_step_inside(struct pt_regs *context, struct thread *thread, struct open_call *outer, u64 cookie)
 {
@@ -333,7 +333,7 @@ NOINLINE int closes_step_inside(struct pt_regs *context, struct thread *thread, 
 	       (!process->marker_caller || process->marker_caller == arguments.return_address);
 }
 
-/* One call of a learning window: who enqueued or waited for what, and when. `end_ns` 0: its return is not seen. */
+/* One call of a learning window: which thread enqueued or synced what, and when. `end_ns` 0: its return is not seen. */
 GLOBAL int write_sequence(struct open_call *call, u32 slot, u64 end_ns)
 {
 	struct process *process = bpf_map_lookup_elem(&processes, &slot);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 /*
- * TCP retransmits of the host, and the bytes that targets send and receive on sockets of any family.
+ * TCP retransmits of the host, and the bytes that traced processes send and receive on sockets of any family.
  *
- * Bytes come from sock_send_length and sock_recv_length (6.3): they fire once per call with what was moved, also for
- * read, write, splice and io_uring; a send and a receive together cost others 0.2 us, a target 0.4. The time inside
- * the calls is not taken: its start is visible to raw_syscalls only, which puts every system call of every process on
- * the slow path (0.11 -> 0.24 us for getppid, and twice the cost of the bytes for a send and a receive;
- * bench/host_events_cost.py). A receive that blocks shows in the thread's own account, as sleep that the network
+ * Bytes come from sock_send_length and sock_recv_length (6.3): they fire once per call with the number moved, also for
+ * read, write, splice, and io_uring; a send and a receive together cost untraced processes 0.2 us, a traced one 0.4.
+ * The time inside the calls is not recorded: its start is visible to raw_syscalls only, which puts every system call of
+ * every process on the slow path (0.11 -> 0.24 us for getppid, and twice the cost of the bytes for a send and a
+ * receive; bench/host_events_cost.py). A receive that blocks shows in the thread's own state, as sleep that the network
  * ended.
  *
- * A socket's first record comes with its first call, then one a second at most, with the bytes and calls since; the
+ * A socket's first record comes with its first call, then at most one a second, with the bytes and calls since; the
  * sums in `processes` and `host_totals` are exact.
  */
 #include "host_events.h"
@@ -53,7 +53,7 @@ struct sock {
 	struct sock_cgroup_data sk_cgrp_data;
 } RELOCATED;
 
-/* a connection that is not yet one: its addresses are in the same place */
+/* a connection that is not established yet: its addresses are in the same place */
 struct request_sock {
 	struct sock_common __req_common;
 } RELOCATED;
@@ -89,7 +89,10 @@ struct socket_owner {
 	char comm[COMM_BYTES];
 };
 
-/* By socket address: those that targets used last, and the thread that used each first. The oldest make place. */
+/*
+ * By socket address: those that traced processes used last, and the thread that used each first. The oldest are
+ * evicted.
+ */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_LRU_HASH);
 	MAP_UINT(max_entries, 8192);
@@ -111,7 +114,7 @@ INLINE void set_addresses(struct host_record *record, struct sock_common *socket
 	*(u32 *)(record->address + 28) = socket->skc_daddr;
 }
 
-/* The v2 cgroup that created the socket; where that is the root, the memory cgroup that pays for it, if any. */
+/* The v2 cgroup that created the socket; where that is the root, the memory cgroup that is charged for it, if any. */
 INLINE u64 cgroup_id_of_socket(struct sock *socket)
 {
 	struct cgroup *cgroup = NULL;
@@ -123,7 +126,7 @@ INLINE u64 cgroup_id_of_socket(struct sock *socket)
 	return cgroup ? cgroup->kn->id : 0;
 }
 
-/* Retransmits of everyone are recorded; the process is known only where a target has used the socket. */
+/* Retransmits of all processes are recorded; the process is known only if a traced one has used the socket. */
 INLINE void record_retransmit(struct sock *socket, struct sock_common *ends, u32 size_bytes, u32 segments)
 {
 	u64 key = (u64)socket;
@@ -188,7 +191,7 @@ INLINE void set_owner(u64 key, u32 slot, u64 flags)
 
 /*
  * A connecting socket is known before its first packet can be lost; the lengths come when a call has returned, which
- * for a large send is long after. A closed one is forgotten, because its address will be another socket's.
+ * for a large send is long after. A closed one is forgotten, because its address will be reused.
  */
 SEC("tp_btf/inet_sock_set_state")
 int socket_state(u64 *ctx)

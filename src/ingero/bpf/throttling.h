@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * How much of a wait a CPU quota took: the growth of the throttled clock of the task's own queue.
+ * How much of a wait a CPU quota caused: the growth of the throttled clock of the task's own queue.
  *
  * An ancestor's throttling reaches the task's own queue, and nothing tells when it ends. Kernels that throttle tasks
  * one by one (6.18) mark them at the switch-out; before, a whole group is throttled and every wait has to be split.
@@ -40,7 +40,7 @@ INLINE u64 throttled_clock(struct task_struct *task)
 	return queue->throttled_clock_pelt_time + since;
 }
 
-/* At the beginning of a wait. */
+/* At the start of a wait. */
 INLINE void note_throttled_clock(struct thread *thread, struct task_struct *task)
 {
 	bool is_needed = !throttles_tasks(task) || thread->state == STATE_THROTTLED;
@@ -49,8 +49,8 @@ INLINE void note_throttled_clock(struct thread *thread, struct task_struct *task
 }
 
 /*
- * The throttled part of a wait that still lasts, for readers; 0 where tasks are marked, for there the state says it.
- * The queue's own time stands still while its CPU idles, so the part may be too short, never too long.
+ * The throttled part of a wait that is still going on, for readers; 0 where tasks are marked, because the state says it
+ * there. The queue's own time stands still while its CPU idles, so the part may be too short, never too long.
  */
 INLINE u64 throttled_so_far(struct task_struct *task, u64 throttled_at_off_ns, u64 wait_ns)
 {

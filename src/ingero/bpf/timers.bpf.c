@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 /*
- * Timers of the kernel itself that came late: while a machine is held up from outside (by its hypervisor, by firmware) no
- * interrupt comes, that of a GPU that is ready as little, and no thread's clock tells.
+ * Timers of the kernel itself that came late: while a host is held up from outside (by its hypervisor, by firmware) no
+ * interrupt comes, not that of a GPU that is done either, and no thread state shows it.
  *
- * A timer is due at a moment that was set before. So a late one shows the end of such a pause exactly, and of its length
- * what is left from then on: a CPU that runs has a tick each 1 to 10 ms, an idle one those of the sampling clock. Only
- * what expires in the interrupt itself counts, which is the kernel's own (is_hard): other timers also wait for soft
- * interrupts, and a program may set one to a moment that has passed.
+ * A timer is due at a time that was set before. So a late one shows the end of such a pause exactly, and of its length
+ * what is left from then on: a running CPU has a tick each 1 to 10 ms, an idle one those of the sampling clock. Only
+ * timers that expire in the interrupt itself count, which are the kernel's own (is_hard): others also wait for soft
+ * interrupts, and a program may set one to a time that has passed.
  */
 #include "host_events.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-#define LATE_NS 1000000ULL /* interrupts that are off in the kernel, and a busy hypervisor, make a tenth of it usual */
+#define LATE_NS 1000000ULL /* disabled interrupts in the kernel, and a busy hypervisor, make a tenth of it usual */
 
 struct hrtimer {
 	s64 _softexpires;

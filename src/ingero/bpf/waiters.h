@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* Who waits for a CPU: threads join and leave its integral of waiting time (struct waiters), from any CPU. */
+/* Threads that wait for a CPU: they join and leave its integral of waiting time (struct waiters), from any CPU. */
 #pragma once
 #include "cpus.h"
 
@@ -35,14 +35,14 @@ INLINE s64 not_charged(u64 waited, u64 charged)
 	return (s64)((waited - charged) << (64 - SUM_BITS)) >> (64 - SUM_BITS);
 }
 
-/* Whoever has given the CPU up itself (a yield) has lost it to nobody. */
+/* A thread that has given up the CPU itself (a yield) has no culprit. */
 INLINE void count_unknown_culprit(u32 slot, u64 ns)
 {
 	if (slot < MAX_PROCESSES)
 		count_drop(DROP_CULPRIT_UNKNOWN_NS, ns);
 }
 
-/* A switch of this CPU was missed: until `at` nobody knows who ran while the waiters of this slot waited. */
+/* A switch of this CPU was missed: what ran until `at` while the waiters of this slot waited is not known. */
 INLINE void charge_nobody(u32 slot, u64 at)
 {
 	u64 index = slot & (WAIT_SLOTS - 1), waited, charged;
@@ -80,7 +80,7 @@ INLINE void join_waiters(struct thread *thread, u32 index, u64 at)
 	thread->joined_ns = at;
 }
 
-/* The waiter that has joined CPU `index` in `slot` waits no more since `at`, which may lie in the past. */
+/* The waiter that joined CPU `index` in `slot` stopped waiting at `at`, which may lie in the past. */
 INLINE void leave_cpu(u32 index, u32 slot, u64 at)
 {
 	struct cpu *cpu = cpu_at(index);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * Who woke a thread: another thread only where the waking happens in its own context, else what the interrupt was for.
+ * What woke a thread: another thread only if the wake-up happens in its own context, else the purpose of the interrupt.
  *
- * Whether this is an interrupt is told by the preempt count, which kind by markers that six tracepoints leave per CPU.
+ * The preempt count tells whether this is an interrupt; markers that six tracepoints leave per CPU tell which kind.
  */
 #pragma once
 #include "cpus.h"
@@ -77,7 +77,7 @@ INLINE u8 softirq_kind(struct task_struct *current, struct cpu *cpu)
 	return vector == SOFTIRQ_TIMER || vector == SOFTIRQ_HRTIMER ? WAKER_TIMER : WAKER_INTERRUPT;
 }
 
-/* Notes who wakes `thread` now. */
+/* Notes what wakes `thread` now. */
 INLINE void note_waker(struct thread *thread)
 {
 	struct task_struct *current = bpf_get_current_task_btf();
@@ -110,8 +110,8 @@ INLINE int mark_hardirq(u8 value)
 }
 
 /*
- * A task that turns softirqs on again keeps preemption off meanwhile; an interrupt that finds preemption off is rare, so
- * packets of a network card are hardly ever taken for those of a task that happens to be sending.
+ * A task that re-enables softirqs keeps preemption off meanwhile; an interrupt that finds preemption off is rare, so
+ * packets of a network card are hardly ever attributed to a task that happens to be sending.
  */
 SEC("tp_btf/softirq_entry") int softirq_entry(u64 *ctx)
 {
