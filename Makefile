@@ -20,7 +20,7 @@ $(BIN)/pytest tests/integration -m "not alone and not further" $(SIDE_BY_SIDE) $
 $(BIN)/pytest tests/integration -m "alone and not further" $(call or-again,alone and not further)
 endef
 
-.PHONY: help setup build chart release wheels generate format lint types imports generated unit integration check test demo test-incidents test-further test-torch test-kernels test-stacks fuzz bench bench-incidents soak install clean
+.PHONY: help setup build chart release wheels generate format lint types imports generated unit integration check test demo test-incidents test-further test-torch test-kernels test-stacks fuzz bench bench-incidents soak docs install clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -41,8 +41,10 @@ generate: setup ## write the generated files anew
 	$(BIN)/python tools/gen_grafana_dashboard.py
 	$(BIN)/python tools/gen_commands_doc.py
 	$(BIN)/python tools/gen_events_doc.py
+	$(BIN)/python tools/gen_errors_doc.py
 	$(BIN)/python tools/gen_config.py
 	$(BIN)/python tools/gen_units.py
+	$(BIN)/python tools/gen_doc_outputs.py
 
 format: setup ## format the Python sources
 	$(BIN)/ruff format .
@@ -67,6 +69,7 @@ generated: setup
 	$(BIN)/python tools/gen_grafana_dashboard.py --check
 	$(BIN)/python tools/gen_commands_doc.py --check
 	$(BIN)/python tools/gen_events_doc.py --check
+	$(BIN)/python tools/gen_errors_doc.py --check
 	$(BIN)/python tools/gen_config.py --check
 	$(BIN)/python tools/gen_units.py --check
 
@@ -137,6 +140,9 @@ wheels: build ## both machines' wheels with their own libbpf into dist/ (cargo a
 release: build ## all that a release has, into dist/ (root, mmdebstrap, cargo, llvm-strip, helm, nfpm; KEY=FILE signs)
 	@$(BIN)/python -m pip install --quiet build
 	PYTHONPATH=tools $(BIN)/python tools/release.py $(if $(KEY),--key $(KEY))
+
+docs: ## build the site of docs/ into build/site, strictly; its own tools go into build/docs-venv
+	@tools/docs/build.sh $(PYTHON)
 
 install: ## put `ingero` on root's PATH, in a virtual environment of its own (PREFIX=/usr/local)
 	@PYTHON=$(PYTHON) tools/setup.sh system

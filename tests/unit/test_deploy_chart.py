@@ -165,7 +165,7 @@ def test_the_product_takes_the_arguments_and_values(name: str) -> None:
 
 @EVERY_SET
 def test_the_product_knows_the_variables(name: str) -> None:
-    known = (ROOT / "docs/commands.md").read_text() + (ROOT / "README.md").read_text()
+    known = (ROOT / "docs/commands.md").read_text() + (ROOT / "docs/kubernetes.md").read_text()
     names = {variable["name"] for container in containers(rendered(name)) for variable in container["env"]}
     ours = {name for name in names if re.match("INGERO_|OTEL_|NODE_NAME", name)}
     assert ours

@@ -10,7 +10,6 @@ import pytest
 
 from ingero import __version__
 from ingero.capture.drops import MEANINGS
-from ingero.cli.main import LazyGroup
 from ingero.ops import Flag, Kind
 from tests.conftest import ALLOWED_SKIPS, is_allowed
 
@@ -60,22 +59,6 @@ def test_every_drop_counter_has_a_meaning_and_nothing_else_has() -> None:
     assert set(MEANINGS) == set(names[1:-1])
 
 
-@pytest.mark.parametrize("name", LazyGroup.commands_by_name)
-def test_the_readme_documents_the_command(name: str) -> None:
-    assert f"`ingero {name}" in (ROOT / "README.md").read_text()
-
-
-@pytest.mark.parametrize("name", LazyGroup.commands_by_name)
-def test_the_readme_names_every_option_of_the_command(name: str) -> None:
-    command = LazyGroup(name="ingero").get_command(None, name)  # type: ignore[arg-type]  # the context is not used
-    assert command is not None
-    readme = (ROOT / "README.md").read_text()
-    commands = [command, *getattr(command, "commands", {}).values()]
-    parameters = [parameter for each in commands for parameter in each.params]
-    options = [max(parameter.opts, key=len) for parameter in parameters if parameter.param_type_name == "option"]
-    assert [option for option in options if f"`{option}" not in readme] == []
-
-
 def test_the_readme_has_exactly_two_set_up_commands() -> None:
     section = (ROOT / "README.md").read_text().partition("## Try it\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
@@ -112,15 +95,34 @@ def test_the_registry_entry_of_the_mcp_server_has_the_names_and_versions_of_the_
     assert {entry["version"], package["version"], source["value"].partition("==")[2]} == {__version__}
 
 
+def anchors(markdown: str) -> set[str]:
+    """The anchors of a document's headings, as GitHub and the site make them."""
+    outside = re.sub(r"^```.*?^```", "", markdown, flags=re.MULTILINE | re.DOTALL)
+    titles = [re.sub(r"[`*]|\]\([^)]*\)|\[", "", title) for title in re.findall(r"^#+ (.+)$", outside, re.MULTILINE)]
+    return {re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", title.strip().lower())) for title in titles}
+
+
 def test_links_between_documents_lead_somewhere() -> None:
+    broken = []
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "skills").rglob("*.md")]:
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)\s#]*)#?([^)\s]*)\)", path.read_text()):
+            to = path.parent / target if target else path
+            if not to.exists() or (anchor and to.suffix == ".md" and anchor not in anchors(to.read_text())):
+                broken.append((path.name, target, anchor))
+    assert broken == []
+
+
+def test_pictures_of_documents_exist() -> None:
     documents = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-    links = [
-        (path.name, target)
+    shown = [
+        path.parent / name
         for path in documents
-        for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text())
-        if not (path.parent / target).exists()
+        for names in re.findall(r"\bsrc(?:set)?=\"([^\"]+)\"|!\[[^]]*\]\(([^)\s#]+)", path.read_text())
+        for name in names
+        if name
     ]
-    assert links == []
+    assert shown
+    assert [str(path.relative_to(ROOT)) for path in shown if not path.is_file()] == []
 
 
 @EVERY_DECISION
