@@ -62,6 +62,11 @@ def _section(one: Published) -> Iterator[str]:
     for column in one.columns:
         yield f"| `{column.name}` | {column.unit} | {column.meaning.replace('|', chr(92) + '|')} |"
     yield ""
+    if one.codes:
+        yield f"Codes of `{one.codes[0]}`:"
+        yield ""
+        yield from (f"- `{code}`: {text}" for code, text in one.codes[1].items())
+        yield ""
     yield "```sql"
     yield one.example
     yield "```"

@@ -122,7 +122,7 @@ def test_each_of_the_four_is_one_sentence(asked: dict[str, subprocess.CompletedP
             "partial: 3 of 8 nodes are missing",
             f"  {address(DEAD)}: connection refused",
             f"  {address(STOPPED)}: it did not answer within {after} (give it longer with --timeout)",
-            f"  {address(STRANGE)}: its certificate is not believed: nobody who is trusted here signed it (--ca-cert "
+            f"  {address(STRANGE)}: its certificate is not trusted: no trusted authority signed it (--ca-cert "
             "with the certificate of the authority that signs those of nodes)",
         ]
     )

@@ -91,7 +91,7 @@ def test_the_native_frames_of_a_hung_call_begin_where_it_is_parked(
         native = [one for one in json.loads(frames) if "symbol" in one]
         assert native[0]["file"].startswith("libc")
         assert any(one["file"].startswith("libffi") or "_ctypes" in one["file"] for one in native), native
-        assert "read while the call was open" in note
+        assert "read while the call was in flight" in note
 
 
 def test_the_other_threads_of_a_hung_process_are_told_of_when_asked_for(hung: Hung) -> None:

@@ -168,9 +168,9 @@ def test_what_was_made_before_the_agent_is_null_and_never_0(tmp_path: Path) -> N
             )
             made_before = "SELECT DISTINCT comm_id_hash, rank, nranks, origin, note FROM communicators WHERE "
             world = rows(tracer.database, made_before + "origin IS NULL")
-            assert world == [(None, None, None, None, "made before tracing began")]
+            assert world == [(None, None, None, None, "created before tracing began")]
             child = rows(tracer.database, made_before + "origin = 'ncclCommSplit'")
-            assert child == [(None, None, None, "ncclCommSplit", "its parent was made before tracing began")]
+            assert child == [(None, None, None, "ncclCommSplit", "its parent was created before tracing began")]
             after = rows(tracer.database, "SELECT rank, nranks FROM communicators WHERE origin = 'ncclCommInitRank'")
             assert sorted(after) == [(0, 2), (1, 2)]
             Path(f"{meeting}.asking").touch()

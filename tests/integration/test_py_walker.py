@@ -87,7 +87,7 @@ def test_a_short_call_has_a_line_only_where_the_kernel_walks(recorded: tuple[str
 
 def test_a_stack_read_from_outside_says_so(recorded: tuple[str, list[Any], Any]) -> None:
     (note,) = [note for name, _, _, note in recorded[1] if name == "cudaStreamSynchronize"]
-    assert ("read while the call was open" in note) == (recorded[0] == "userspace")
+    assert ("read while the call was in flight" in note) == (recorded[0] == "userspace")
 
 
 def test_the_recording_says_who_reads_python_frames(recorded: tuple[str, list[Any], Any]) -> None:
@@ -97,7 +97,7 @@ def test_the_recording_says_who_reads_python_frames(recorded: tuple[str, list[An
     is_kernel = recorded[0] == "ebpf"
     assert started["py_walker"] == {"is_kernel": is_kernel, "reason": "" if is_kernel else "--py-walker=userspace"}
     (text,) = rows(database, "SELECT not_traced FROM sessions")[0]
-    assert ("Python lines of calls that returned within 2 s" in json.loads(text)) != is_kernel
+    assert ("python_lines" in json.loads(text)) != is_kernel
 
 
 class _WithoutWalk(BpfObject):

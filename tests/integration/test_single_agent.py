@@ -49,7 +49,7 @@ def agent(*privileges: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 def test_the_second_of_two_agents_in_containers_is_told_who_the_first_is() -> None:
     with agent() as (first, said), agent() as (_, answer):
         assert said == "runs /run/ingero/agent.lock\n"
-        assert answer.startswith(f"refused: another ingero traces this machine: pid {first.pid}, since 20")
+        assert answer.startswith(f"refused: another ingero is tracing this host: pid {first.pid}, since 20")
         assert f"-c {NAME}" in answer
         assert f" explain --db /proc/{first.pid}/root/data/first.db" in answer
         assert f"kill {first.pid}" in answer

@@ -135,7 +135,7 @@ class Profiled:
 @contextmanager
 def imported(path: Path) -> Iterator[Profiled]:
     """A recording to fill; afterwards it lies at the path."""
-    reason = "a profiler's file shows calls and GPU work, not why a thread did not run"
+    reason = "a profile shows calls and GPU work, not why a thread did not run"
     not_traced = dict.fromkeys(("offcpu", "culprits", "thread_state_seconds", "stack_samples"), reason)
     with Scene(path, seconds=_SECONDS, not_traced=not_traced) as scene:
         yield Profiled(scene)

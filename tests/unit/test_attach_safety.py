@@ -33,5 +33,5 @@ def test_child_that_the_filter_kills_proves_them_unsafe(monkeypatch: pytest.Monk
 def test_child_that_proves_nothing_is_told_and_waited_for_no_longer(
     monkeypatch: pytest.MonkeyPatch, child: Callable[[int], object]
 ) -> None:
-    with pytest.raises(BpfError, match="came to no end"):
+    with pytest.raises(BpfError, match="did not finish"):
         are_safe_with(monkeypatch, child)

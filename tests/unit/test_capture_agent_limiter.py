@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from ingero.capture.agent_limiter import AGENT_LEVELS, MAX_CALM_S, SAVED_SECONDS, TEXTS, AgentLimiter, decide
-from ingero.units import format_percent
+from ingero import given_up
+from ingero.capture.agent_limiter import AGENT_LEVELS, MAX_CALM_S, SAVED_SECONDS, AgentLimiter, decide
 
 BUDGET = 0.05
 
@@ -73,7 +73,7 @@ def test_a_load_that_needs_a_level_is_tried_ever_less_often() -> None:
 def test_each_level_takes_fewer_records_and_says_so(level: int) -> None:
     assert AGENT_LEVELS[level].records_ratio < AGENT_LEVELS[level - 1].records_ratio
     assert AGENT_LEVELS[level].sync_ns >= AGENT_LEVELS[level - 1].sync_ns
-    assert format_percent(AGENT_LEVELS[level].records_ratio) in TEXTS[level]
+    assert f"{AGENT_LEVELS[level].records_ratio:.0%} " in given_up.BY_CODE[AGENT_LEVELS[level].code].text
 
 
 def test_stacks_go_with_the_second_cut_of_the_records() -> None:

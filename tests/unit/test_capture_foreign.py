@@ -156,7 +156,7 @@ def test_nothing_but_a_regular_file_is_opened(tmp_path: Path, what: str) -> None
     path = {"pipe": tmp_path / "pipe", "device": Path("/dev/null"), "folder": tmp_path}[what]
     if what == "pipe":
         os.mkfifo(path)
-    with pytest.raises(OSError, match="no regular file"):
+    with pytest.raises(OSError, match="not a regular file"):
         open_regular(path)
 
 

@@ -12,11 +12,11 @@ import pytest
 
 from ingero.attach.groups import Coverage, Group
 from ingero.capture.levels import (
+    CODES,
     GROSS,
     MAX_CALM_S,
     MAX_TRIAL_S,
     RETURN_BELOW,
-    TEXTS,
     Budget,
     Level,
     Levels,
@@ -180,7 +180,7 @@ def test_waits_graphs_and_collectives_are_never_given_up() -> None:
 
 
 def test_every_level_says_what_it_gives_up() -> None:
-    assert set(TEXTS) == set(Level)
+    assert set(CODES) == set(Level)
 
 
 def test_looser_means_that_nothing_less_is_traced() -> None:

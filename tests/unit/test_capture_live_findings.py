@@ -89,7 +89,7 @@ def test_after_a_look_that_fails_looking_begins_anew(
             findings.second_stored()
             has_looked_again.wait(0.01)
     assert looked[0] is not looked[-1]
-    assert "a look failed" in caplog.text
+    assert "a diagnosis failed" in caplog.text
 
 
 def test_the_second_after_a_look_that_saw_a_drop_begin_is_hurried(

@@ -194,7 +194,7 @@ def test_two_that_say_the_same_rank_have_none_until_a_communicator_parts_them(
 ) -> None:
     looks = Looks(monkeypatch)
     looks.write(*(looks.target(number, {"RANK": "0", "WORLD_SIZE": "2"}) for number in (1, 2)))
-    looks.rows.joined({1: [], 2: []}, looks.targets, 3)  # made before tracing began: their places are not known
+    looks.rows.joined({1: [], 2: []}, looks.targets, 3)  # created before tracing began: their places are not known
     assert [looks.row(number)["rank"] for number in (1, 2)] == [None, None]
     assert looks.row(1)["rank_source"] == "ambiguous: 2 processes say rank 0"
     looks.joined(p1=(5, 0, 2), p2=(5, 1, 2))

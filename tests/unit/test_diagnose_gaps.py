@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ingero import given_up
-from ingero.capture.levels import TEXTS, Level
+from ingero.capture.levels import CODES, Level
 from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
 from ingero.diagnose.blind_spots import unseen
 from ingero.diagnose.evidence import Evidence
@@ -26,9 +26,9 @@ from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
 
 Script = Callable[[Scene, Actor], None]
 SLOW = {"cudaLaunchKernel": (80.0, 0.1), "cudaStreamSynchronize": (1.0, 0.1)}
-OFF = "launches are not traced: sync intervals are not comparable"  # as earlier versions wrote it
-UNSEEN = given_up.LAUNCHES_OFF.text
-NO_STACKS = given_up.STACKS_OFF.text
+OFF = given_up.LAUNCHES_AND_INTERVALS_OFF.code  # of a recording of version 1
+UNSEEN = given_up.LAUNCHES_OFF.code
+NO_STACKS = given_up.STACKS_OFF.code
 
 
 def governed(scene: Scene, *steps: tuple[float, str]) -> None:
@@ -86,16 +86,16 @@ def test_every_cause_that_needs_steps_is_not_evaluated_where_earlier_versions_ha
 @pytest.mark.parametrize(
     ("text", "silenced", "seen"),
     [
-        (given_up.MEMORY_OFF.text, {"allocation-churn", "allocator-retry", "gpu-memory-leak"}, {"launch-bound", "gil"}),
+        (given_up.MEMORY_OFF.code, {"allocation-churn", "allocator-retry", "gpu-memory-leak"}, {"launch-bound", "gil"}),
         (
             UNSEEN,
             {"launch-bound", "unexpected-sync", "gpu-slower"},
             {"cpu-contention", "gil", "data-starvation"},
         ),
-        (given_up.COPIES_OFF.text, {"memcpy-bound", "gpu-slower"}, {"cpu-contention", "launch-bound"}),
-        (given_up.LAUNCHES_COUNTED.text, {"launch-bound", "cold-start"}, {"allocation-churn", "cpu-contention"}),
+        (given_up.COPIES_OFF.code, {"memcpy-bound", "gpu-slower"}, {"cpu-contention", "launch-bound"}),
+        (given_up.LAUNCHES_COUNTED.code, {"launch-bound", "cold-start"}, {"allocation-churn", "cpu-contention"}),
         (NO_STACKS, {"garbage-collection", "lock-contention", "host-bound"}, {"launch-bound", "cpu-contention"}),
-        (TEXTS[Level.LAUNCHES_AT_DRIVER], set(), {"launch-bound", "cpu-contention"}),
+        (CODES[Level.LAUNCHES_AT_DRIVER], set(), {"launch-bound", "cpu-contention"}),
     ],
     ids=["memory", "launches", "copies", "launches counted", "stacks", "launches at the driver"],
 )
@@ -125,9 +125,7 @@ def test_of_a_process_that_began_later_nothing_was_missed(tmp_path: Path) -> Non
 
 def test_text_and_json_say_from_when_to_when(tmp_path: Path) -> None:
     diagnosis = without(tmp_path, (2, OFF), (4, ""), (7, OFF), (8, ""))
-    lines = [
-        line for line in not_looked_at_lines(diagnosis) if "(launches are not traced: sync intervals are not" in line
-    ]
+    lines = [line for line in not_looked_at_lines(diagnosis) if f"({given_up.BY_CODE[OFF].text}" in line]
     assert len(lines) == 1
     assert lines[0].endswith(", 3.00 s in 2 time ranges)")
     told = json.loads(json.dumps(diagnosis_json(diagnosis)))["not_evaluated"]
@@ -145,29 +143,29 @@ def test_a_cause_that_was_found_at_another_time_stays_listed_for_this_one(tmp_pa
 
 
 def test_a_cause_whose_evidence_was_given_up_while_time_was_lost_is_not_claimed(tmp_path: Path) -> None:
-    diagnosis = without(tmp_path, (QUIET_S, given_up.LAUNCHES_COUNTED.text), script=slow_launches)
+    diagnosis = without(tmp_path, (QUIET_S, given_up.LAUNCHES_COUNTED.code), script=slow_launches)
     (incident,) = diagnosis.incidents
     assert incident.cause == "unexplained"
     assert given_up.LAUNCHES_COUNTED.text in incident.summary
 
 
 def test_what_was_only_counted_before_does_not_look_as_if_it_had_become_slower(tmp_path: Path) -> None:
-    diagnosis = without(tmp_path, (0.1, given_up.LAUNCHES_COUNTED.text), (QUIET_S, ""), script=slow_launches)
+    diagnosis = without(tmp_path, (0.1, given_up.LAUNCHES_COUNTED.code), (QUIET_S, ""), script=slow_launches)
     assert causes(diagnosis) == ["unexplained"]
 
 
 def test_a_loss_may_be_only_what_was_given_up_at_its_own_time(tmp_path: Path) -> None:
-    memory, launches = given_up.MEMORY_OFF.text, given_up.LAUNCHES_COUNTED.text
+    memory, launches = given_up.MEMORY_OFF.code, given_up.LAUNCHES_COUNTED.code
     window = without(tmp_path, (1, memory), (2, launches), (3, "")).window
     case = Window(begin_ns=BEGIN_NS + 2_200_000_000, end_ns=BEGIN_NS + 2_800_000_000)
     with open_reader(tmp_path / "scene.db") as reader:
         reasons = unseen(Evidence(reader, window), all_rules(), Part.IDLE, [case])
-    assert launches in reasons
-    assert memory not in reasons
+    assert given_up.BY_CODE[launches].text in reasons
+    assert given_up.BY_CODE[memory].text not in reasons
 
 
 def test_a_short_trial_in_between_takes_no_finding_away(tmp_path: Path) -> None:
-    diagnosis = without(tmp_path, (8, given_up.LAUNCHES_COUNTED.text), (8.75, ""), script=slow_launches)
+    diagnosis = without(tmp_path, (8, given_up.LAUNCHES_COUNTED.code), (8.75, ""), script=slow_launches)
     assert causes(diagnosis) == ["launch-bound"]
     assert time_ranges(diagnosis)["launch-bound"] == [(8.0, 8.75)]
 
@@ -185,7 +183,7 @@ def test_time_ranges_that_touch_are_one() -> None:
     assert joined(parts) == (Window(begin_ns=1, end_ns=9),)
 
 
-def test_every_sentence_of_the_overhead_limiter_says_which_evidence_it_costs() -> None:
-    assert set(given_up.EVIDENCE) >= {*TEXTS.values(), NO_STACKS}
+def test_every_code_of_the_limiter_says_which_evidence_it_costs() -> None:
+    assert set(given_up.BY_CODE) >= {*CODES.values(), NO_STACKS}
     names = {name for rule in all_rules() for name in (*rule.needs, *rule.wants)}
-    assert set().union(*given_up.EVIDENCE.values()) <= names
+    assert set().union(*(given.evidence for given in given_up.BY_CODE.values())) <= names

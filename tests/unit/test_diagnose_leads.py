@@ -127,7 +127,7 @@ def without_launches(path: Path) -> Iterator[tuple[Scene, Actor]]:
     """A recording of a trainer whose launches are not traced."""
     with Scene(path, seconds=LENGTH_S) as scene:
         scene.append(
-            tables.OVERHEAD_LIMITER, time_ns=scene.at(0), level=6, not_traced=given_up.LAUNCHES_OFF.text, reason="many"
+            tables.OVERHEAD_LIMITER, time_ns=scene.at(0), level=6, not_traced=given_up.LAUNCHES_OFF.code, reason="many"
         )
         yield scene, scene.process(100, "python")
 

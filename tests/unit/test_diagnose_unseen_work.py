@@ -42,7 +42,7 @@ def unseen(folder: Path, step: Step, *, hog_ms: float = 0.0, seen_s: float = 0.0
 
 
 def given_up_at(scene: Scene, at_s: float) -> None:
-    for time_s, text in ((0.0, ""), (at_s, given_up.LAUNCHES_OFF.text)):
+    for time_s, text in ((0.0, ""), (at_s, given_up.LAUNCHES_OFF.code)):
         scene.append(tables.OVERHEAD_LIMITER, time_ns=scene.at(time_s), level=6, not_traced=text, reason="too many")
 
 

@@ -88,7 +88,7 @@ def test_a_missing_host_event_is_no_reason_not_to_trace() -> None:
 
 @pytest.mark.parametrize(
     ("scope", "state", "found"),
-    [(None, State.NOT_HERE, "no Yama"), (0, State.OK, "0:"), (3, State.OK, "3: no hindrance")],
+    [(None, State.NOT_HERE, "no Yama"), (0, State.OK, "0:"), (3, State.OK, "3: fine")],
 )
 def test_ptrace_scope_hinders_nothing_even_at_3(scope: int | None, state: State, found: str) -> None:
     row = rows_of(ptrace_scope=scope)["ptrace_scope"]
@@ -177,8 +177,8 @@ def test_no_probe_can_run_without_what_ingero_needs_installed() -> None:
     ("has_own_root", "path", "found"),
     [
         (False, "/", "in no container"),
-        (True, "/", "in a container that its control group does not name, or a chroot"),
-        (None, "/", "in no container that its control group names; the machine's own root cannot be seen"),
+        (True, "/", "in a container that its cgroup does not name, or in a chroot"),
+        (None, "/", "in no container that its cgroup names; the host's own root is not visible"),
         (True, "/docker/" + "a" * 64, "docker container aaaaaaaaaaaa"),
     ],
 )
@@ -203,7 +203,7 @@ def test_a_root_folder_is_compared_with_that_of_process_1(tmp_path: Path) -> Non
 def test_either_of_the_two_capabilities_is_of_no_use_alone(name: str) -> None:
     row = rows_of(capabilities=GOOD.capabilities - {name})[f"CAP_{name}"]
     assert row.state is State.WARNING
-    assert "Pythons of other users have no lines of code" in row.found
+    assert "Python processes of other users have no lines of code" in row.found
 
 
 def test_check_and_trace_say_at_once_that_there_is_no_libbpf() -> None:

@@ -93,7 +93,7 @@ def test_what_is_not_known_is_said_with_the_reason() -> None:
     other_boot = node(3, [chain(1, None)], known_to(_MS), at(9 * _S))
     found = ordered(silent, older, other_boot)
     assert found.placed == ()
-    says, boot = "the node does not say what its clock is", "it was recorded before that machine's last start"
+    says, boot = "the node does not say what its clock is", "it was recorded before that host's last boot"
     assert [one.reason.partition(",")[0] for one in found.not_placed] == [says, says, boot]
 
 

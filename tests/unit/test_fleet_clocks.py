@@ -210,7 +210,7 @@ def test_warns_of_clocks_that_are_off_by_more_than_the_threshold() -> None:
 
 def test_one_wrong_clock_of_the_client_is_said_of_the_client() -> None:
     (text,) = warnings({name: clock(3_000 * _MS, 100_000) for name in "abc"})
-    assert text.startswith("the clock of this machine is 3.00 s behind")
+    assert text.startswith("the clock of this host is 3.00 s behind")
 
 
 def drifting(ppm: float, seconds: float, rng: random.Random) -> Clock:
@@ -242,8 +242,8 @@ def test_a_drift_is_told_where_it_is_more_than_what_is_not_known() -> None:
     assert drifting(60, 0.05, rng).drift_ppm is None
     assert all(drifting(0, 60, rng).drift_ppm is None for _ in range(200))
     texts = list(warnings({"a": slow, "b": fast}, MERGE_SKEW_NS))
-    assert texts[0].startswith("the clock of b gains on that of this machine by ")
-    assert texts[1].startswith("the clock of a loses against that of this machine by ")
+    assert texts[0].startswith("the clock of b gains on that of this host by ")
+    assert texts[1].startswith("the clock of a loses against that of this host by ")
 
 
 def test_what_became_of_a_clock_since_it_was_estimated_before() -> None:

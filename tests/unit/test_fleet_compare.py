@@ -116,7 +116,7 @@ def test_a_side_that_is_none_leaves_its_node_out(nodes: list[Node], ops: bytes) 
     with listening(says(http("200 OK", body))) as bad:
         done = run([*nodes[:2], bad])
     assert done.exit_code == 3
-    assert f"{bad}: its answer is none" in done.stderr
+    assert f"{bad}: its answer is malformed" in done.stderr
 
 
 def test_names_of_a_node_do_not_act_on_the_terminal(nodes: list[Node]) -> None:

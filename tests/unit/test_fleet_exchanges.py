@@ -253,7 +253,7 @@ def test_the_order_of_what_another_machine_recorded_is_not_known(tmp_path: Path,
     with serving_node(record_node(tmp_path / "copy.db", "copy", is_late=True), has_tls=False) as copied:
         done = run("explain", [*three[:1], copied])
     assert done.stdout.splitlines()[-1] == (
-        "order not known of copy: it was recorded before that machine's last start, or on another machine"
+        "order not known of copy: it was recorded before that host's last boot, or on another host"
     )
 
 

@@ -66,7 +66,7 @@ def query(node: Node, *more: str) -> Result:
 def test_a_node_is_known_from_its_first_use_on(tmp_path: Path, recording: Path, known: Path) -> None:
     with serving_node(recording, made=pair(tmp_path, "own")) as node:
         refused = query(node)
-        assert "nobody who is trusted here signed it" in str(refused.exception)
+        assert "no trusted authority signed it" in str(refused.exception)
         assert not known.exists()
         first, second = query(node, "--pin"), query(node, "--pin")
     assert [(done.stdout, done.exit_code) for done in (first, second)] == [("calls\n8\n", 0)] * 2
@@ -183,9 +183,9 @@ def test_a_file_that_was_being_written_when_its_writer_died_is_not_read(known: P
 @pytest.mark.parametrize(
     ("content", "mode", "wrong"),
     [
-        (f"gpu-01:8080 {'A' * 64} 2026-01-02\nrubbish\n", 0o600, "line 2: it is no known node"),
-        (f"gpu-01:8080 {'a' * 64} 2026-01-02\n", 0o600, "line 1: it is no known node"),
-        ("\x1b[2J\n", 0o600, "line 1: it is no known node"),
+        (f"gpu-01:8080 {'A' * 64} 2026-01-02\nrubbish\n", 0o600, "line 2: it is not a known node"),
+        (f"gpu-01:8080 {'a' * 64} 2026-01-02\n", 0o600, "line 1: it is not a known node"),
+        ("\x1b[2J\n", 0o600, "line 1: it is not a known node"),
         (f"gpu-01:8080 {'A' * 64} 2026-01-02\n", 0o602, "others may write"),
         ("#\n" * (3 << 20), 0o600, "is larger than 4 MiB"),
     ],

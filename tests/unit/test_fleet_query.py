@@ -186,12 +186,12 @@ def test_nodes_that_nobody_should_believe_are_missing_with_the_reason(
         done = query([*fleet, *bad], CALLS, client, "--json", "--timeout", "20s")
     answer = json.loads(done.stdout)
     reasons = [one["reason"] for one in answer["missing"]]
-    believed = "its certificate is not believed: "
+    believed = "its certificate is not trusted: "
     assert [row["node"] for row in answer["rows"]] == list(NAMES)
     assert reasons == [
         believed + "ip address mismatch, certificate is not valid for '127.0.0.1'",
         believed + "certificate has expired",
-        believed + "nobody who is trusted here signed it",
+        believed + "no trusted authority signed it",
         "it does not speak TLS 1.3",
         "it does not speak TLS",
         "its name is not known",
@@ -228,11 +228,11 @@ HOSTILE: dict[str, tuple[Handler, str]] = {
     "garbage": (says(b"\x00\xff\x1b[2J garbage\r\n\r\n"), "it closed the connection, or does not speak HTTP"),
     "not ingero": (
         says(http("200 OK", b"<html>", "text/html")),
-        "it is no ingero: what answers there speaks of something else",
+        "it is not ingero: another service answers there",
     ),
     "compressed": (
         says(http("200 OK", b"x", "application/x-ndjson", Content_Encoding="gzip")),
-        "it is no ingero: what answers there speaks of something else",
+        "it is not ingero: another service answers there",
     ),
     "elsewhere": (
         says(http("302 Found", b"", Location="http://169.254.169.254/latest/meta-data")),
@@ -247,7 +247,7 @@ HOSTILE: dict[str, tuple[Handler, str]] = {
     ),
     "an error without end": (says(http("400 Bad Request", b"x" * 1_000_000)), "HTTP status 400"),
     "an error of other types": (says(http("500 Oh", b'{"error":[1]}')), "HTTP status 500"),
-    "no such address": (says(http("404 Not Found", b"<html>", "text/html")), "it is no ingero, or an older one"),
+    "no such address": (says(http("404 Not Found", b"<html>", "text/html")), "it is not ingero, or an older version"),
 }  # fmt: skip
 
 
@@ -341,9 +341,7 @@ def test_two_machines_of_one_name_stay_two_and_both_are_named(tmp_path: Path, sq
     with serving_node(paths[0], has_tls=False) as one, serving_node(paths[1], has_tls=False) as two:
         answer = json.loads(query([one, two], sql, None, "--json").stdout)
     assert sorted({row["node"] for row in answer["rows"]}) == ["gpu-01@abababab", "gpu-01@cdcdcdcd"]
-    assert answer["notes"][0] == (
-        f"2 machines call themselves gpu-01: gpu-01@abababab is {one}, gpu-01@cdcdcdcd is {two}"
-    )
+    assert answer["notes"][0] == (f"2 hosts call themselves gpu-01: gpu-01@abababab is {one}, gpu-01@cdcdcdcd is {two}")
 
 
 def test_a_recording_that_names_no_node_is_called_by_its_address(tmp_path: Path) -> None:
@@ -382,7 +380,7 @@ def test_a_token_is_wanted_and_stands_nowhere(certificates: Certificates, folder
             )
             said += done.output + repr(done.exception) + str(getattr(done.exception, "hint", ""))
             assert done.exit_code == code
-    assert "it wants a token that it knows" in said
+    assert "it requires a token that it knows" in said
     assert TOKEN not in said
     assert TOKEN not in repr(Access(token=TOKEN))
 

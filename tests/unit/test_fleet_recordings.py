@@ -238,7 +238,7 @@ def test_a_file_of_a_node_that_is_none_costs_no_other(recordings: dict[str, Path
         bad = stack.enter_context(listening(says(http("200 OK", body, MEDIA_TYPE))))
         done = run([good, bad], None, "export", "--format", "perfetto", "-o", "out.pftrace")
     assert done.exit_code == 3, done.output
-    assert f"{bad.authority}: its recording is none: " in done.stderr
+    assert f"{bad.authority}: its recording cannot be used: " in done.stderr
     assert (tmp_path / "out.pftrace").exists()
 
 

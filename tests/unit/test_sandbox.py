@@ -131,7 +131,7 @@ def test_data_arrives_whole(reader: SandboxedProcess) -> None:
 def test_without_a_nursery_there_is_no_answer() -> None:
     with Nursery({"reader": Kind(name="ingero-reader", tasks=tasks)}) as nursery:
         process = SandboxedProcess(nursery, "reader")
-    with pytest.raises(NoAnswerError, match="no process can be made"):
+    with pytest.raises(NoAnswerError, match="cannot start the process"):
         process.ask("who", cpu_s=1, wall_s=30)
 
 

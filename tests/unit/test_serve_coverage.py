@@ -31,7 +31,7 @@ def lines(folder: Path, steps: list[tuple[int, str, str]], begin_s: int, end_s: 
         return list(coverage_lines(reader, Window(begin_ns=START_NS + begin_s * S, end_ns=START_NS + end_s * S)))
 
 
-STEPS = [(0, "", "start"), (10, "no launches\nno copies", "too many"), (30, "", "the load has fallen")]
+STEPS = [(0, "", "start"), (10, "no launches,no copies", "too many"), (30, "", "the load has fallen")]
 
 
 def test_where_everything_was_traced_nothing_is_said(tmp_path: Path) -> None:

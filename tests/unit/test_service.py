@@ -26,6 +26,7 @@ from ingero.cli.trace_view import open_view
 from ingero.diagnose.changes import Change, ChangeKind
 from ingero.diagnose.model import Incident
 from ingero.errors import IngeroError
+from ingero.given_up import LAUNCHES_OFF
 from ingero.store.errors import StoreError
 from ingero.store.records import SessionFacts
 from ingero.store.writer import Writer
@@ -213,7 +214,7 @@ def test_a_journal_has_what_changes_and_no_line_each_second() -> None:
         view.second(second(not_traced=("launches",)))
         view.second(second(not_traced=("launches",)))
         view.second(second())
-        assert lines == ["  less is traced from here on: launches", "  all is traced again"]
+        assert lines == [f"  tracing reduced: {LAUNCHES_OFF.text}", "  full tracing resumed"]
         for kind in ChangeKind:
             view.finding(Change(kind, incident()))
     assert [" opened: " in line or " closed: " in line for line in lines[2:]] == [True, True]

@@ -52,12 +52,13 @@ def test_new_database_has_the_newest_version_and_every_published_view(tmp_path: 
 def test_each_migration_runs_once_and_in_order(tmp_path: Path) -> None:
     db = database(tmp_path / "a.db")
     ran: list[int] = []
-    steps = [lambda _, n=n: ran.append(n) for n in (2, 3)]
-    migrations.migrate(db, tmp_path, migrations=steps[:1])
+    newest = migrations.NEWEST_VERSION
+    steps = [*migrations.MIGRATIONS, *(lambda _, n=n: ran.append(n) for n in (1, 2))]
+    migrations.migrate(db, tmp_path, migrations=steps[:-1])
     migrations.migrate(db, tmp_path, migrations=steps)
     migrations.migrate(db, tmp_path, migrations=steps)
-    assert ran == [2, 3]
-    assert migrations.pragma(db, "user_version") == 3
+    assert ran == [1, 2]
+    assert migrations.pragma(db, "user_version") == newest + 2
 
 
 def test_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
@@ -68,8 +69,8 @@ def test_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        migrations.migrate(db, tmp_path, migrations=[change_and_fail])
-    assert migrations.pragma(db, "user_version") == 1
+        migrations.migrate(db, tmp_path, migrations=[*migrations.MIGRATIONS, change_and_fail])
+    assert migrations.pragma(db, "user_version") == migrations.NEWEST_VERSION
     assert db.execute("SELECT count(*) FROM stack_traces").fetchall() == [(0,)]
 
 

@@ -62,17 +62,17 @@ def call(writer: Writer, at_ms: float, *, tid: int = ENGINE, stack_hash: int = N
     writer.append(tables.EVENTS, row)
 
 
-def stacks(writer: Writer, *, note: str = "", called_from: Sequence[str] = ()) -> None:
+def stacks(writer: Writer, *, is_whole: bool = True, called_from: Sequence[str] = ()) -> None:
     native = [{"ip": "0x1", "symbol": "engine_run", "file": "libtorch.so"}]
     callers = [{"py_file": file, "py_line": 5, "py_func": "launcher"} for file in called_from]
     python = [{"py_file": "/srv/me/train.py", "py_line": 58, "py_func": "step"}]
-    for number, frames, text in ((NATIVE, [*native, *callers], note), (WAITING, python, "")):
-        row = tables.STACKS.rows(1, hash=number, ips="[]", frames=json.dumps(frames), note=text)
+    for number, frames, whole in ((NATIVE, [*native, *callers], is_whole), (WAITING, python, True)):
+        row = tables.STACKS.rows(1, hash=number, ips="[]", frames=json.dumps(frames), is_python_whole=whole)
         writer.append(tables.STACKS, row)
 
 
 @contextmanager
-def recorded(folder: Path, *fill: Fill, note: str = "", called_from: Sequence[str] = ()) -> Iterator[Reader]:
+def recorded(folder: Path, *fill: Fill, is_whole: bool = True, called_from: Sequence[str] = ()) -> Iterator[Reader]:
     path = folder / "recording.db"
     facts = SessionFacts(uuid="u", started_ns=START_NS)
     with Writer(path, session=facts, node="node", clock=lambda: START_NS) as writer:
@@ -82,7 +82,7 @@ def recorded(folder: Path, *fill: Fill, note: str = "", called_from: Sequence[st
             1, process=1, session=writer.session, pid=PID, start_ns=START_NS, name="python", is_traced=1
         )
         writer.append(tables.PROCESSES, row)
-        stacks(writer, note=note, called_from=called_from)
+        stacks(writer, is_whole=is_whole, called_from=called_from)
         row = tables.OP_STATS.rows(
             1, session=writer.session, start_ns=START_NS, process=1, source=int(Source.CUDA), op=LAUNCH.code, count=2,
             sum_ns=2 * MS, max_ns=MS,
@@ -198,9 +198,8 @@ def test_a_call_from_the_users_own_python_keeps_its_line(tmp_path: Path) -> None
 
 
 def test_a_call_whose_own_frames_are_unknown_is_given_no_other_threads_line(tmp_path: Path) -> None:
-    note = "Python frames end early: the interpreter's memory could not be read"
     with recorded(
-        tmp_path, lambda w: sleep(w, 10, 50), lambda w: look(w, 30), lambda w: call(w, 20), note=note
+        tmp_path, lambda w: sleep(w, 10, 50), lambda w: look(w, 30), lambda w: call(w, 20), is_whole=False
     ) as reader:
         text = breakdown(reader)
     assert "that waits" not in text

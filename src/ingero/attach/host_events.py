@@ -44,13 +44,18 @@ IO, TCP, NET = "io", "tcp", "net"
 _GROUPS = {"block_io": IO, "socket_send": NET, "socket_receive": NET, "tcp": TCP}
 
 _NO_BLOCK_IO = "no block I/O"
-_NO_RECLAIM = "direct reclaim for want of memory on the host is not seen"
+_NO_RECLAIM = "direct reclaim on the host is not seen"
 _NO_MEMCG_RECLAIM = "reclaim at a cgroup's memory limit is not seen"
 _NO_COMPACTION = "memory compaction is not seen"
 
 # The order in which they are attached: a beginning before its end. Programs of one object stand together.
 HOST_PROGRAMS: tuple[HostProgram, ...] = (
-    _program("block_io", "block_insert", "block_rq_insert", "I/O that a kernel worker dispatches is charged to it"),
+    _program(
+        "block_io",
+        "block_insert",
+        "block_rq_insert",
+        "I/O that a kernel worker dispatches is attributed to that worker",
+    ),
     _program("block_io", "block_issue", "block_rq_issue", _NO_BLOCK_IO),
     _program("block_io", "block_complete", "block_rq_complete", _NO_BLOCK_IO),
     _program("memory", "direct_reclaim_begin", "mm_vmscan_direct_reclaim_begin", _NO_RECLAIM),
@@ -59,10 +64,10 @@ HOST_PROGRAMS: tuple[HostProgram, ...] = (
     _program("memory", "memcg_reclaim_end", "mm_vmscan_memcg_reclaim_end", _NO_MEMCG_RECLAIM),
     _program("memory", "compaction_begin", "mm_compaction_begin", _NO_COMPACTION),
     _program("memory", "compaction_end", "mm_compaction_end", _NO_COMPACTION),
-    _program("memory", "page_alloc", "mm_page_alloc", "page allocations of targets are not counted"),
-    _program("memory", "mark_victim", "mark_victim", "OOM kills are seen as SIGKILL only"),
+    _program("memory", "page_alloc", "mm_page_alloc", "page allocations of traced processes are not counted"),
+    _program("memory", "mark_victim", "mark_victim", "OOM kills are seen only as SIGKILL"),
     _program("signals", "signal_generate", "signal_generate", "who stopped or killed a process is unknown"),
-    _program("timers", "timer_expired", "hrtimer_expire_entry", "pauses of the whole machine are not seen"),
+    _program("timers", "timer_expired", "hrtimer_expire_entry", "pauses of the whole host are not seen"),
     _program("tcp", "tcp_retransmit", "tcp_retransmit_skb", "TCP retransmits are not seen"),
     _program("tcp", "tcp_retransmit_synack", "tcp_retransmit_synack", "retransmits of a SYN-ACK are not seen"),
     _program("tcp", "socket_state", "inet_sock_set_state", "a retransmit's process is known after its first send only"),

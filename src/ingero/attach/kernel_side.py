@@ -219,7 +219,8 @@ class KernelSide:
             refused = self.unavailable[known:]
             del self.unavailable[known:]
             loaded = self._load_calls(constants, mode)
-            reason = f"the kernel takes the programs only without the walk: {refused[-1].reason if refused else error}"
+            why = refused[-1].reason if refused else error
+            reason = f"the kernel accepts the programs only without the Python walk: {why}"
             self.walker = Walker(is_kernel=False, reason=reason)
             self.unavailable.append(Unavailable(name="Python frames walked in the kernel", reason=reason))
             return loaded

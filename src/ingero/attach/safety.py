@@ -42,7 +42,7 @@ def are_return_probes_safe(attach_type: AttachType) -> bool:
         code = os.waitstatus_to_exitcode(_status_of_child(attach_type))
         if code <= 0 and -code not in _HUNG:
             return code == 0
-    raise BpfError(f"the trial of return probes came to no end: status {code}, {_TRIES} times")
+    raise BpfError(f"the test of return probes did not finish: status {code}, {_TRIES} times")
 
 
 def _status_of_child(attach_type: AttachType) -> int:
@@ -98,7 +98,7 @@ def _probed_function() -> tuple[str, int]:
     for mapping in parse_maps(read_maps(os.getpid())):
         if mapping.start <= address < mapping.end and mapping.path:
             return mapping.path, address - mapping.start + mapping.offset
-    raise BpfError(f"{_PROBED} of libc is in no mapped file", hint=f"`{command('check')}` tells what this system lacks")
+    raise BpfError(f"{_PROBED} of libc is in no mapped file", hint=f"`{command('check')}` shows what this system lacks")
 
 
 def _filtered_child(go: int) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ingero import given_up
 from ingero.units import format_percent
 
 
@@ -14,24 +15,20 @@ from ingero.units import format_percent
 class AgentLevel:
     """records_ratio: of the usual number of recorded calls. drain_ns: between two looks at the rings.
 
-    takes_stacks: of recorded calls; resolving new ones is work for the agent.
+    takes_stacks: of recorded calls; resolving new ones is work for the agent. code: of `given_up`; "": all is recorded.
     """
 
     records_ratio: float
     drain_ns: int
     takes_stacks: bool = True
+    code: str = ""
 
 
 AGENT_LEVELS: tuple[AgentLevel, ...] = (
     AgentLevel(records_ratio=1.0, drain_ns=250_000_000),
-    AgentLevel(records_ratio=0.5, drain_ns=500_000_000),
-    AgentLevel(records_ratio=0.2, drain_ns=1_000_000_000, takes_stacks=False),
-    AgentLevel(records_ratio=0.05, drain_ns=1_000_000_000, takes_stacks=False),
-)
-TEXTS: tuple[str, ...] = tuple(
-    f"{format_percent(level.records_ratio)} of the usual number of records, "
-    f"rings drained every {level.drain_ns / 1e9:g} s"
-    for level in AGENT_LEVELS
+    AgentLevel(records_ratio=0.5, drain_ns=500_000_000, code=given_up.HALF_OF_RECORDS.code),
+    AgentLevel(records_ratio=0.2, drain_ns=1_000_000_000, takes_stacks=False, code=given_up.FIFTH_OF_RECORDS.code),
+    AgentLevel(records_ratio=0.05, drain_ns=1_000_000_000, takes_stacks=False, code=given_up.TWENTIETH_OF_RECORDS.code),
 )
 
 OVER_SECONDS, RECENT_SECONDS = 3, 5  # of the last seconds, that many were over the budget with nothing saved

@@ -61,7 +61,9 @@ class WallClock:
     def _note_step(self, step_ns: int) -> None:
         if step_ns < -_STEP_NS:
             self._held_ns -= step_ns
-            logger.warning("the clock was set back by %s: this recording goes on in the old time", format_ns(-step_ns))
+            logger.warning(
+                "the clock was set back by %s: this recording continues in the old time", format_ns(-step_ns)
+            )
         elif step_ns > _STEP_NS:
             self._held_ns -= min(self._held_ns, step_ns)
 

@@ -24,11 +24,11 @@ _PARTS = struct.Struct("<QQ")  # struct communicator_key
 _PEER_NUMBER_SHIFT = 40  # bpf/nccl_calls.h: map `peers`
 _CALLS = tuple(COMMUNICATOR_CALLS.items())
 
-_FOUND_NOTE = "made before tracing began"
+_FOUND_NOTE = "created before tracing began"
 _SPLIT_NOTE = "split: not every rank of the parent was seen here"
-_PARENT_NOTE = "its parent was made before tracing began"
+_PARENT_NOTE = "its parent was created before tracing began"
 _GROW_NOTE = "grown: no argument names it on all ranks"
-_HANDLE_NOTE = "its handle was not there when the call returned"
+_HANDLE_NOTE = "its handle was not set when the call returned"
 
 
 @dataclass(slots=True, kw_only=True)

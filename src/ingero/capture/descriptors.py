@@ -19,7 +19,7 @@ class TooFewDescriptorsError(IngeroError):
     def __init__(self, hard: int) -> None:
         again = command("trace")
         super().__init__(
-            f"this process may have {hard} files open at most; tracing needs {LEAST_DESCRIPTORS}",
+            f"this process may have at most {hard} open files; tracing needs {LEAST_DESCRIPTORS}",
             hint=f"sudo sh -c {shell_word(f'ulimit -n 4096; {again}')} (a unit: LimitNOFILE=4096, docker: --ulimit "
             "nofile=4096)",
         )

@@ -92,6 +92,6 @@ class FreedCode:
         count = self._kernel.freed_code.count(watched.target.slot)
         is_few = count - watched.count < _MOST_PER_S * (now - watched.looked)
         if not is_few:
-            log.debug("freed code of %d is too much to be counted", watched.target.pid)
+            log.debug("too much freed code in %d to count", watched.target.pid)
         watched.count, watched.looked = count, now
         return is_few

@@ -123,7 +123,7 @@ class GpuSamples:
             return
         self._told_ns = rest_ns
         logger.warning(
-            "NVML took %.0f ms in the driver for one look at the GPUs: it is asked again in %.0f s",
+            "NVML took %.0f ms in the driver to read the GPUs once: the next read is in %.0f s",
             asked_ns / 1e6,
             rest_ns / 1e9,
         )
@@ -157,7 +157,7 @@ class GpuSamples:
         expected_ns = max(self._answered_ns, self._due_ns - self._period_ns)
         silent = 0 if self._has_nothing_to_say else (self._clock() - expected_ns) // self._period_ns - 1
         if silent > 0 and not self._missed:
-            logger.warning("NVML does not answer: GPU samples are missing until it does")
+            logger.warning("NVML is not responding: no GPU samples until it does")
         newly, self._missed = max(0, silent - self._missed), max(0, silent)
         return newly
 

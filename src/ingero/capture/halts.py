@@ -218,7 +218,7 @@ def _polled_path(tid: int) -> str:
     try:
         return polled_path(tid, waiting.path_arguments())
     except BpfError as error:  # then only the line tells
-        logger.info("what thread %d polls cannot be seen: %s", tid, error)
+        logger.info("cannot see what thread %d polls: %s", tid, error)
         return ""
 
 
@@ -295,7 +295,7 @@ class Looker:
         """Threads of its own process could end it, or whoever shares the memory."""
         owner = halt.wait.owner_tid
         if owner and owner != halt.tid and not (self._proc / str(halt.pid) / "task" / str(owner)).exists():
-            return replace(halt, level=HaltLevel.NEVER, object=f"held by thread {owner}, which is not in it")
+            return replace(halt, level=HaltLevel.NEVER, object=f"held by thread {owner}, which does not hold it")
         level, because = self._own_threads(halt, above)
         if halt.wait.kind == waiting.SHARED_FUTEX:
             family = [one for one in self._family(halt.pid) if one not in above]

@@ -18,8 +18,7 @@ import numpy as np
 
 from ingero.capture.parked_threads import NotParkedError, OpenCall, open_call_stack
 from ingero.capture.process_stacks import ProcessStacks
-from ingero.capture.stack_frames import MergedStack
-from ingero.store import tables
+from ingero.capture.stack_frames import MergedStack, stack_row
 from ingero.store.tables import Row
 
 logger = logging.getLogger(__name__)
@@ -76,7 +75,7 @@ class HungCalls:
         return self._stored[key].stack_hash
 
     def of_returned(self, batch: np.ndarray[Any, Any], numbers: Sequence[int], hashes: Sequence[int]) -> list[int]:
-        """The hashes of the stacks of recorded calls; where one was read while the call was open, that one's.
+        """The hashes of the stacks of recorded calls; where one was read while the call was in flight, that one's.
 
         A read is of the call that was open on its thread all the while: the thread did not run meanwhile.
         """
@@ -102,10 +101,7 @@ class HungCalls:
             del self._stored[next(iter(self._stored))]
         stack, stack_hash = found.stack, content_hash(key[2], found.stack)
         self._stored[key] = _Stored(stack_hash, found.read_ns)
-        row = tables.STACKS.rows(
-            1, hash=stack_hash, ips=stack.ips, frames=stack.frames, note=stack.note, process=key[2]
-        )
-        self._store(row)
+        self._store(stack_row(stack_hash, stack, key[2]))
 
     def _read(self, key: _Key, call: OpenCall) -> None:
         process = self._process_of(key[2])
@@ -114,7 +110,7 @@ class HungCalls:
         try:
             stack = open_call_stack(call, process)
         except (NotParkedError, OSError) as error:  # looked at again in a second, if it is still there
-            logger.info("the stack of thread %d cannot be read: %s", call.tid, error)
+            logger.info("cannot read the stack of thread %d: %s", call.tid, error)
             return
         if len(self._found) >= _MAX_CALLS:
             self._found.clear()

@@ -41,7 +41,7 @@ _COVERAGE: dict[Level, dict[Group, Coverage]] = {
     Level.COPIES_OFF: {Group.COPIES: Coverage.NONE},
 }
 
-TEXTS: dict[Level, str] = {level: getattr(given_up, level.name).text for level in Level}
+CODES: dict[Level, str] = {level: getattr(given_up, level.name).code for level in Level}
 
 # with one of these in force a stream lacks enqueues, or the order between streams: no wait is known to sync it
 BLINDING: Levels = frozenset({Level.EVENTS_OFF, Level.LAUNCHES_OFF, Level.COPIES_OFF})

@@ -103,7 +103,7 @@ class LibraryProbes:
         probed = [copy for copy in self._scanner.known() if copy.number in self._probed]
         for copy, now in zip(probed, self._reader.keys(copy.file.path for copy in probed), strict=True):
             if self._is_gone(copy, now):
-                logger.info("%s: probes removed: the file is gone or another one", copy.mapped_path)
+                logger.info("%s: probes removed: the file was deleted or replaced", copy.mapped_path)
                 self._kernel.detach_file(copy.number)
                 self._scanner.forget(copy.number)
                 del self._probed[copy.number], self.probed_ns[copy.number]
@@ -156,7 +156,7 @@ class LibraryProbes:
         if found.held:
             self._held[copy.number] = found.held
         if found.failure:
-            logger.info("%s: only its exported symbols are probed: %s", copy.mapped_path, found.failure)
+            logger.info("%s: only exported symbols are probed: %s", copy.mapped_path, found.failure)
         report = self._wanted_sites(copy, found.report)
         self._attach_telling(copy, found)
         calls = {CallSite(path=found.path, offset=s.file_offset, cookie=s.cookie): s for s in report.sites}
@@ -184,7 +184,7 @@ class LibraryProbes:
 
 def _without_launches(report: SiteReport) -> SiteReport:
     left_out = {site.op: None for site in report.sites if site.op.kind & Kind.LAUNCH}
-    reason = "launches are probed in the driver only"
+    reason = "launches are probed only in the driver"
     return replace(
         report,
         sites=tuple(site for site in report.sites if site.op not in left_out),

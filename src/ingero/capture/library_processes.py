@@ -145,7 +145,7 @@ class LibraryProcesses(LibraryReader):
         if len(answer.files) != 1:
             for one in answer.files:
                 os.close(one)
-            raise RefusedAnswerError("the answer cannot be understood")
+            raise RefusedAnswerError("the reply is malformed")
         return Held(answer.files[0]), _key(answer.content["key"])
 
     def _open(self, task: str, what: object, **content: Any) -> Message:
@@ -218,7 +218,7 @@ def _key(answer: Any) -> FileKey:
     try:
         device, inode, size, changed_ns = map(int, answer)
     except (TypeError, ValueError):
-        raise RefusedAnswerError("the answer cannot be understood") from None
+        raise RefusedAnswerError("the reply is malformed") from None
     return device, inode, size, changed_ns
 
 

@@ -93,7 +93,7 @@ class LiveFindings:
                 self._look_until_over(begin_ns)
                 return
             except Exception:  # a bug must end neither the recording nor the findings of weeks
-                log.exception("a look failed; looking begins anew, and ingero explain says what the recording holds")
+                log.exception("a diagnosis failed and starts over; run ingero explain for the whole recording")
             if self._is_over.wait(_LONGEST_PAUSE_S):
                 return
             begin_ns = max(self._begin_ns, time.time_ns() - LOOK_BACK_NS)
@@ -120,7 +120,7 @@ class LiveFindings:
             self._is_hurried = False
             is_last = self._is_over.is_set()
             if is_last and took_s > _LONGEST_WAIT_S:
-                log.debug("no last look: one takes %.1f s; ingero explain will look", took_s)
+                log.debug("no final diagnosis while recording: it takes %.1f s; run ingero explain", took_s)
                 break
             took_s = self._look(diagnosis, is_last=is_last)
             pause_s = allowance.spend(took_s)

@@ -142,7 +142,7 @@ class SandboxedNativeReader(NativeReader):
         files = [Held(one) for one in answer.files]
         problems = [str(one)[:_MOST_TEXT] if one else "" for one in answer.content["problems"]]
         if len(problems) != len(mappings) or problems.count("") != len(files):
-            raise RefusedAnswerError("the answer cannot be understood")
+            raise RefusedAnswerError("the reply is malformed")
         images = [MappedImage(file) for file in files]
         told = iter(self._tell(images))
         return [problem or next(told) for problem in problems]
@@ -173,11 +173,11 @@ class SandboxedNativeReader(NativeReader):
                 return self._unwound(copy, space)
             except NoAnswerError as error:
                 self._note(space)
-                logger.warning("a native stack of process %d was given up: %s", space.pid, error.reason)
+                logger.warning("a native stack of process %d was abandoned: %s", space.pid, error.reason)
             except (RefusedAnswerError, ValueError, TypeError, KeyError) as error:
                 logger.info("a native stack of process %d cannot be unwound: %s", space.pid, error)
         self._lost("native_stacks_given_up")
-        return NativeStack((), Ending.DAMAGED, "it costs more to unwind than it may", ())
+        return NativeStack((), Ending.DAMAGED, "unwinding it takes too long", ())
 
     def _unwound(self, copy: ThreadCopy, space: ProcessAddressSpace) -> NativeStack:
         with self._reader.lock:
@@ -205,7 +205,7 @@ class SandboxedNativeReader(NativeReader):
                 content["ranges"] = space.told()
             else:
                 self._tell_again([one for one in space.images() if isinstance(one, MappedImage)], set(wants))
-        raise RefusedAnswerError("it asks for more and more")
+        raise RefusedAnswerError("it keeps asking for more")
 
     def _tell_again(self, images: Sequence[MappedImage], numbers: set[int]) -> None:
         known = {one.number: one for one in images if one.number in numbers}
@@ -237,7 +237,7 @@ class SandboxedNativeReader(NativeReader):
         except (NoAnswerError, RefusedAnswerError, LookupError, TypeError, ValueError) as error:
             self._note(image.number)
             self._lost("native_files_given_up")
-            logger.warning("functions of a file stay without names: %s", error)
+            logger.warning("functions of a file have no names: %s", error)
             return None
 
     def demangle(self, name: str) -> str:
@@ -290,7 +290,7 @@ def _taken_image(image: MappedImage, told: Any) -> ElfImage | str:
             return str(told["why"])[:_MOST_TEXT]
         image.take(told["loads"])
     except (LookupError, TypeError, ValueError):
-        raise RefusedAnswerError("the answer cannot be understood") from None
+        raise RefusedAnswerError("the reply is malformed") from None
     return image
 
 

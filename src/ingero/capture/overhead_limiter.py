@@ -45,7 +45,7 @@ _UNKNOWN = TrapCosts(full_ns=0.0, nested_ns=0.0, counted_ns=0.0, suspended_ns=0.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnCost:
-    """What tracing cost in a second, and what was given up in it."""
+    """What tracing cost in a second, and what was given up in it: codes of `given_up`."""
 
     overhead: Overhead
     agent_cpu_ratio: float
@@ -95,13 +95,13 @@ class OverheadLimiter:
 
     @property
     def not_traced(self) -> tuple[str, ...]:
-        """What is given up now, in sentences."""
-        texts = tuple(levels.TEXTS[level] for level in sorted(self.levels))
-        if texts and not self._kernel.probes.can_detach:
-            texts = (*texts, "probes of what is not traced stay: perf-event uprobes take 0.1 s each to detach")
+        """What is given up now: codes of `given_up`."""
+        codes = tuple(levels.CODES[level] for level in sorted(self.levels))
+        if codes and not self._kernel.probes.can_detach:
+            codes = (*codes, given_up.PROBES_STAY.code)
         if self._with_stacks and not self._takes_stacks:
-            texts = (*texts, given_up.STACKS_OFF.text)
-        return (*texts, agent_limiter.TEXTS[self._agent_limiter.level]) if self._agent_limiter.level else texts
+            codes = (*codes, given_up.STACKS_OFF.code)
+        return (*codes, AGENT_LEVELS[self._agent_limiter.level].code) if self._agent_limiter.level else codes
 
     @property
     def _takes_stacks(self) -> bool:
@@ -116,12 +116,14 @@ class OverheadLimiter:
         """Measures what a probed entry costs. To be called before there are targets: it reads the rings of calls."""
         measured = measure_trap_costs(self._kernel, self._drainer.rings["calls"], self._seconds.forget)
         if measured is None:
-            logger.warning("no process slot was left to measure the cost of a probe: the overhead is not limited")
+            logger.warning(
+                "process limit reached: the cost of a probe cannot be measured, and the overhead is not limited"
+            )
         self.costs = self._rehearsal.costs(measured) if measured else _UNKNOWN
         self._forget_untimed()
         self._store("start")
         if self._rehearsal.given_up:
-            self.apply(self._rehearsal.given_up, "a rehearsal asks for it")
+            self.apply(self._rehearsal.given_up, "requested by a test (rehearsal)")
 
     def observe(self, second: Second) -> OwnCost:
         """Measures the second that has just been read."""
@@ -260,7 +262,7 @@ class OverheadLimiter:
             time_ns=self._unix_ns() if time_ns is None else time_ns,
             level=int(max(self.levels, default=0)),
             agent_level=self._agent_limiter.level,
-            not_traced="\n".join(self.not_traced),
+            not_traced=",".join(self.not_traced),
             reason=reason,
             overhead_ratio=self._overhead.ratio,
             hits_per_s=self._overhead.hits_per_s,

@@ -18,10 +18,9 @@ from ingero.capture.hung_calls import content_hash
 from ingero.capture.parked_threads import NotParkedError, check_still_parked
 from ingero.capture.process_stacks import ProcessStacks
 from ingero.capture.python_walk import BrokenWalkError, KnownCode, python_frames
-from ingero.capture.stack_frames import PythonFrame, merge
+from ingero.capture.stack_frames import PythonFrame, merge, stack_row
 from ingero.discover.memory import ProcessMemory
 from ingero.foreign_text import decoded
-from ingero.store import tables
 from ingero.store.tables import Row
 
 TICK_S = 0.25
@@ -138,8 +137,7 @@ class ParkedSampler:
             if len(self._stored) >= _MAX_STORED:
                 del self._stored[next(iter(self._stored))]
             self._stored[found] = None
-            row = tables.STACKS.rows(1, hash=found, ips=stack.ips, frames=stack.frames, note=stack.note, process=number)
-            self._store(row)
+            self._store(stack_row(found, stack, number))
         return found
 
     def _forget(self, asleep: set[_Key], processes: set[int]) -> None:

@@ -23,7 +23,7 @@ from ingero.discover.processes import PROC
 _MACHINE = platform.machine()
 _PAGE_BYTES = 4096
 _MAX_STACK_BYTES = 256 << 10  # of a parked thread there is time to copy all of a usual one
-_NOTE = "read while the call was open"
+_NOTE = "read while the call was in flight"
 
 
 class NotParkedError(Exception):
@@ -69,7 +69,8 @@ def open_call_stack(call: OpenCall, process: ProcessStacks) -> MergedStack:
             stack_vaddr, stack = _copy(memory, sp)
         native, gap = _native(call, process, (sp, pc), (stack_vaddr, stack))
     interpreter = process.interpreter.file if process.interpreter else ""
-    return merge(native, python, interpreter, note="; ".join(part for part in (_NOTE, gap, problem) if part))
+    note = "; ".join(part for part in (_NOTE, gap, problem) if part)
+    return merge(native, python, interpreter, note=note, is_python_whole=not problem)
 
 
 @contextmanager
@@ -77,7 +78,7 @@ def _held_still(call: OpenCall) -> Iterator[_Position]:
     before = _position(call)
     yield before
     if _position(call) != before:
-        raise NotParkedError("it was switched meanwhile")
+        raise NotParkedError("it was switched out meanwhile")
 
 
 def check_still_parked(pid: int, tid: int, switches: int) -> None:
@@ -88,7 +89,7 @@ def check_still_parked(pid: int, tid: int, switches: int) -> None:
         OSError: it is gone.
     """
     if _parked_at(pid, tid).switches != switches:
-        raise NotParkedError("it was switched meanwhile")
+        raise NotParkedError("it was switched out meanwhile")
 
 
 def _position(call: OpenCall) -> _Position:
@@ -146,7 +147,7 @@ def _native(
     outer = process.unwound(_thread_copy(call.sp + entry_to_cfa, call.caller, stack, call, is_pc_exact=False))
     if not outer.frames:
         return inner, ""
-    gap = f"inside the call its native frames end after {len(inner.frames)}: {inner.ending.value}"
+    gap = f"inside the call, native frames end after {len(inner.frames)}: {inner.ending.value}"
     return replace(outer, frames=inner.frames + outer.frames), gap
 
 

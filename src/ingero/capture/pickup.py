@@ -103,7 +103,9 @@ def left_out_text(users: Mapping[int, int]) -> str:
     whose = " and ".join(f"{format_counted(count, 'CUDA process')} of {_user_name(uid)}" for uid, count in shown)
     more = f" and those of {len(users) - _MOST_USERS} more users" if len(users) > _MOST_USERS else ""
     option = f"--user {_user_name(shown[0][0])}, or --user all" if len(users) == 1 else "--user all"
-    return f"not traced: {whose}{more}, because only yours are (containers often run as root); to trace them: {option}"
+    return (
+        f"not traced: {whose}{more}, because only your own are (containers often run as root); to trace them: {option}"
+    )
 
 
 def _user_name(uid: int) -> str:
@@ -157,7 +159,7 @@ class Pickup:
         try:
             self._events = MappingEvents(may_be_traced)
         except BpfError as error:
-            reason = f"a library that is loaded late is found up to a second later: {error}"
+            reason = f"a library that is loaded late is found up to 1 s later: {error}"
             self._kernel.unavailable.append(Unavailable(name="mapping events", reason=reason))
 
     def catch_up(self) -> None:

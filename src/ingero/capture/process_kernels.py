@@ -22,8 +22,8 @@ class NameSource(enum.Enum):
     REGISTERED = "registration"
     HANDLE = "handle asked for by name"
     ADDRESS = "address: its file has no symbol there"
-    AMBIGUOUS = "none: its address was registered for more than one kernel"
-    UNTOLD = "none: its handle was made before tracing, or its name was lost"
+    AMBIGUOUS = "unknown: its address was registered for more than one kernel"
+    UNTOLD = "unknown: its handle was created before tracing, or its name was dropped"
 
 
 @dataclass(frozen=True, slots=True)

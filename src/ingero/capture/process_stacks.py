@@ -23,9 +23,9 @@ from ingero.elf import ElfImage
 
 _MACHINE = platform.machine()
 _PYTHON_ENDINGS = {  # enum python_flag
-    1: "Python frames end early: there are more than are recorded",
+    1: "Python frames end early: the limit of recorded frames was reached",
     2: "Python frames end early: the interpreter's memory could not be read",
-    4: "Python frames end early: something that is no code object lay where one belongs",
+    4: "Python frames end early: found something else where a code object was expected",
 }
 _MAX_PYTHON = 1 << 14  # stacks, 0.6 KB each; they are stored seconds after they came, and then no longer needed
 _MAX_NATIVE = 1 << 12  # 3 KB each, most of them under two keys

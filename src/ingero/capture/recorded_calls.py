@@ -26,7 +26,7 @@ class RecordedCall:
     """One call that got a record. time_ns: of its return, unix. Names are empty where there is nobody.
 
     stack: frames as they are stored, innermost first; None where it is not known (in time). stack_note: why not, or
-    what of it is missing.
+    what of it is missing. is_python_whole: no Python frame is missing.
     """
 
     time_ns: int
@@ -43,6 +43,7 @@ class RecordedCall:
     ret_code: int
     stack: list[dict[str, Any]] | None = None
     stack_note: str = ""
+    is_python_whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,8 @@ class RecordedCalls:
         for waiting in self._kept:
             stack = self._stack_of(waiting.stack_hash) if waiting.stack_hash else None
             if stack:
-                taken.append(replace(waiting.call, stack=json.loads(stack.frames), stack_note=stack.note))
+                frames, is_whole = json.loads(stack.frames), stack.is_python_whole
+                taken.append(replace(waiting.call, stack=frames, stack_note=stack.note, is_python_whole=is_whole))
             elif is_last or not waiting.stack_hash or now_ns - waiting.since_ns >= STACK_PATIENCE_NS:
                 note = "its stack is not known yet" if waiting.stack_hash else "no stack was taken"
                 taken.append(replace(waiting.call, stack_note=note))

@@ -267,12 +267,12 @@ class Recorder:
         return _HURRIED_TICK_NS if is_hurried else _TICK_NS
 
     def _tick(self) -> Second:
-        self._salvage.part("looking for processes", self.pickup.tick)
+        self._salvage.part("process scan", self.pickup.tick)
         if time.monotonic_ns() - self.clock.last_pair_mono_ns >= PAIR_PERIOD_NS:
             self._add_clock_pair()
         second = self._read_second()
         self.overhead_limiter.act()
-        self._salvage.part("control groups", self._cgroups.tick)
+        self._salvage.part("cgroups", self._cgroups.tick)
         system, agent = self._snapshots.write(second.period, self._cgroups.cpu_stats)
         self._rest()
         self._foreign.rest()

@@ -36,7 +36,7 @@ class SandboxedRootFiles(RootFiles):
         """As there."""
         found = self._ask(pid, "devices", paths=list(paths)).content.get("devices")
         if not isinstance(found, list) or len(found) != len(paths):
-            raise OSError(errno.EBADMSG, "the answer cannot be understood")
+            raise OSError(errno.EBADMSG, "the reply is malformed")
         return [(int(one[0]), int(one[1])) if one else None for one in found]
 
     def _ask(self, pid: int, task: str, **content: Any) -> Message:

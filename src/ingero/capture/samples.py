@@ -106,11 +106,11 @@ class Samples:
             except BpfError as error:  # the machine is short of memory or descriptors, and will not be for ever
                 self._stacks.count_unresolved()
                 if not is_refused:
-                    logger.warning("sleeping threads cannot be looked at: %s", error)
+                    logger.warning("sleeping threads cannot be read: %s", error)
                 is_refused = True
             except Exception:
                 # what a damaged or dying process leads to must not end the thread; it is counted and shown
-                logger.exception("sleeping threads could not be looked at")
+                logger.exception("sleeping threads could not be read")
                 self._stacks.count_unresolved()
             else:
                 is_refused = False

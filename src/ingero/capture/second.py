@@ -76,7 +76,7 @@ class Second:
     overhead_ratio: float = 0.0  # of the wall time of the busiest traced thread
     agent_cpu_ratio: float = 0.0  # of a core
     level: int = 0  # 0: everything is traced
-    not_traced: tuple[str, ...] = ()
+    not_traced: tuple[str, ...] = ()  # codes of `given_up`
 
     @property
     def time_ns(self) -> int:

@@ -47,13 +47,13 @@ class AgentRunningError(IngeroError):
 
     def __init__(self, first: AgentFacts | None) -> None:
         if first is None:
-            super().__init__("another ingero traces this machine", hint="pgrep -af 'ingero.*trace' names it")
+            super().__init__("another ingero is tracing this host", hint="pgrep -af 'ingero.*trace' names it")
             return
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(first.since_s))
         where = f"into {first.database}" if first.database else "without recording"
         look = f"look at it with `{command('explain', '--db', _path_from_here(first))}`, or " if first.database else ""
         super().__init__(
-            f"another ingero traces this machine: pid {first.pid}, since {since}, {where}: {first.command}",
+            f"another ingero is tracing this host: pid {first.pid}, since {since}, {where}: {first.command}",
             hint=f"{look}end it with `kill {first.pid}`",
         )
 
@@ -63,8 +63,8 @@ class NoRunFolderError(IngeroError):
 
     def __init__(self, folder: Path, reason: str) -> None:
         super().__init__(
-            f"cannot make {folder / _LOCK}, which keeps two agents from tracing one machine: {reason}",
-            hint=f"set {RUN_FOLDER_VARIABLE} to a folder that all agents here see (containers: mount /run/ingero)",
+            f"cannot create {folder / _LOCK}, which keeps two agents from tracing one host: {reason}",
+            hint=f"set {RUN_FOLDER_VARIABLE} to a folder that all agents here share (containers: mount /run/ingero)",
         )
 
 
@@ -103,7 +103,7 @@ def _leave_mark(name: str, facts: AgentFacts, held: ExitStack) -> None:
         held.callback(mark.close)
         earlier = mark.earlier()
     except (OSError, LibbpfMissingError) as error:  # the lock alone must do
-        logger.info("agents in containers with a /run of their own cannot be seen: %s", error)
+        logger.info("agents in containers with their own /run are not detected: %s", error)
         return
     if earlier is not None:
         raise AgentRunningError(_first(earlier))

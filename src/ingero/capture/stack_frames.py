@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ingero.decode.native.unwinder import Ending
+from ingero.store import tables
+from ingero.store.tables import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +41,24 @@ class NativeFrames:
 
 @dataclass(frozen=True, slots=True)
 class MergedStack:
-    """As stored: JSON arrays of addresses and of frames. note: what is missing and why, "" if nothing is."""
+    """As stored: JSON arrays of addresses and of frames. note: what is missing and why, "" if nothing is.
+
+    is_python_whole: no Python frame is missing.
+    """
 
     ips: str
     frames: str
     note: str
+    is_python_whole: bool = True
 
 
 def merge(
-    native: NativeFrames | None, python: Sequence[PythonFrame] | None, interpreter: str, *, note: str = ""
+    native: NativeFrames | None,
+    python: Sequence[PythonFrame] | None,
+    interpreter: str,
+    *,
+    note: str = "",
+    is_python_whole: bool = True,
 ) -> MergedStack:
     """Joins both parts of a stack.
 
@@ -67,6 +78,20 @@ def merge(
         ips=json.dumps([f"{frame.address:#x}" for frame in shown]),
         frames=json.dumps(frames, ensure_ascii=False),
         note="; ".join(part for part in (missing, note) if part),
+        is_python_whole=is_python_whole,
+    )
+
+
+def stack_row(number: int, stack: MergedStack, process: int) -> Rows:
+    """The row of `raw_stacks` of a stack. number: its hash; process: its number in the recording."""
+    return tables.STACKS.rows(
+        1,
+        hash=number,
+        ips=stack.ips,
+        frames=stack.frames,
+        note=stack.note,
+        process=process,
+        is_python_whole=stack.is_python_whole,
     )
 
 

@@ -25,13 +25,11 @@ from ingero.capture.mapped_files import MappedFiles
 from ingero.capture.native_reader import NativeReader
 from ingero.capture.process_stacks import ProcessStacks
 from ingero.capture.python_layouts import layout_row
-from ingero.capture.stack_frames import MergedStack, merge
+from ingero.capture.stack_frames import MergedStack, merge, stack_row
 from ingero.capture.targets import Target
 from ingero.capture.worker import Worker
 from ingero.discover.interpreters import Interpreter, UnreadableInterpreter, find_interpreter
 from ingero.events import INTERPRETER_LOCK
-from ingero.store import tables
-from ingero.store.call_stacks import NOT_WALKED
 from ingero.store.tables import Row
 
 Array = np.ndarray[Any, Any]
@@ -248,19 +246,23 @@ class Stacks:
         is_whole = (python is not None or not wanted.python) and (native is not None or not wanted.native)
         if not is_whole and not is_late:
             return []
-        notes = [process.python_ending(wanted.python) if process else "", _MAYBE_OTHER if is_other else ""]
-        if process and process.interpreter and not self._kernel.walker.is_kernel:
-            notes.append(f"{NOT_WALKED} as it returned: they are read from outside")
+        ending = process.python_ending(wanted.python) if process else ""
+        notes = [ending, _MAYBE_OTHER if is_other else ""]
+        is_unread = bool(process and process.interpreter) and not self._kernel.walker.is_kernel
+        if is_unread:
+            notes.append("Python frames were not read as it returned: they are read from outside")
         if not is_whole:
             self.worker.count("stack_parts_missing")
             notes = ["a part of the stack was lost"]
         interpreter = process.interpreter.file if process and process.interpreter else ""
-        merged = merge(native, python, interpreter, note="; ".join(filter(None, notes)))
+        merged = merge(
+            *(native, python, interpreter),
+            note="; ".join(filter(None, notes)),
+            is_python_whole=is_whole and not ending and not is_unread,
+        )
         number = stack_hash(wanted.process, wanted.python, wanted.native)
         self._keep(number, merged)
-        return tables.STACKS.rows(
-            1, hash=number, ips=merged.ips, frames=merged.frames, note=merged.note, process=wanted.process
-        )
+        return stack_row(number, merged, wanted.process)
 
     def _keep(self, number: int, stack: MergedStack) -> None:
         if self._keeps:

@@ -141,9 +141,9 @@ class Learner:
             found = find_steps(calls)
             best = _best_marker(calls, found) if found else None
             if found is None or best is None:
-                self.why_not = "no call comes once in what repeats" if found else "nothing repeats in its calls"
+                self.why_not = "no call occurs exactly once per repetition" if found else "nothing repeats in its calls"
             elif _step_ns(found) < MIN_STEP_NS:
-                self.why_not = f"what repeats takes less than {MIN_STEP_NS / 1e6} ms"
+                self.why_not = f"the repeating sequence takes less than {MIN_STEP_NS / 1e6} ms"
             elif is_over or found.count >= _SURE_STEPS:
                 self._believe(found, best, calls, part)
                 return True

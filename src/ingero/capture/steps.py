@@ -121,7 +121,7 @@ class StepFinder:
             return
         self._given[slot] = wish
         if not wish.calls and wish.marker is None and learner.why_not:
-            logger.debug("process in slot %d: no step is followed: %s", slot, learner.why_not)
+            logger.debug("process number %d: no step is tracked: %s", slot, learner.why_not)
         row = self._processes[slot : slot + 1]
         if wish.marker != before.marker:
             self._mark(row, wish)

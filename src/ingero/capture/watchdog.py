@@ -32,7 +32,7 @@ class Watchdog:
         self._beat_s = now
         if before is not None and now - before > self._limit_s:
             self._stood_still_ns += int((now - before) * 1e9)
-            logger.warning("the agent's loop went on after %.1f s", now - before)
+            logger.warning("the agent's loop continued after %.1f s", now - before)
 
     def rest(self) -> None:
         """The loop is over: what follows takes as long as it takes. The next beat begins anew."""
@@ -50,11 +50,11 @@ class Watchdog:
             if beat is None or beat == told or time.monotonic() - beat <= self._limit_s:
                 continue
             told = beat
-            logger.warning("the agent's loop has stood still for %.1f s, at %s", time.monotonic() - beat, self._place())
+            logger.warning("the agent's loop has been stuck for %.1f s, at %s", time.monotonic() - beat, self._place())
 
     def _place(self) -> str:
         frame = sys._current_frames().get(self._watched)
-        return " < ".join(_places(frame)) or "a place that is not known"
+        return " < ".join(_places(frame)) or "unknown place"
 
     def __enter__(self) -> Watchdog:
         self._thread.start()

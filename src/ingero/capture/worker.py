@@ -49,7 +49,7 @@ class Worker:
         self._jobs.put(None)
         self._thread.join(_LAST_S)
         if self._thread.is_alive():  # in what a process or a file does not answer; the recording ends without it
-            logger.warning("the thread %s was left behind after %g s", self._thread.name, _LAST_S)
+            logger.warning("the thread %s did not end within %g s and was left behind", self._thread.name, _LAST_S)
 
     def do(self, job: Job, *, is_needed: bool = False) -> None:
         """Hands a job in, without waiting; before the worker is entered and after it is left, nothing is done.

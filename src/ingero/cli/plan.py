@@ -21,7 +21,7 @@ from ingero.program import again_as_root
 from ingero.units import format_bytes
 
 SHOWN_CALLS = 20  # a second, with --verbose: as many as can be read
-PYTHON_LINES = "Python lines of calls that returned within 2 s"
+PYTHON_LINES = "python_lines"  # as stored; readers write its words (serve/gap_lines.py)
 _SOURCE_OF_GROUP = {IO: Source.IO, TCP: Source.TCP, NET: Source.NET}
 
 

@@ -22,6 +22,7 @@ from ingero.cli.python_lines import PythonLines
 from ingero.cli.trace_summary import Echo, Summary
 from ingero.diagnose.changes import Change, ChangeKind
 from ingero.diagnose.incident_json import incident_json
+from ingero.given_up import sentences
 from ingero.ops import BY_ID, Kind
 from ingero.serve.stack_lines import where_text
 from ingero.step_counts import counts_text
@@ -152,10 +153,10 @@ class LineView:
         """What is traced from here on, where that has changed."""
         if second.not_traced != self._not_traced:
             self._not_traced = second.not_traced
-            for text in second.not_traced:
-                self._echo(f"  less is traced from here on: {text}")
+            for text in sentences(",".join(second.not_traced)):
+                self._echo(f"  tracing reduced: {text}")
             if not second.not_traced:
-                self._echo("  all is traced again")
+                self._echo("  full tracing resumed")
 
     def finding(self, change: Change) -> None:
         """One line."""
@@ -305,7 +306,7 @@ def call_line(call: RecordedCall) -> str:
 def _place(call: RecordedCall) -> str:
     if call.stack is None:
         return f"a place that is not known: {call.stack_note}"
-    return where_text(stack_of(call.stack, call.stack_note))
+    return where_text(stack_of(call.stack, call.stack_note, is_python_whole=call.is_python_whole))
 
 
 def _rate(second: Second) -> str:

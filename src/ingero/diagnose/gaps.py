@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ingero.given_up import EVIDENCE
+from ingero.given_up import given_up
 from ingero.store.records import OverheadLevel, Session, Window
 from ingero.store.spans import joined
 
@@ -25,8 +25,8 @@ class Gaps:
     def __init__(self, steps: Sequence[OverheadLevel], sessions: Iterable[Session], window: Window) -> None:
         self._gaps: list[Gap] = []
         for step, held in held_steps(steps, sessions, window):
-            lost = ((text, EVIDENCE.get(text, frozenset())) for text in step.not_traced.splitlines())
-            self._gaps += [Gap(held, text, evidence) for text, evidence in lost if evidence]
+            missing = (given for given in given_up(step.not_traced) if given.evidence)
+            self._gaps += [Gap(held, given.text, given.evidence) for given in missing]
 
     def of(self, needs: Iterable[str]) -> dict[str, tuple[Window, ...]]:
         """When some of these were missing, by the sentence that says what was given up; nothing where all was there."""

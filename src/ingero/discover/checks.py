@@ -30,12 +30,14 @@ from ingero.program import command
 from ingero.units import format_bytes
 
 MIN_DRIVER = 550
-_NOT_READ = "libraries deleted since they were loaded are not probed, and Pythons of other users have no lines of code"
+_NOT_READ = (
+    "libraries deleted since they were loaded are not probed, and Python processes of other users have no lines of code"
+)
 # Of a process whose control group names no container, which it need not in one with the host's PID namespace.
 _ROOTS = {
-    True: "in a container that its control group does not name, or a chroot",
+    True: "in a container that its cgroup does not name, or in a chroot",
     False: "in no container",
-    None: "in no container that its control group names; the machine's own root cannot be seen",
+    None: "in no container that its cgroup names; the host's own root is not visible",
 }
 
 
@@ -170,7 +172,7 @@ def _privilege_rows(kernel: KernelFacts) -> Iterator[Row]:
         found = "held" if is_held else f"not held: {_NOT_READ}"
         state = State.OK if is_held else State.WARNING
         yield _row(section, f"CAP_{name}", state, found, capability_fix(kernel, (name,)))
-    found = "the machine's own" if kernel.is_init_pid_namespace else "a container's own"
+    found = "the host's own" if kernel.is_init_pid_namespace else "a container's own"
     yield _needed(section, "PID namespace", kernel.is_init_pid_namespace, found, PID_NAMESPACE_FIX)
     if not kernel.is_init_user_namespace:
         yield _row(section, "user namespace", State.MISSING, "a rootless container's", user_namespace_fix())
@@ -185,7 +187,7 @@ def _ptrace_scope(scope: int | None) -> Row:
     if scope is None:
         return _row("privileges", "ptrace_scope", State.NOT_HERE, "this kernel has no Yama")
     # Yama judges PTRACE_MODE_ATTACH only (security/yama/yama_lsm.c); maps, environ and map_files need MODE_READ.
-    return _row("privileges", "ptrace_scope", State.OK, f"{scope}: no hindrance, ingero attaches to no process")
+    return _row("privileges", "ptrace_scope", State.OK, f"{scope}: fine, ingero attaches to no process")
 
 
 def _perf_event_paranoid(kernel: KernelFacts) -> Row:
@@ -193,7 +195,7 @@ def _perf_event_paranoid(kernel: KernelFacts) -> Row:
     if value is None:
         return _row("privileges", "perf_event_paranoid", State.NOT_HERE, "this kernel has no perf events")
     if "uprobe_multi" in kernel.features:
-        return _row("privileges", "perf_event_paranoid", State.OK, f"{value}: no hindrance, perf events are not used")
+        return _row("privileges", "perf_event_paranoid", State.OK, f"{value}: fine, perf events are not used")
     # Perf-event uprobes need CAP_SYS_ADMIN, which stands above this switch.
     fix = capability_fix(kernel, ("SYS_ADMIN",))
     return _needed("privileges", "perf_event_paranoid", not kernel.lacks("SYS_ADMIN"), str(value), fix)
@@ -229,7 +231,9 @@ def _library_rows(scan: LibraryScan, on_disk: Sequence[Path]) -> Iterator[Row]:
         if path not in mapped:
             yield _row("libraries", path.name, State.OK, f"{path}, not in use")
     if not scan.copies and not on_disk:
-        yield _row("libraries", "CUDA and NCCL", State.NOT_HERE, "no copy in the usual places, and no process has one")
+        yield _row(
+            "libraries", "CUDA and NCCL", State.NOT_HERE, "no copy in the usual places, and no process has loaded one"
+        )
 
 
 def _copy_name(copy: LibraryCopy, version: str) -> str:
@@ -245,7 +249,7 @@ def _process_rows(processes: Sequence[CudaProcess], walker: Walker) -> Iterator[
         fix = command("trace", "--user", "all", as_root=True) if one.is_left_out else ""
         yield _row("processes", f"pid {one.pid}", State.WARNING if is_odd else State.OK, ", ".join(parts), fix)
     if not processes:
-        yield _row("processes", "CUDA processes", State.NOT_HERE, "none is running now; trace waits for them")
+        yield _row("processes", "CUDA processes", State.NOT_HERE, "none is running now; trace waits for one")
 
 
 def _place(place: Placement) -> str:

@@ -93,7 +93,7 @@ def ask_driver(
     """
     size_bytes = os.fstat(descriptor).st_size
     if size_bytes > _MOST_DRIVER_BYTES:
-        return f"it is larger than {_MOST_DRIVER_BYTES >> 20} MiB, as no driver is"
+        return f"it is larger than {_MOST_DRIVER_BYTES >> 20} MiB, larger than any driver"
     wanted = entry_points()
     request = {
         "fd": descriptor,

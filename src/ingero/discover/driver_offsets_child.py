@@ -74,7 +74,7 @@ def _resolve(request: dict[str, Any]) -> list[int | None]:
 def _load_dependency(name: str) -> None:
     """Loads a dependency from the trusted system folders, before the file system disappears."""
     if "/" in name:
-        raise RefusedError(f"it needs {name!r}, which is no plain library name")
+        raise RefusedError(f"it needs {name!r}, which is not a plain library name")
     try:
         ctypes.CDLL(name)
     except OSError as error:

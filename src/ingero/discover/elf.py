@@ -59,7 +59,7 @@ class ElfFile:
         self.status = os.fstat(self._source.fileno())
         try:
             if not stat.S_ISREG(self.status.st_mode):
-                raise UnreadableElfError(path, "it is no regular file")
+                raise UnreadableElfError(path, "it is not a regular file")
             self._parse()
         except BaseException:
             self._source.close()

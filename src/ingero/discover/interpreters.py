@@ -201,12 +201,12 @@ def _check_members(memory: ProcessMemory, code_type: int, layout: PythonLayout) 
             offset = memory.word(at + _MEMBER_OFFSET_AT)
             if offset != layout.offsets[ours]:
                 raise UnknownLayoutError(
-                    f"its code objects are laid out differently ({ours} at {offset}): a debug build, or a changed one"
+                    f"its code objects are laid out differently ({ours} at {offset}): a debug or a modified build"
                 )
             seen.add(ours)
         at += _MEMBER_BYTES
     if "code.filename" not in seen:
-        raise UnknownLayoutError("its code objects cannot be recognized: a debug build, or a changed one")
+        raise UnknownLayoutError("its code objects cannot be recognized: a debug or a modified build")
 
 
 def _check_thread(memory: ProcessMemory, runtime: int, layout: PythonLayout) -> None:

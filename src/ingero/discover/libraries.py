@@ -100,7 +100,7 @@ class PutOffError(IngeroError):
     """Whose process it is has used up its share of the agent's time; it is looked at again when there is some."""
 
     def __init__(self) -> None:
-        super().__init__("it is put off", hint="its files cost more to read than others: look who made them")
+        super().__init__("it is put off", hint="its files take longer to read than others: check where they come from")
 
 
 class LibraryScanner:

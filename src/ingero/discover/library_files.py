@@ -45,7 +45,7 @@ class StubLibraryError(IngeroError):
 
     def __init__(self, path: Path) -> None:
         super().__init__(
-            f"{path} is a stub made for linking, no driver",
+            f"{path} is a stub made for linking, not a driver",
             hint="take its folder (.../stubs) out of LD_LIBRARY_PATH: a program that loads it has no GPU",
         )
 

@@ -65,7 +65,7 @@ def taken_file(told: Any, path: Path) -> LibraryFile:
             machine=_text(told["machine"]),
         )
     except (KeyError, TypeError, ValueError):
-        raise RefusedAnswerError("the answer cannot be understood") from None
+        raise RefusedAnswerError("the reply is malformed") from None
 
 
 def told_of_sites(sites: Sequence[Site]) -> list[list[Any]]:
@@ -90,7 +90,7 @@ def taken_report(told: Any, file: LibraryFile) -> tuple[SiteReport, dict[int, in
         telling = {_offset(at, file): int(cookie) for at, cookie in told["telling"][:_MOST_SITES]}
         return SiteReport(file=file, sites=sites, shared=shared, missing=missing), telling
     except (KeyError, TypeError, ValueError):
-        raise RefusedAnswerError("the answer cannot be understood") from None
+        raise RefusedAnswerError("the reply is malformed") from None
 
 
 def taken_offsets(told: Any, file: LibraryFile) -> DriverOffsets:
@@ -104,7 +104,7 @@ def taken_offsets(told: Any, file: LibraryFile) -> DriverOffsets:
             sites=_taken_sites(told["sites"], file), replaced=_taken_sites(told["replaced"], file), asked=1
         )
     except (KeyError, TypeError, ValueError):
-        raise RefusedAnswerError("the answer cannot be understood") from None
+        raise RefusedAnswerError("the reply is malformed") from None
 
 
 def _taken_sites(told: Any, file: LibraryFile) -> tuple[Site, ...]:

@@ -62,7 +62,7 @@ def layout_of(version: tuple[int, int], debug_offsets: bytes) -> PythonLayout:
 
 def _from_memory(version: tuple[int, int], positions: Mapping[str, int], memory: bytes) -> PythonLayout:
     if len(memory) < positions["size"] or memory[:8] != COOKIE:
-        raise UnknownLayoutError("its _PyRuntime does not begin with the offsets that a debugger is promised")
+        raise UnknownLayoutError("its _PyRuntime does not begin with the debug offsets")
     _, hex_version, free_threaded = _HEADER.unpack_from(memory)
     if (hex_version >> 24, hex_version >> 16 & 0xFF) != version:
         raise UnknownLayoutError(f"its offsets are those of version {hex_version:#x}")

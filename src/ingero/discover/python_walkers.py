@@ -27,7 +27,7 @@ class Walker:
         """Of what there will be lines."""
         if self.is_kernel:
             return "frames walked in the kernel"
-        return f"frames read from outside, only of threads that sleep and of calls open for over 2 s ({self.reason})"
+        return f"frames read from outside, only of sleeping threads and of calls in flight for over 2 s ({self.reason})"
 
 
 KERNEL_WALKER = Walker()

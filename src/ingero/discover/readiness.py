@@ -89,7 +89,7 @@ def call_probes(kernel: KernelFacts, scan: LibraryScan, library: Library) -> Rea
 
 def scheduler_clocks(kernel: KernelFacts) -> Readiness:
     """The clocks of every traced thread: on-CPU, runnable, asleep."""
-    group = "scheduler clocks"
+    group = "thread states (scheduler)"
     readiness = _bpf(group, kernel) or _needs_features(group, kernel, ("sched_switch", "sched_waking"))
     if readiness.ok and kernel.bpf_stats_enabled:
         # Measured: 437 ns a probe without, 498 ns with it (Linux 6.18).
@@ -97,7 +97,8 @@ def scheduler_clocks(kernel: KernelFacts) -> Readiness:
         return Readiness(group=group, ok=True, reason=reason, fix="sudo sysctl kernel.bpf_stats_enabled=0")
     if readiness.ok and kernel.sched_ext:
         reason = (
-            f"the sched_ext scheduler {kernel.sched_ext} is active: clocks and culprits hold, its reasons are its own"
+            f"the sched_ext scheduler {kernel.sched_ext} is active: thread-state time and culprits are valid, "
+            "its scheduling policy is its own"
         )
         return Readiness(group=group, ok=True, reason=reason)
     return readiness
@@ -194,4 +195,4 @@ def _library_note(scan: LibraryScan, library: Library) -> str:
     unreadable = [one for one in scan.unreadable if library.value in one.mapped_path]
     if unreadable:
         return f"{len(unreadable)} mapped copies cannot be read: {unreadable[0].reason}"
-    return "" if copies else "no process has loaded it yet; it is picked up when one does"
+    return "" if copies else "no process has loaded it yet; it is traced as soon as one does"

@@ -124,7 +124,7 @@ def _readable(place: int, name: str) -> int:
     """What a descriptor stands for (O_PATH, closed here), open for reading."""
     try:
         if not stat.S_ISREG(os.fstat(place).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", name)
+            raise OSError(errno.EINVAL, "it is not a regular file", name)
         return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     finally:
         os.close(place)

@@ -157,7 +157,7 @@ def _write(
 
 def _way_out(path: Path) -> str:
     if path.name in (CA_CERTIFICATE, CA_KEY):
-        return f"go on with it, or name another folder: {command('certs', 'init', '--dir', 'NEW')}"
+        return f"use it, or name another folder: {command('certs', 'init', '--dir', 'NEW')}"
     return "--force puts a new one in its place"
 
 

@@ -109,7 +109,7 @@ def center_of(fleet: Fleet, text: str, now_ns: int) -> Center | None:
     chosen = [one for one in incidents if not number or one.number == int(number)]
     if not chosen:
         said = listed(sorted(one.number for one in incidents))
-        hint = f"{label}:N with one of {said}" if incidents else "--around with a moment takes what there is"
+        hint = f"{label}:N with one of {said}" if incidents else "give --around a time to take what there is"
         raise BundleError(f"{label} found no {'such ' if number else ''}incident", hint=hint)
     worst, clock = chosen[0], fleet.clocks.get(fleet.node_of[label])
     ahead_ns = clock.offset_ns if clock else 0

@@ -72,7 +72,7 @@ def _when(chain: Chain, answer: Explanation, clock: Clock | None) -> tuple[int, 
     if clock is None or answer.clock is None:
         return "the node does not say what its clock is"
     if chain.mono_ns is None:
-        return "it was recorded before that machine's last start, or on another machine"
+        return "it was recorded before that host's last boot, or on another host"
     start_ns = clock.ours(chain.mono_ns + answer.clock.unix_ns - answer.clock.mono_ns)
     return start_ns, clock.bound_at(start_ns) + chain.mono_bound_ns + answer.clock.suspended_ns
 

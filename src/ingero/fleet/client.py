@@ -145,7 +145,7 @@ class NodeClient:
             try:
                 return msgspec.json.decode(bytes(body), type=kind)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-                raise NodeError("its answer is none: it is not what it should be") from error
+                raise NodeError("its answer is malformed") from error
 
         return await self._again(ask)
 
@@ -287,13 +287,13 @@ class NodeClient:
         if status == _OK:
             kind = _header(response, b"content-type").partition(";")[0].strip().lower()
             if kind != media_type or _header(response, b"content-encoding") not in ("", "identity"):
-                raise NodeError("it is no ingero: what answers there speaks of something else")
+                raise NodeError("it is not ingero: another service answers there")
             return
         said = await self._said(response, number)
         if status == _UNKNOWN_TOKEN:
-            raise NodeError("it wants a token that it knows", hint="--token-file FILE, or INGERO_FLEET_TOKEN")
+            raise NodeError("it requires a token that it knows", hint="--token-file FILE, or INGERO_FLEET_TOKEN")
         if status == _NO_ADDRESS and not said.message:
-            raise NodeError("it is no ingero, or an older one", hint="update it")
+            raise NodeError("it is not ingero, or an older version", hint="update it")
         text = visible(said.message)[:_MOST_ERROR_CHARACTERS] or f"HTTP status {status}"
         hint = visible(said.hint)[:_MOST_ERROR_CHARACTERS]
         raise NodeError(text, hint=hint, is_final=status not in _BUSY, is_said=bool(said.message))

@@ -103,7 +103,7 @@ class Order(enum.Enum):
 class Kind(enum.Enum):
     """What became of an offset between two estimates."""
 
-    NONE = "none that can be told"
+    NONE = "none that can be determined"
     DRIFT = "drift"
     STEP = "step"
 
@@ -134,7 +134,7 @@ def estimate(exchanges: Sequence[Exchange]) -> Clock:
     runs: list[list[Exchange]] = []
     for one in exchanges:
         if not all(0 <= value < _MOST_NS for value in (one.received_ns, one.sent_ns)):
-            raise ClockError("the node says a time that is none", hint="its clock is not used; ask it for /api/v2/time")
+            raise ClockError("the node reports an invalid time", hint="its clock is not used; ask it for /api/v2/time")
         if one.round_trip_ns < 0 or one.answered_ns < one.asked_ns:
             continue  # a clock was set while it was on its way: it belongs to neither side
         if not runs or _common([*runs[-1], one], one.asked_ns) is None:
@@ -258,7 +258,7 @@ def warnings(clocks: Mapping[str, Clock], threshold_ns: int = QUERY_SKEW_NS) -> 
     offsets = {node: clock.offset_ns for node, clock in clocks.items()}
     right_ns = int(statistics.median(offsets.values())) if len(offsets) > 2 else 0
     if abs(right_ns) > threshold_ns:
-        yield f"the clock of this machine is {_off(-right_ns)} those of the nodes"
+        yield f"the clock of this host is {_off(-right_ns)} those of the nodes"
     for node in sorted(clocks, key=lambda name: (-abs(offsets[name] - right_ns), name)):
         clock, off_ns = clocks[node], offsets[node] - right_ns
         if abs(off_ns) - clock.bound_ns > threshold_ns:
@@ -269,7 +269,7 @@ def warnings(clocks: Mapping[str, Clock], threshold_ns: int = QUERY_SKEW_NS) -> 
             yield f"a clock was set while {node} was asked: {node} is now {_off(step.by_ns)} before"
         if clock.drift_ppm is not None:
             gains = "gains on" if clock.drift_ppm > 0 else "loses against"
-            yield f"the clock of {node} {gains} that of this machine by {abs(clock.drift_ppm):.0f} us a second"
+            yield f"the clock of {node} {gains} that of this host by {abs(clock.drift_ppm):.0f} ppm"
 
 
 def _off(by_ns: int) -> str:

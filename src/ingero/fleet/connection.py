@@ -189,4 +189,4 @@ def _stamps_in(answer: bytes) -> _Stamps | None:
     try:
         return _stamps_of(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ClockError("the node says a time that is none", hint="ask it for /api/v2/time") from error
+        raise ClockError("the node reports an invalid time", hint="ask it for /api/v2/time") from error

@@ -140,7 +140,7 @@ def _read(path: Path) -> dict[str, Known]:
             continue
         match = _LINE.fullmatch(line)
         if match is None:
-            raise KnownNodesError(f"{path}, line {number}: it is no known node", hint=way_out)
+            raise KnownNodesError(f"{path}, line {number}: it is not a known node", hint=way_out)
         found[f"{match[1]}:{match[2]}"] = Known(match[3], match[4])
     return found
 

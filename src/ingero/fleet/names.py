@@ -50,7 +50,7 @@ def names_of(found: Sequence[tuple[Node, Identity]]) -> Names:
             label[node] = name if len(alike) == 1 else f"{name}@{mark[node]}"
         if len(alike) > 1:
             where = ", ".join(f"{label[node]} is {node}" for node, _ in alike)
-            notes.append(f"{len(alike)} machines call themselves {name}: {where}")
+            notes.append(f"{len(alike)} hosts call themselves {name}: {where}")
     return Names(label=label, mark=mark, repeated=tuple(repeated), notes=tuple(notes))
 
 

@@ -66,7 +66,7 @@ async def ask_side(client: NodeClient, *, since: str) -> NodeSide:
     try:
         compare_sides(found.side, found.side)
     except (ArithmeticError, IndexError, ValueError) as error:
-        raise NodeError("its answer is none: its numbers do not go together") from error
+        raise NodeError("its answer is malformed: its numbers are inconsistent") from error
     return found
 
 
@@ -117,6 +117,6 @@ def _check(value: object) -> None:
             _check(one)
     elif isinstance(value, str):
         if len(value) > _MOST_CHARACTERS:
-            raise NodeError("its answer is none: a name is too long")
+            raise NodeError("its answer is malformed: a name is too long")
     elif isinstance(value, int | float) and not (math.isfinite(value) and 0 <= value < _MOST):
-        raise NodeError("its answer is none: a number is too large")
+        raise NodeError("its answer is malformed: a number is too large")

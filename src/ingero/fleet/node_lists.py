@@ -81,7 +81,7 @@ def parse_nodes(texts: Sequence[str], discover: Callable[[str], Iterable[Node]] 
     """
     found = dict.fromkeys(_bounded(node for text in texts for node in _nodes(text, discover)))
     if not found:
-        raise NodeListError("there is no node in it", hint=_EXAMPLES)
+        raise NodeListError("it names no node", hint=_EXAMPLES)
     return tuple(found)
 
 
@@ -89,7 +89,7 @@ def expand(text: str) -> list[str]:
     """The names that a list stands for, in its order; a name may be there twice.
 
     Raises:
-        NodeListError: a bracket is no list of numbers, or they are too many.
+        NodeListError: a bracket is not a list of numbers, or they are too many.
     """
     return list(_bounded(name for word in _words(text) for name in _expanded(word)))
 
@@ -166,7 +166,7 @@ def _numbers(word: str, piece: str) -> Iterator[str]:
     for part in piece.split(","):
         found = _RANGE.fullmatch(part.strip())
         if found is None:
-            raise NodeListError(f"{word!r}: [{piece}] is no list of numbers", hint=_EXAMPLES)
+            raise NodeListError(f"{word!r}: [{piece}] is not a list of numbers", hint=_EXAMPLES)
         first, last, step = found[1], found[2] or found[1], int(found[3] or 1)
         if int(last) < int(first) or step == 0:
             raise NodeListError(f"{word!r}: {part} counts to nothing", hint=_EXAMPLES)

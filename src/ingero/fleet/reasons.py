@@ -43,7 +43,7 @@ def reason_of(error: Exception) -> str:
             return _tls_reason(one)
     for one in below:
         if isinstance(one, socket.gaierror):
-            return "its name cannot be looked up now" if _may_come_back(one) else "its name is not known"
+            return "its name cannot be resolved now" if _may_come_back(one) else "its name is not known"
     transport = _transport(error)
     if transport is not None:
         return next((text for kind, text in _OF_KIND if isinstance(transport, kind)), _of_system(below))
@@ -81,8 +81,8 @@ def is_of_nobody_known(error: Exception) -> bool:
 def _tls_reason(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in _UNSIGNED:
-            return "its certificate is not believed: nobody who is trusted here signed it"
-        return f"its certificate is not believed: {error.verify_message.rstrip('.').lower()}"
+            return "its certificate is not trusted: no trusted authority signed it"
+        return f"its certificate is not trusted: {error.verify_message.rstrip('.').lower()}"
     name = (error.reason or "").rpartition("ALERT_")[2]
     return _TLS_ALERTS.get(name, f"TLS: {name.lower().replace('_', ' ') or 'the handshake failed'}")
 

@@ -95,7 +95,9 @@ def as_one(found: FleetAnswer[Fetched], output: Path, *, progress: Progress) -> 
         merged = _merged(parts, output, progress)
     except StoreError:
         bad = {part.node: reason for part in parts if (reason := _refusal(part))}
-        missing += [Missing(node=node, reason=f"its recording is none: {reason}") for node, reason in bad.items()]
+        missing += [
+            Missing(node=node, reason=f"its recording cannot be used: {reason}") for node, reason in bad.items()
+        ]
         parts = [part for part in parts if part.node not in bad]
         merged = _merged(parts, output, progress)
     return FleetRecording(merged=merged, clocks=clocks_in(output), missing=tuple(missing))

@@ -9,4 +9,4 @@ UNDATED_NS = 1_000_000_000_000_000_000
 
 def undated(file: str) -> str:
     """What is said of a file without a date."""
-    return f"{file} does not say when it was made: its times are counted from 2001-09-09"
+    return f"{file} does not say when it was recorded: its times are counted from 2001-09-09"

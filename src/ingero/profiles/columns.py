@@ -15,8 +15,8 @@ MAX_ROWS = 20_000_000
 MAX_TEXTS = 500_000  # distinct names of one file; the research's largest has 6,000
 MAX_TEXT_CHARACTERS = 4096  # a kernel's name with its template arguments is up to 2,000
 _MAX_PRINTED = 300
-TOO_MANY_ROWS = "more rows than an import may have"
-TOO_MANY_TEXTS = "more different names than an import may have"
+TOO_MANY_ROWS = "more rows than an import may hold"
+TOO_MANY_TEXTS = "more distinct names than an import may hold"
 
 
 class Table:

@@ -20,7 +20,7 @@ from ingero.profiles.unpacking import Budget, Entry, entries
 # Unpacked. A profile of ten seconds of training has up to 1 GB of JSON; a bomb unpacks to more than any disk.
 MAX_BYTES = 16 << 30
 _RANK = re.compile(r"(?:rank|worker)[-_. ]?(\d{1,6})(?!\d)", re.IGNORECASE)  # rank-3.json, worker3_step_12.json
-BY_NAME = "no file says its rank: ranks are those in the files' names"
+BY_NAME = "no file states its rank: ranks are taken from the file names"
 _SQLITE = b"SQLite format 3\0"
 _BOM = b"\xef\xbb\xbf"
 # What tools write beside what can be imported, by the end of its name.
@@ -81,7 +81,7 @@ def _read_entry(entry: Entry, budget: Budget, notes: Notes) -> list[Profile]:
     except ProfileError as error:
         if entry.is_named:
             raise
-        notes.lacks.append(f"{entry.name} was passed over: {error}")
+        notes.lacks.append(f"{entry.name} was skipped: {error}")
         return []
     if not found and entry.is_named:
         raise ProfileError(f"{entry.name} holds no GPU call and no GPU activity", hint=HINT)
@@ -96,7 +96,7 @@ def _profiles_of(entry: Entry, budget: Budget, notes: Notes) -> list[Profile]:
     for ends, (what, hint) in _OTHERS.items():
         if entry.name.endswith(ends):
             raise ProfileError(f"{entry.name} is {what}", hint=hint.format(name=shell_word(entry.name)))
-    raise ProfileError(f"{entry.name} is no profile that can be imported", hint=HINT)
+    raise ProfileError(f"{entry.name} is not a profile that can be imported", hint=HINT)
 
 
 def _from_sqlite(entry: Entry, budget: Budget, notes: Notes) -> list[Profile]:

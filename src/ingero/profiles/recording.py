@@ -21,7 +21,7 @@ from ingero.store.records import SessionFacts
 from ingero.store.tables import Column, Table
 from ingero.store.writer import Writer
 
-NOT_SHOWN = "a profiler's file shows calls and GPU work, not why a thread did not run"
+NOT_SHOWN = "a profile shows calls and GPU work, not why a thread did not run"
 # Every source of evidence about threads, processes and the host that tracing has and a profiler has not.
 _NOT_SHOWN = (
     *(

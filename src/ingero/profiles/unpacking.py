@@ -99,7 +99,7 @@ def entries(path: Path) -> Iterator[Entry]:
     """Every file behind a path: itself, or those of a folder or a tar, in order. Each is read before the next is asked.
 
     Raises:
-        ProfileError: it cannot be read, or is damaged from its begin on.
+        ProfileError: it cannot be read, or is damaged from its beginning.
     """
     is_folder = path.is_dir()
     for file in _files(path) if is_folder else [path]:
@@ -125,7 +125,7 @@ def _entries(stream: Readable, name: str, path: Path | None, *, is_named: bool, 
     try:
         head = _read_head(stream)
     except _DAMAGES as error:
-        raise ProfileError(f"{printable(name)} is damaged from its begin on") from error
+        raise ProfileError(f"{printable(name)} is damaged from its beginning") from error
     whole = _Rejoined(head, stream)
     inner = _unpacker(head, whole)
     if inner is not None and layers < _MAX_LAYERS:

@@ -67,7 +67,7 @@ def receive(connection: socket.socket, *, until_s: float | None = None) -> Messa
         rest = _take(connection, text_bytes + data_bytes, until_s)
         content = json.loads(rest[:text_bytes])
         if not isinstance(content, dict) or len(files) != count:
-            raise ClosedError("this is no message")
+            raise ClosedError("not a message")
         return Message(content, bytes(rest[text_bytes:]), files)
     except (ValueError, RecursionError) as error:
         _close(files)

@@ -51,8 +51,8 @@ class CannotForkError(IngeroError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(
-            f"no process can be made that reads for this one: {reason}",
-            hint="look at the limits of processes and memory: ulimit -u, free -m",
+            f"cannot start the process that reads files for this one: {reason}",
+            hint="check the limits of processes and memory: ulimit -u, free -m",
         )
 
 
@@ -198,7 +198,7 @@ def _answered(tasks: Mapping[str, Task], question: Message) -> Message:
         }
         return Message(told)
     except MemoryError:
-        return Message({"refused": "it takes more memory than there is for it"})
+        return Message({"refused": "it needs more memory than it may use"})
     except OSError as error:
         return Message({"errno": error.errno, "refused": str(error.strerror or error)[:500]})
     except Exception as error:  # what a damaged file leads to; the text is bounded, and shown

@@ -23,7 +23,8 @@ class NoAnswerError(IngeroError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(
-            f"it was given up: {reason}", hint="it costs more to read than an honest file or process; look who made it"
+            f"it was given up: {reason}",
+            hint="it takes longer to read than a regular file or process; check where it comes from",
         )
         self.reason = reason
 
@@ -103,7 +104,9 @@ class SandboxedProcess:
                 raise NoAnswerError(f"no answer within {wall_s:g} s") from None
             except ClosedError:
                 self._kill()
-                raise NoAnswerError(f"it takes more than {cpu_s:g} s of CPU time, or more memory than it may") from None
+                raise NoAnswerError(
+                    f"it needs more than {cpu_s:g} s of CPU time, or more memory than it may use"
+                ) from None
         return _checked(answer)
 
     def close_if_idle(self, seconds: float) -> None:

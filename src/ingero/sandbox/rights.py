@@ -46,7 +46,7 @@ def keep(capabilities: Collection[int], *, is_nobody: bool = True) -> None:
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     low, high = kept & 0xFFFFFFFF, kept >> 32
     if _libc.capset(header, (ctypes.c_uint32 * 6)(low, low, 0, high, high, 0)) != 0:
-        raise OSError(ctypes.get_errno(), "capabilities cannot be given up")
+        raise OSError(ctypes.get_errno(), "capabilities cannot be dropped")
     _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ingero.diagnose.gaps import Gaps, held_steps
+from ingero.given_up import sentences
 from ingero.store.reader import Reader
 from ingero.store.records import Window
 from ingero.units import format_ns, format_time_of_day
@@ -28,5 +29,5 @@ def coverage_lines(reader: Reader, window: Window) -> Iterator[str]:
         yield "Less was traced, because tracing had become too expensive:"
     for step, held in less:
         begin, length = format_time_of_day(step.time_ns), format_ns(held.duration_ns)
-        for text in step.not_traced.splitlines():
+        for text in sentences(step.not_traced):
             yield f"  since {begin}, for {length}: {text} ({step.reason})"

@@ -14,7 +14,8 @@ _SOURCE_TEXTS = {
     "TCP": "TCP retransmits",
     "NET": "bytes on sockets",
     "NCCL": "NCCL calls",
-    "GPU": "GPU utilisation, clocks and memory",
+    "GPU": "GPU utilization, clocks and memory",
+    "python_lines": "Python lines of calls that returned within 2 s",
 }
 
 

@@ -27,8 +27,6 @@ _STRING = "<string>"
 _CUDA = re.compile(r"lib(cuda|cudart|nccl)(\.|-|_)")  # what they do themselves is no answer to who called them
 
 _AT_ONCE = 5000
-NOT_WALKED = "Python frames were not read"
-_UNKNOWN = ("Python frames", "a part of the stack was lost")  # in a note: that there are none is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +76,15 @@ class NativePlace:
 
 @dataclass(frozen=True, slots=True)
 class CallStack:
-    """One stored stack, innermost first. note: what is missing and why, or where it is from; "" if nothing is."""
+    """One stored stack, innermost first. note: what is missing and why, or where it is from; "" if nothing is.
+
+    is_python_whole: no Python frame is missing.
+    """
 
     native: tuple[NativePlace, ...]
     python: tuple[PythonPlace, ...]
     note: str
+    is_python_whole: bool = True
 
     @property
     def own(self) -> PythonPlace | None:
@@ -92,7 +94,7 @@ class CallStack:
     @property
     def is_frameless(self) -> bool:
         """Whether its thread had no Python frames; not, that they are unknown."""
-        return not self.python and not any(text in self.note for text in _UNKNOWN)
+        return not self.python and self.is_python_whole
 
     @property
     def is_a_librarys(self) -> bool:
@@ -130,10 +132,11 @@ def _is_cut_library(file: str) -> bool:
 
 def call_stack(stored: Stack) -> CallStack:
     """A stack as it lies in the database."""
-    return stack_of(json.loads(stored.frames) if stored.frames else [], stored.note)
+    frames = json.loads(stored.frames) if stored.frames else []
+    return stack_of(frames, stored.note, is_python_whole=stored.is_python_whole)
 
 
-def stack_of(frames: Sequence[Mapping[str, Any]], note: str) -> CallStack:
+def stack_of(frames: Sequence[Mapping[str, Any]], note: str, *, is_python_whole: bool = True) -> CallStack:
     """A stack from its frames as they are stored."""
     return CallStack(
         native=tuple(NativePlace(one["symbol"], one.get("file", "")) for one in frames if "symbol" in one),
@@ -143,6 +146,7 @@ def stack_of(frames: Sequence[Mapping[str, Any]], note: str) -> CallStack:
             if "py_file" in one
         ),
         note=note,
+        is_python_whole=is_python_whole,
     )
 
 

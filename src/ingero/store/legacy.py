@@ -8,6 +8,7 @@ from pathlib import Path
 import apsw
 
 from ingero.store import views, vocabulary
+from ingero.store.migrations import NEWEST_VERSION
 from ingero.store.own_schema import require_tables_of_older
 from ingero.store.sql_text import sql_text
 
@@ -60,7 +61,7 @@ def attach(db: apsw.Connection, uri: str, path: Path) -> bool:
     _run(db, "legacy.sql")
     if _has_several_nodes(db):
         _run(db, "legacy_nodes.sql")
-    views.make_temporary(db, are_all_there=True)
+    views.make_temporary(db, are_all_there=True, version=NEWEST_VERSION)
     is_exact = bool(next(iter(db.execute("SELECT EXISTS (SELECT 1 FROM raw_op_stats)")))[0])
     if not is_exact:
         db.execute(_SUM_OF_STORED)

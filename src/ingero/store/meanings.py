@@ -12,6 +12,7 @@ from functools import lru_cache
 
 import apsw
 
+from ingero import given_up
 from ingero.store.sql_text import sql_text
 from ingero.store.views import TABLES, query
 from ingero.store.vocabulary import STATE_COLUMNS
@@ -68,6 +69,11 @@ _ROWS: Mapping[str, str] = {
     "sync_interval_flags": "Bits of `flags` in sync intervals.",
 }
 
+# Of a view with a column of codes.
+_CODES: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "overhead_levels": ("not_traced", {code: given.text for code, given in given_up.BY_CODE.items()}),
+}
+
 # Of a column, wherever it stands.
 _COLUMNS: Mapping[str, str] = {
     "job_step": "step of the job, where the scheduler has such",
@@ -76,6 +82,7 @@ _COLUMNS: Mapping[str, str] = {
     "rank_source": "who says the rank: communicator, a launcher, title (of a serving engine); or why there is none",
     "agent_cpu_ns": "CPU time of the agent since the last snapshot",
     "agent_pid": "the process that recorded",
+    "is_python_whole": "whether no Python frame is missing; where one is, `note` says why",
     "boot_id": "one boot of the machine; NULL: not known",
     "agent_rss_bytes": "memory of the agent",
     "aliases": "names that older versions used",
@@ -407,13 +414,17 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A published view or lookup table. notes: what else to know, "" for nothing."""
+    """A published view or lookup table. notes: what else to know, "" for nothing.
+
+    codes: of a column that holds codes, its name, and what each of them means.
+    """
 
     name: str
     rows: str
     notes: str
     columns: tuple[Column, ...]
     example: str
+    codes: tuple[str, Mapping[str, str]] | None = None
 
 
 def documentation() -> tuple[Published, ...]:
@@ -426,6 +437,7 @@ def documentation() -> tuple[Published, ...]:
             notes=comments.get(name, ""),
             columns=tuple(Column(name=one, unit=_unit(one), meaning=_meaning(name, one)) for one in columns),
             example=EXAMPLES.get(name, f"SELECT * FROM {name} LIMIT 10"),
+            codes=_CODES.get(name),
         )
         for name, columns in _published().items()
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import apsw
 
-from ingero.store import vocabulary
+from ingero.store import older_values, vocabulary
 from ingero.store.errors import ForeignDatabaseError, NewerDatabaseError, OlderIngeroError
 from ingero.store.own_schema import require_own_schema
 from ingero.store.sql_text import quoted, sql_text
@@ -19,7 +19,8 @@ Migration = Callable[[apsw.Connection], None]
 
 # Entry n leads from version n + 1 to n + 2. Version 1 is schema.sql as it was first released; a change of a table is an
 # entry here and the same change in schema.sql. Views and lookup tables need no entry: they are made anew each time.
-MIGRATIONS: tuple[Migration, ...] = ()
+MIGRATIONS: tuple[Migration, ...] = (older_values.name_what_was_given_up,)
+NEWEST_VERSION = 1 + len(MIGRATIONS)
 
 
 class Kind(enum.Enum):
@@ -50,7 +51,7 @@ def pragma(db: apsw.Connection, name: str, *, schema: str = "main") -> int:
     return value
 
 
-def check_version(db: apsw.Connection, path: Path, *, newest: int = 1 + len(MIGRATIONS), schema: str = "main") -> int:
+def check_version(db: apsw.Connection, path: Path, *, newest: int = NEWEST_VERSION, schema: str = "main") -> int:
     """The version of a recording.
 
     Raises:

@@ -100,7 +100,7 @@ def _open_recording(path: Path, node: str | None) -> Opened:
     try:
         limit = StepLimit(db, stored_bytes(path))
         version = check_version(db, path)
-        views.make_temporary(db, are_all_there=require_tables(db, path))
+        views.make_temporary(db, are_all_there=require_tables(db, path), version=version)
         if node is not None:
             narrowing.narrow(db, node)
         older_version, is_exact = _origin(db)

@@ -486,7 +486,7 @@ class Throttling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverheadLevel:
-    """What was given up from a moment on, and why. not_traced: sentences, one per line; "": everything was traced.
+    """What was given up from a time on, and why. not_traced: codes of `given_up`, comma separated; "": nothing was.
 
     overhead_ratio: of the time of the busiest traced thread, agent_cpu_ratio: of a core, in the second before.
     """
@@ -588,6 +588,7 @@ class Stack:
     ips: str
     frames: str
     note: str
+    is_python_whole: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -723,7 +723,7 @@ CREATE TABLE raw_overhead_levels (
     time_ns         INTEGER NOT NULL,
     level            INTEGER NOT NULL,          -- highest one in force; 0: everything is traced
     agent_level     INTEGER NOT NULL DEFAULT 0, -- of thrift with the agent's own CPU time; 0: none
-    not_traced      TEXT NOT NULL DEFAULT '',  -- what is given up from now on, one sentence per line
+    not_traced      TEXT NOT NULL DEFAULT '',  -- what is not traced from now on: codes, comma separated
     reason          TEXT NOT NULL DEFAULT '',
     overhead_ratio  REAL NOT NULL DEFAULT 0,   -- of the wall time of the busiest traced thread, in the second before
     hits_per_s      REAL NOT NULL DEFAULT 0,   -- its probed entries
@@ -810,7 +810,8 @@ CREATE TABLE raw_stacks (
     ips     TEXT NOT NULL DEFAULT '',          -- JSON array of hexadecimal addresses
     frames  TEXT NOT NULL DEFAULT '',          -- JSON array of objects, innermost first
     note    TEXT NOT NULL DEFAULT '',          -- what of it is missing, and why
-    process INTEGER NOT NULL DEFAULT 0         -- 0: not recorded; a hash is of one process
+    process INTEGER NOT NULL DEFAULT 0,        -- 0: not recorded; a hash is of one process
+    is_python_whole INTEGER NOT NULL DEFAULT 1 -- 0: Python frames may be missing, `note` says why
 ) STRICT;
 CREATE INDEX raw_stacks_process ON raw_stacks(process);
 

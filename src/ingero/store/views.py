@@ -7,6 +7,7 @@ import re
 import apsw
 
 from ingero.store import earlier_names
+from ingero.store.older_values import columns_of
 from ingero.store.own_schema import own_columns
 from ingero.store.sql_text import quoted, sql_text
 
@@ -17,14 +18,15 @@ _QUERIES: dict[str, str] = dict(_VIEW.findall(sql_text("views.sql")))
 TABLES: dict[str, str] = {name: re.findall(r"^FROM (\w+)", text, re.MULTILINE)[0] for name, text in _QUERIES.items()}
 
 
-def make_temporary(db: apsw.Connection, *, are_all_there: bool) -> None:
+def make_temporary(db: apsw.Connection, *, are_all_there: bool, version: int) -> None:
     """Give a connection the published views. Those that a file has itself are never asked: they may be anything.
 
     are_all_there: the tables are those of this build; else the columns that this build has added are put beside
-    theirs, and views of tables that are not there are left out.
+    theirs, and views of tables that are not there are left out. version: of the file; what an earlier one holds in
+    other words is shown in today's.
     """
-    if not are_all_there:
-        _add_columns(db)
+    if not are_all_there or columns_of(version):
+        _add_columns(db, version)
     with db:
         for name, text in _QUERIES.items():
             db.execute(f"CREATE TEMP VIEW {name} AS {text}")
@@ -35,15 +37,16 @@ def make_temporary(db: apsw.Connection, *, are_all_there: bool) -> None:
             db.execute(f"DROP VIEW temp.{name}")
 
 
-def _add_columns(db: apsw.Connection) -> None:
-    """Lets a table that an earlier build made have today's name and columns, each that is missing with its default.
+def _add_columns(db: apsw.Connection, version: int) -> None:
+    """Lets a table that an earlier build made have today's name, columns and values; what is missing has its default.
 
     A temporary view of the table's name stands before it. A column without a default is missed by whoever asks for it.
     """
     for name, wanted in own_columns().items():
         stored, found = earlier_names.find(db, name, schema="main")
-        if stored and (stored != name or any(found.get(column) != column for column in wanted)):
-            columns = {column: default for column, default in wanted.items() if default} | found
+        older = columns_of(version).get(name, {}) if stored else {}
+        if stored and (stored != name or older or any(found.get(column) != column for column in wanted)):
+            columns = {column: default for column, default in wanted.items() if default} | found | older
             texts = ", ".join(f"{text} AS {quoted(column)}" for column, text in columns.items())
             db.execute(f"CREATE TEMP VIEW {name} AS SELECT {texts} FROM main.{stored}")
 

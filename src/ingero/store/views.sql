@@ -365,7 +365,7 @@ SELECT l.session, (SELECT node FROM raw_sessions WHERE session = l.session) AS n
        l.counter, l.reason, l.count
 FROM raw_drops l;
 
--- What was given up, since when and why: the newest row holds. not_traced: one sentence per line, empty: nothing.
+-- What was given up, since when and why: the newest row holds. not_traced is empty where everything is traced.
 CREATE VIEW overhead_levels AS
 SELECT g.session, (SELECT node FROM raw_sessions WHERE session = g.session) AS node, g.time_ns AS timestamp, g.level,
        g.agent_level, g.not_traced, g.reason, g.overhead_ratio, g.hits_per_s, nullif(g.tid, 0) AS tid, g.agent_cpu_ratio,
@@ -379,7 +379,7 @@ SELECT replace(r.name, 'raw_', '') AS name, r.kind, r.until_ns AS until_at, r.ro
 FROM raw_pruned r;
 
 CREATE VIEW stack_traces AS
-SELECT hash, ips, frames, note
+SELECT hash, ips, frames, note, is_python_whole
 FROM raw_stacks;
 
 CREATE VIEW system_snapshots AS

@@ -63,7 +63,7 @@ def test_an_export_of_2021_without_processes_and_memory_kinds_is_read(tmp_path: 
     assert (profile.pid, len(profile.activities)) == (300, 4 * files.STEPS)
     assert set(profile.activities["host_memory"].tolist()) == {HostMemory.UNKNOWN}
     assert (profile.activities["call_ns"] > 0).all()
-    assert "does not say when it was made" in read.notes.lacks[0]
+    assert "does not say when it was recorded" in read.notes.lacks[0]
 
 
 def test_gpus_of_nsight_are_known_but_not_whose_device_they_are(tmp_path: Path) -> None:

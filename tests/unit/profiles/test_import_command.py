@@ -64,7 +64,7 @@ def test_it_says_what_was_dropped_and_what_the_file_lacks(run: Run, tmp_path: Pa
     assert code == 0
     assert "  dropped, records without a usable time: 1" in out.splitlines()
     assert "  trace.json is cut after 169 events: what came after them is not known" in out.splitlines()
-    assert "  trace.json does not say when it was made: its times are counted from 2001-09-09" in out.splitlines()
+    assert "  trace.json does not say when it was recorded: its times are counted from 2001-09-09" in out.splitlines()
 
 
 def test_another_file_is_never_written_over(run: Run, trace: Path, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_a_file_without_a_date_says_so_and_keeps_its_order() -> None:
     (profile,) = read(new_trace(baseTimeNanoseconds=None), notes=notes)
     assert not profile.origin.has_unix_times
     assert profile.begin_ns == 1_000_000_000_000_000_000 + 100_000
-    assert notes.lacks == ["trace.json does not say when it was made: its times are counted from 2001-09-09"]
+    assert notes.lacks == ["trace.json does not say when it was recorded: its times are counted from 2001-09-09"]
 
 
 def test_an_array_of_events_is_read_as_well_as_an_object() -> None:

@@ -98,7 +98,7 @@ def test_a_folder_of_ranks_is_one_job_and_other_files_in_it_are_named(tmp_path: 
     written(tmp_path / "notes.txt", b"learning rate 3e-4")
     read = read_profiles([tmp_path])
     assert [one.rank for one in read.profiles] == [0, 1]
-    assert read.notes.lacks == ["notes.txt was passed over: notes.txt is no profile that can be imported"]
+    assert read.notes.lacks == ["notes.txt was skipped: notes.txt is not a profile that can be imported"]
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, lzma.compress])
@@ -132,7 +132,7 @@ def test_one_endless_string_is_refused(tmp_path: Path) -> None:
 def test_an_xz_file_may_not_ask_for_much_memory(tmp_path: Path) -> None:
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 1 << 30}]
     data = bytearray(lzma.compress(new_trace(), filters=filters))
-    with pytest.raises(ProfileError, match="damaged from its begin on"):
+    with pytest.raises(ProfileError, match="damaged from its beginning"):
         read_profiles([written(tmp_path / "greedy.xz", bytes(data))])
 
 

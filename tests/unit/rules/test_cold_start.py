@@ -66,7 +66,7 @@ def test_launches_that_were_only_counted_later_were_not_slow_before(tmp_path: Pa
     """Three seconds of steps that compute longer; then tracing had become too expensive."""
     with Scene(tmp_path / "counted.db", seconds=LENGTH_S) as scene:
         trainer = scene.process(100, "python", start_s=-1)
-        for at_s, text in ((0.0, ""), (3.0, given_up.LAUNCHES_COUNTED.text)):
+        for at_s, text in ((0.0, ""), (3.0, given_up.LAUNCHES_COUNTED.code)):
             scene.append(
                 tables.OVERHEAD_LIMITER, time_ns=scene.at(at_s), level=3 if text else 0, not_traced=text, reason=""
             )

@@ -88,7 +88,7 @@ def without_durations(folder: Path, *, timed_until_s: float = 0.0, inside: bool 
     native = ("libcuda.so.1:cuLaunchKernel", "libcudart.so.12:cudaLaunchKernel") if inside else ()
     with Scene(path, seconds=LENGTH_S) as scene:
         trainer = scene.process(100, "python")
-        for time_s, text in ((0.0, ""), (timed_until_s, given_up.LAUNCHES_COUNTED.text)):
+        for time_s, text in ((0.0, ""), (timed_until_s, given_up.LAUNCHES_COUNTED.code)):
             scene.append(tables.OVERHEAD_LIMITER, time_ns=scene.at(time_s), level=3, not_traced=text, reason="too many")
         usual = {"cudaLaunchKernel": (80.0, 0.01), "cudaStreamSynchronize": (1.0, 5.0)}
         steps = scene.train(trainer, 0, QUIET_S, Step(enqueue_ms=1.0), calls=usual)

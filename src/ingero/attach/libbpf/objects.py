@@ -125,7 +125,7 @@ class BpfObject:
     def _load(self) -> None:
         said.lines.clear()
         if error := libbpf().bpf_object__load(self._pointer):
-            raise failure(f"{self.path.name}: load", error, hint=f"`{command('check')}` tells what this kernel lacks")
+            raise failure(f"{self.path.name}: load", error, hint=f"`{command('check')}` shows what this kernel lacks")
 
     @staticmethod
     def _map(pointer: int) -> Map:

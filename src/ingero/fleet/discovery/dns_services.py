@@ -53,12 +53,12 @@ def service_nodes(name: str, servers: Sequence[tuple[str, int]] | None = None) -
     """
     wanted = name.lower()
     if not _NAME.fullmatch(wanted) or len(wanted) > _MOST_NAME:
-        raise NodeListError(f"{SERVICE + name[:80]!r} is no service", hint=_HINT)
+        raise NodeListError(f"{SERVICE + name[:80]!r} is not a service", hint=_HINT)
     wanted = wanted.rstrip(".")
     domain = wanted.split(".", 2)[2]
     for each in sorted(set(_asked(wanted, _system_servers() if servers is None else servers))):
         if not is_host(each.target) or not f".{each.target}".endswith(f".{domain}") or not each.port:
-            where = f"{each.target[:80]!r}, which is no node below {domain}"
+            where = f"{each.target[:80]!r}, which is not a node below {domain}"
             raise NodeListError(f"{wanted} leads to {where}", hint=f"name such nodes with --nodes; {_HINT}")
         yield Node(each.target, each.port)
 

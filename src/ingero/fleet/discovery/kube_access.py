@@ -177,13 +177,13 @@ def _parsed(path: Path) -> _Config:
     raw = _read(path)
     if os.geteuid() == 0 and path.stat().st_uid != 0:
         raise KubeAccessError(
-            f"{path} is somebody else's: root neither reads nor runs what it names", hint="without sudo"
+            f"{path} belongs to another user: root neither reads nor runs what it names", hint="without sudo"
         )
     try:
         return msgspec.convert(yaml.safe_load(raw), _Config)
     except (yaml.YAMLError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         why = str(error).splitlines()[0][:200]
-        raise KubeAccessError(f"{path} is no configuration of kubectl: {why}", hint=_HINT) from error
+        raise KubeAccessError(f"{path} is not a kubectl configuration: {why}", hint=_HINT) from error
 
 
 def _configured(found: _Found, environ: Mapping[str, str]) -> Cluster:
@@ -193,7 +193,7 @@ def _configured(found: _Found, environ: Mapping[str, str]) -> Cluster:
     server, folder = found.servers[place.cluster]
     if server.insecure_skip_tls_verify:
         raise KubeAccessError(
-            f"cluster {place.cluster!r} is not to be told from others (insecure-skip-tls-verify)",
+            f"cluster {place.cluster!r} cannot be verified (insecure-skip-tls-verify)",
             hint="name its authority: certificate-authority",
         )
     user, user_folder = found.users.get(place.user, (_User(), folder))
@@ -238,7 +238,7 @@ def _pem(data: str, name: str, folder: Path) -> str:
     try:
         return base64.b64decode(data, validate=True).decode("ascii")
     except (binascii.Error, UnicodeDecodeError, ValueError) as error:
-        raise KubeAccessError("a certificate or key is no base64 of PEM", hint=_HINT) from error
+        raise KubeAccessError("a certificate or key is not base64-encoded PEM", hint=_HINT) from error
 
 
 def _context(ca: str, certificate: str = "", key: str = "") -> ssl.SSLContext:
@@ -275,14 +275,14 @@ def _checked_url(url: str) -> str:
     except ValueError:
         is_good = False
     if not is_good or parts.query or parts.fragment or not url.isascii() or not url.isprintable():
-        raise KubeAccessError(f"{url[:80]!r} is no address of a cluster: https alone", hint=_HINT)
+        raise KubeAccessError(f"{url[:80]!r} is not a cluster address: it must use https", hint=_HINT)
     return url.rstrip("/")
 
 
 def _token(text: str) -> str:
     token = text.strip()
     if not token.isascii() or not token.isprintable():
-        raise KubeAccessError("the token for the cluster is no token", hint=_HINT)
+        raise KubeAccessError("the token for the cluster is not valid", hint=_HINT)
     return token
 
 
@@ -292,7 +292,7 @@ def _read(path: Path) -> bytes:
         number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(number, "rb") as file:  # noqa: PTH123  # opened so that no pipe holds it up
             if not stat.S_ISREG(os.fstat(number).st_mode):
-                raise KubeAccessError(f"{path} is no plain file", hint=_HINT)
+                raise KubeAccessError(f"{path} is not a regular file", hint=_HINT)
             raw = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise KubeAccessError(f"{path}: {error.strerror}", hint=_HINT) from error

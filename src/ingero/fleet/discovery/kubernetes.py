@@ -180,7 +180,7 @@ def _of_slices(slices: Iterable[_Slice]) -> Iterator[Node]:
 def _node(name: str, address: str, port: int) -> Node:
     host = name.lower() or address
     if not is_host(host) or not is_host(address or host):
-        raise NodeListError(f"the cluster names {host[:80]!r} at {address[:80]!r}, which is no node", hint=_HINT)
+        raise NodeListError(f"the cluster names {host[:80]!r} at {address[:80]!r}, which is not a node", hint=_HINT)
     return Node(host, port, address if address != host else "")
 
 

@@ -40,7 +40,7 @@ def output_of(
     program = shutil.which(argv[0], path=folders)
     name = argv[0].rpartition("/")[2]
     if program is None:
-        raise ProgramError(f"there is no program {name} on this machine", hint=hint)
+        raise ProgramError(f"there is no program {name} on this host", hint=hint)
     try:
         process = subprocess.Popen(
             [program, *argv[1:]], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

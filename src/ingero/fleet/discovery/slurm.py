@@ -30,5 +30,5 @@ def job_nodes(what: str, environ: Mapping[str, str]) -> Iterator[Node]:
         raise NodeListError(f"job {found['job']} has no nodes", hint="squeue says whether it waits for some")
     for name in names:
         if not is_host(name) or ":" in name:
-            raise NodeListError(f"squeue names {name[:80]!r}, which is no node", hint=_HINT)
+            raise NodeListError(f"squeue names {name[:80]!r}, which is not a node", hint=_HINT)
         yield Node(name.lower(), int(found["port"] or DEFAULT_PORT))

@@ -72,7 +72,7 @@ def checked(question: Question, rows: NodeRows) -> tuple[list[Row], int]:
         for place, value in enumerate(row):
             size_bytes += _size_bytes(value)
             if place in question.counts and not (isinstance(value, int) and value >= 0):
-                raise NodeAnswerError("it sent a count that is none")
+                raise NodeAnswerError("it sent an invalid count")
         found.append(tuple(row))
     return found, size_bytes
 
@@ -89,7 +89,7 @@ def _size_bytes(value: object) -> int:
         if len(value) > _MAX_VALUE_BYTES:
             raise NodeAnswerError("it sent a value of more than 1 MiB")
         if isinstance(value, str) and not _is_unicode(value):
-            raise NodeAnswerError("it sent a text that is no Unicode")
+            raise NodeAnswerError("it sent text that is not Unicode")
         return len(value) + _NULL_BYTES
     raise NodeAnswerError(f"it sent a value of type {type(value).__name__}")
 

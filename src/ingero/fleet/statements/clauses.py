@@ -216,7 +216,7 @@ def _require_one_scope(tokens: Tokens) -> None:
         if token.word in {"select", "values"} and before.word != ".":
             raise NotSplitError("it holds a SELECT in a SELECT")
         if token.word in {"over", "window"} and before.word != ".":
-            raise NotSplitError("a window function looks at rows of all nodes")
+            raise NotSplitError("a window function needs rows of all nodes")
 
 
 def _is_later(token: Token, tokens: Tokens, place: int, last: str) -> bool:

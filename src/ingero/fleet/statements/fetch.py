@@ -234,7 +234,7 @@ def _refuse_numbers_of_one_node(tokens: Tokens, identities: set[str]) -> None:
     for place, token in enumerate(tokens):
         if token.is_name and token.name in names_of and _is_compared_with_number(tokens, place):
             raise SqlRefusedError(
-                f"{token.name} is a number that each node gives itself, and this statement looks at rows of all nodes",
+                f"{token.name} is a number that each node gives itself, and this statement needs rows of all nodes",
                 hint=f"ask that node alone, or leave {token.name} out: pid and node say which process is meant",
             )
 

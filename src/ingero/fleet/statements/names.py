@@ -13,7 +13,7 @@ import apsw
 from ingero.store import views
 from ingero.store.distrust import distrust
 from ingero.store.guard import Guard
-from ingero.store.migrations import migrate
+from ingero.store.migrations import NEWEST_VERSION, migrate
 from ingero.store.published import Catalogue, Statement
 from ingero.store.sql_errors import SqlSyntaxError
 from ingero.store.sql_text import quoted
@@ -91,7 +91,7 @@ def empty_recording() -> apsw.Connection:
     try:
         distrust(db)
         migrate(db, Path(":memory:"))
-        views.make_temporary(db, are_all_there=True)
+        views.make_temporary(db, are_all_there=True, version=NEWEST_VERSION)
     except BaseException:
         db.close()
         raise

@@ -355,4 +355,4 @@ def _notes(select: Select, grouped: Tokens) -> Iterator[str]:
     named = {ref.column for ref in select.refs(select.expanded(grouped))}
     for column in sorted(named & {"pid", "tid"}):
         if "node" not in named:
-            yield f"one {column} may be of processes on several nodes: group by node as well to tell them apart"
+            yield f"one {column} may be of processes on several nodes: group by node as well to distinguish them"

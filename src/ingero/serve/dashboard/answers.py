@@ -15,6 +15,7 @@ from ingero.diagnose.rule import all_rules
 from ingero.diagnose.step_gpu_streams import ProcessSteps
 from ingero.errors import IngeroError
 from ingero.events import BLOCKED_KINDS, STATE_TEXTS, STATES
+from ingero.given_up import sentences
 from ingero.ops import Source
 from ingero.serve.dashboard import published
 from ingero.serve.dashboard.selection import CALL_SOURCES
@@ -189,7 +190,7 @@ def drops(reader: Reader, window: Window) -> Object:
     probes = reader.missing_probes() if reader.is_recorded("raw_probes") else []
     return {
         "drops": [{"counter": one.counter, "reason": one.reason, "count": one.count} for one in _drops(reader, window)],
-        "overhead_limiter": [asdict(one) for one in steps],
+        "overhead_limiter": [asdict(one) | {"not_traced": "\n".join(sentences(one.not_traced))} for one in steps],
         "removed": [asdict(one) for one in reader.removed()],
         "missing_probes": [asdict(one) for one in probes],
         "overhead": _overhead(rows, reader.recorded_ns(window)),

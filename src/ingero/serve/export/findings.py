@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ingero.diagnose.gaps import held_steps
+from ingero.given_up import sentences
 from ingero.serve.export.model import Args, Slice, Value
 from ingero.serve.export.tracks import Tracks
 from ingero.serve.stack_lines import stack_lines
@@ -112,5 +113,5 @@ def coverage_slices(streams: Streams, tracks: Tracks) -> Iterator[Slice]:
         if step.not_traced:
             node, begin_ns = tracks.node(step.session), held.begin_ns
             track = tracks.gpu_stream(node, "ingero: less was traced", start_ns=begin_ns, end_ns=held.end_ns)
-            args = (("given_up", step.not_traced), ("reason", step.reason))
+            args = (("given_up", "\n".join(sentences(step.not_traced))), ("reason", step.reason))
             yield Slice(track, begin_ns, held.duration_ns, "less was traced", COVERAGE, args)

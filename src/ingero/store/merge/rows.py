@@ -173,8 +173,8 @@ class _Copy:
             self._db.execute("INSERT INTO stack_map VALUES (?, ?)", (number, self._free_hash(ips, frames, of_process)))
             self._has_new_stacks = True
         return self._insert(
-            "INSERT OR IGNORE INTO out.raw_stacks(hash, ips, frames, note, process) "
-            f"SELECT coalesce(t.new, s.hash), s.ips, s.frames, s.note, {process} "
+            "INSERT OR IGNORE INTO out.raw_stacks(hash, ips, frames, note, process, is_python_whole) "
+            f"SELECT coalesce(t.new, s.hash), s.ips, s.frames, s.note, {process}, s.is_python_whole "
             f"FROM raw_stacks s LEFT JOIN stack_map t ON t.old = s.hash WHERE {not_skipped} "
             f"AND {self._used(_stack_columns(), 's.hash')}"
         )

@@ -22,6 +22,7 @@ from ingero.store.errors import (
 from ingero.store.log_missing import missing_end
 from ingero.store.merge.nodes import SourceSession, name_of_file
 from ingero.store.migrations import Kind, check_version
+from ingero.store.older_values import columns_of
 from ingero.store.opening import kind_of_file, refuse_other_files, source_uri, stored_bytes
 from ingero.store.own_schema import own_columns, require_tables
 from ingero.store.side_files import refuse_side_files
@@ -115,17 +116,21 @@ def _attached(path: Path, db: apsw.Connection) -> Source:
         version = legacy.version_of(db) or "0"
         return Source(path=path, db=db, tables=legacy.RECORDED, older_version=version, has_exact_totals=is_exact)
     db.execute("ATTACH ? AS old", (uri,))
-    check_version(db, path, schema="old")
+    written_by = check_version(db, path, schema="old")
     require_tables(db, path, schema="old")
-    return Source(path=path, db=db, tables=_make_views(db), older_version="", has_exact_totals=True)
+    return Source(path=path, db=db, tables=_make_views(db, written_by), older_version="", has_exact_totals=True)
 
 
-def _make_views(db: apsw.Connection) -> frozenset[str]:
-    """Temporary views with all columns of today's tables: those that an earlier build lacks have their defaults."""
+def _make_views(db: apsw.Connection, version: int) -> frozenset[str]:
+    """Temporary views with all columns of today's tables, as today's recorder fills them.
+
+    Those that an earlier build lacks have their defaults.
+    """
     made = []
     for name, wanted in own_columns().items():
         stored, found = earlier_names.find(db, name, schema="old")
         if stored:
+            found |= columns_of(version).get(name, {})
             columns = (f"{found.get(c) or default or 'NULL'} AS {c}" for c, default in wanted.items())
             db.execute(f"CREATE TEMP VIEW {name} AS SELECT {', '.join(columns)} FROM old.{stored}")
             made.append(name)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ingero.store import arrays
 from ingero.store.conditions import of_process, within
-from ingero.store.reader.questions import Questions, listed
+from ingero.store.reader.questions import Questions, fields_of, listed
 from ingero.store.records import LastSample, SampleTotals, Stack, StackTime, Window
 
 
@@ -18,7 +18,7 @@ class StackQuestions(Questions):
 
     def stacks(self, hashes: Sequence[int]) -> list[Stack]:
         """The stacks with these hashes, as far as they are stored."""
-        return self._records(Stack, f"SELECT hash, ips, frames, note FROM raw_stacks WHERE hash IN ({listed(hashes)})")
+        return self._records(Stack, f"SELECT {fields_of(Stack)} FROM raw_stacks WHERE hash IN ({listed(hashes)})")
 
     def stack_times(self, window: Window, *, process: int, sources: Sequence[int]) -> list[StackTime]:
         """The recorded calls of these sources that began in the window by operation and stack, longest sum first."""
