@@ -9,7 +9,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -37,21 +40,47 @@ class Hogged:
     began_ns: int
     messages: list[dict[str, Any]]
     database: Path
+    events: list[dict[str, Any]]
 
     def told(self, kind: str) -> list[dict[str, Any]]:
         return [one["incident"] for one in self.messages if one["type"] == kind]
 
 
+@contextmanager
+def webhook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """An address on this machine, and what was posted to it."""
+    events: list[dict[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            events.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Nothing: standard error is the test's."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/", events
+        server.shutdown()
+
+
 @pytest.fixture(scope="module")
 def hogged(tmp_path_factory: pytest.TempPathFactory) -> Hogged:
-    """CPU hogs disturb a training loop for six seconds after six quiet ones."""
-    folder = tmp_path_factory.mktemp("live")
+    """CPU hogs disturb a training loop for six seconds after six quiet ones; each incident is posted."""
+    with webhook() as (url, events):
+        return recorded(tmp_path_factory.mktemp("live"), f"curl -sS --data-binary @- {url}", events)
+
+
+def recorded(folder: Path, command: str, events: list[dict[str, Any]]) -> Hogged:
+    """command: of --on-incident. events: to which it adds what it is given, if it does."""
     knobs, host_knobs = folder / "gpu.knobs", folder / "host.knobs"
     environment = {**os.environ, **build.environment(build.build(), ctl=knobs, sched="block")}
     arguments = ("--seconds", 60, "--workers", 1, "--knob", host_knobs, "--out", folder / "steps.jsonl")
     with Program.module("train", *arguments, environment=environment) as trainer:
         trainer.wait_for("ready")
-        with tracing(folder, pids=[trainer.pid]) as tracer:
+        with tracing(folder, pids=[trainer.pid], options=["--on-incident", command]) as tracer:
             reader = threading.Thread(target=lambda: read(tracer))
             reader.start()
             time.sleep(HEALTHY_S)
@@ -61,7 +90,7 @@ def hogged(tmp_path_factory: pytest.TempPathFactory) -> Hogged:
             tracer.process.send_signal(signal.SIGINT)
             reader.join()
             tracer.process.wait()
-        return Hogged(trainer.pid, began_ns, tracer.messages, tracer.database)
+        return Hogged(trainer.pid, began_ns, tracer.messages, tracer.database, events)
 
 
 def read(tracer: Tracer) -> None:
@@ -74,6 +103,25 @@ def test_hogs_open_an_incident_while_they_run(hogged: Hogged) -> None:
     opened = hogged.told("incident_opened")
     assert "cpu-contention" in [one["cause"] for one in opened]
     assert hogged.pid in [affected["pid"] for one in opened for affected in one["affected"]]
+
+
+def test_a_webhook_gets_each_incident_as_it_opens_and_as_it_closes(hogged: Hogged) -> None:
+    for event in ("opened", "closed"):
+        told = [(one["number"], one["start_ns"]) for one in hogged.told(f"incident_{event}")]
+        posted = [one["incident"] for one in hogged.events if one["event"] == event]
+        assert [(one["number"], one["start_ns"]) for one in posted] == told
+    assert hogged.events[0]["recording"] == str(hogged.database)
+    assert not {name for name in hogged.messages[-1]["drops"] if name.startswith("incident_commands")}
+
+
+def test_runs_of_a_command_that_fails_are_dropped_data_of_the_recording(tmp_path: Path) -> None:
+    """Those at the very end, too: the last second has been stored by then."""
+    failing = recorded(tmp_path, "false", [])
+    runs = sum(len(failing.told(f"incident_{event}")) for event in ("opened", "closed"))
+    assert runs > 0
+    assert failing.messages[-1]["drops"]["incident_commands_failed"] == runs
+    stored = "SELECT sum(count) FROM drops WHERE counter = 'incident_commands_failed'"
+    assert rows(failing.database, stored) == [(runs,)]
 
 
 def test_every_message_is_as_the_schema_says(hogged: Hogged) -> None:

@@ -48,6 +48,7 @@ OTHER: dict[str, tuple[str, object]] = {
     "ringbuf-size": ("32m", 32 << 20),
     "node": ("gpu-7", "gpu-7"),
     "serve": ("127.0.0.1:8080", Address("127.0.0.1", 8080)),
+    "on-incident": ("notify --to 'the ops'", ("notify", "--to", "the ops")),
     "prometheus": ("127.0.0.1:9464", Address("127.0.0.1", 9464)),
     "otlp": ("collector:4318", Endpoint(address=Address("collector", 4318))),
     "otlp-insecure": ("true", True),

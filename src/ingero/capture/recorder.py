@@ -59,6 +59,7 @@ from ingero.sandbox.nursery import Nursery
 from ingero.step_counts import How
 from ingero.store import tables
 from ingero.store.tables import Row
+from ingero.units import SECOND_NS
 
 logger = logging.getLogger(__name__)
 
@@ -361,11 +362,17 @@ class Recorder:
         own["process_slots_full"] = self.targets.newly_refused()
         own["library_unreadable"] = len(self.pickup.unreadable) - self._unreadable
         self._unreadable = len(self.pickup.unreadable)
+        own |= self.seconds.others_drops()
         grown = {name: count for name, count in own.items() if count}
         if grown:
             self.seconds.count_drops(grown, second.period)
             for name, count in grown.items():
                 second.drops[name] = second.drops.get(name, 0) + count
+
+    def count_late_drops(self) -> None:
+        """Stores what others have dropped since the last second was read."""
+        if grown := self.seconds.others_drops():
+            self.seconds.count_drops(grown, period_until(self.clock.now_ns(), SECOND_NS))
 
     def _note_members(self, members: Mapping[int, Sequence[Membership]]) -> None:
         """Where targets are in their communicators."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -136,6 +136,8 @@ class SecondReader:
         self.stack_of_open_call: Callable[[int, Any], int] = lambda _number, _thread: 0
         self.backlog: Callable[[], Backlog] = Backlog  # records that are not yet handed over
         self.on_forget: list[Callable[[int], None]] = []  # whoever else keeps something by slot
+        # of whoever works beside the recorder, and counts what it drops: growth by counter since it was last asked
+        self.more_drops: list[Callable[[], Mapping[str, int]]] = []
 
     def read(self, period: Period) -> Second:
         """Reads everything once, at the end of a period; its rows go to the sink."""
@@ -192,6 +194,10 @@ class SecondReader:
         for name, count in growth.items():
             self.drops_total[name] += count
         return growth
+
+    def others_drops(self) -> dict[str, int]:
+        """What those beside the recorder have dropped since this was last asked, by counter."""
+        return {name: count for more in self.more_drops for name, count in more().items() if count}
 
     def forget(self, slot: int) -> None:
         """Clears the kernel's sums of an ended process and gives its slot back."""

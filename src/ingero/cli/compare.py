@@ -9,15 +9,24 @@ from pathlib import Path
 import rich_click as click
 
 from ingero.cli.fleet_options import FleetFlags, FleetOptionError, fleet_beside, fleet_options, refuse_alone
+from ingero.cli.option_table import OptionError, parse_percent
 from ingero.cli.output import echo, echo_json
 from ingero.cli.window_options import parse_since_ns, window_of
 from ingero.diagnose.change_verdict import Verdict
 from ingero.diagnose.comparison import compare
+from ingero.diagnose.regression import Outcome, regression_of
 from ingero.program import command as own_command
 from ingero.serve.comparison_text import comparison_json, comparison_lines
 from ingero.store.reader import open_reader
 
 EXIT_WORSE = 1
+EXIT_REGRESSION, EXIT_UNDECIDED = 3, 4  # with --max-regression; with --nodes, 3 is EXIT_PARTIAL
+_EXITS = {
+    Outcome.PASSED: 0,
+    Outcome.FAILED: EXIT_REGRESSION,
+    Outcome.UNDECIDED: EXIT_UNDECIDED,
+    Outcome.NOT_COMPARABLE: EXIT_UNDECIDED,
+}
 
 _NODE_TIMEOUT = "30s"  # as `explain`, which it asks for
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -28,18 +37,36 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.argument("after", type=_FILE, required=False)
 @click.option("--since", metavar="D", help="Only the last 90s, 5m, 1h30m of each.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option(
+    "--max-regression",
+    metavar="P",
+    help="For CI: fail if AFTER needs more than P (such as 5%) more time for the same work, or lost P points more of "
+    "its time.",
+)
 @click.option("--timeout", metavar="D", help="With --nodes: give a node up after this time. Default: 30s.")
 @fleet_options
 def command(
-    before: Path | None, after: Path | None, since: str | None, as_json: bool, timeout: str | None, fleet: FleetFlags
+    before: Path | None,
+    after: Path | None,
+    since: str | None,
+    as_json: bool,
+    max_regression: str | None,
+    timeout: str | None,
+    fleet: FleetFlags,
 ) -> None:
     """Say what is different between two recordings: before and after a fix; or between nodes.
 
     With --nodes A,B, B is compared with A as after is with before; of more nodes, each with the first.
 
     Exit code 0: better or no difference beyond noise, 1: worse, 2: an error, 3: nodes are missing.
+
+    With --max-regression, 0: within the limit, 2: an error, 3: worse than the limit and beyond noise, 4: cannot be
+    decided, because the recordings are not comparable or their noise hides the limit.
     """
+    limit_ratio = _limit(max_regression)
     if fleet.nodes:
+        if limit_ratio is not None:
+            raise FleetOptionError("--max-regression is for two recordings", hint="leave out --nodes, or the limit")
         if before is not None:
             raise FleetOptionError("--nodes and recordings exclude each other", hint="compare nodes, or recordings")
         from ingero.cli.fleet_compare import compare_fleet  # noqa: PLC0415  # needless for recordings
@@ -54,10 +81,23 @@ def command(
     since_ns = parse_since_ns(since)
     with open_reader(before) as first, open_reader(after) as second:
         found = compare(first, window_of(first, since_ns=since_ns), second, window_of(second, since_ns=since_ns))
+    judged = None if limit_ratio is None else regression_of(found, limit_ratio)
     if as_json:
-        echo_json(comparison_json(found))
+        echo_json(comparison_json(found, judged))
     else:
         for line in comparison_lines(found):
             echo(line)
+        if judged:
+            echo("")
+            echo(judged.text)
+    if judged:
+        sys.exit(_EXITS[judged.outcome])
     if found.verdict is Verdict.WORSE:
         sys.exit(EXIT_WORSE)
+
+
+def _limit(text: str | None) -> float | None:
+    try:
+        return None if text is None else parse_percent(text) / 100
+    except OptionError as error:
+        raise OptionError(f"--max-regression: {error}", hint=error.hint) from error

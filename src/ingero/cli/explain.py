@@ -11,6 +11,7 @@ from pathlib import Path
 import rich_click as click
 
 from ingero.cli.fleet_options import FleetFlags, FleetOptionError, fleet_of, fleet_options
+from ingero.cli.html_report import write_report
 from ingero.cli.output import echo, echo_json
 from ingero.cli.recorded_pid import check_pid
 from ingero.cli.recording_path import recording_path
@@ -76,6 +77,14 @@ class _Wanted:
     is_flag=True,
     help="Show the whole stacks of the longest calls, and of all threads of a process in which a call hangs.",
 )
+@click.option(
+    "--html",
+    "html",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the report to FILE instead: one HTML file with charts and flame graphs, to attach to a ticket.",
+)
+@click.option("--force", is_flag=True, help="With --html: replace FILE although it is no such report.")
 @configured("explain")
 @fleet_options
 def command(
@@ -90,6 +99,8 @@ def command(
     per_process: bool,
     as_json: bool,
     stacks: bool,
+    html: Path | None,
+    force: bool,
     timeout: str | None,
     fleet: FleetFlags,
 ) -> None:
@@ -100,12 +111,13 @@ def command(
     Exit code 0: no incident was found, 1: one was, 2: an error, 3: nodes are missing, whatever the others said.
     """
     _check_rule(rule)
+    _check_html(html, {"--force": force}, {"--json": as_json, "--chains": chains})
     nodes = fleet_of(fleet, db=db, timeout=timeout or _NODE_TIMEOUT, environ=os.environ, uid=os.getuid())
     if nodes is not None:
         from ingero.cli.fleet_explain import explain_fleet  # noqa: PLC0415  # needless for a recording
 
         given = {"--from": begin, "--to": end, "--node": node, "--chains": chains, "--per-process": per_process}
-        _refuse_of_one_recording(given | {"--stacks": stacks})
+        _refuse_of_one_recording(given | {"--stacks": stacks, "--html": html})
         sys.exit(explain_fleet(nodes, since=since or "", pid=pid, rule=rule, as_json=as_json))
     since_ns = parse_since_ns(since)
     wanted = _Wanted(pid=pid, rule=rule, per_process=per_process, stacks=stacks)
@@ -120,7 +132,9 @@ def command(
         evidence = Evidence(reader, window) if len(reader.nodes()) < 2 else None
         found_all = diagnose_evidence(evidence, all_rules()) if evidence else diagnose(reader, window)
         diagnosis = chosen(found_all, pid=pid, rule=rule)
-        if as_json:
+        if html:
+            write_report(html, reader, window, diagnosis, pid=pid, evidence=evidence, is_forced=force)
+        elif as_json:
             found = diagnosis_json(diagnosis)
             if per_process:
                 found |= _per_process(reader, window, pid)
@@ -130,6 +144,12 @@ def command(
                 echo(line)
     if diagnosis.incidents:
         sys.exit(EXIT_FOUND)
+
+
+def _check_html(html: Path | None, of_html: Mapping[str, object], others: Mapping[str, object]) -> None:
+    for name, value in (others if html else of_html).items():
+        if value:
+            raise click.UsageError(f"{name} and --html exclude each other" if html else f"{name} is for --html")
 
 
 def _refuse_of_one_recording(given: Mapping[str, object]) -> None:

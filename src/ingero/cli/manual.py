@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from ingero.capture.single_agent import RUN_FOLDER_VARIABLE
 from ingero.cli.check import EXIT_NOT_READY
-from ingero.cli.compare import EXIT_WORSE
+from ingero.cli.compare import EXIT_REGRESSION, EXIT_UNDECIDED, EXIT_WORSE
 from ingero.cli.config import EXIT_FAULTS
 from ingero.cli.config_file import CONFIG_VARIABLE
 from ingero.cli.demo import EXIT_WRONG_VERDICT
@@ -101,6 +101,8 @@ MANUALS: Mapping[str, Manual] = MappingProxyType({
                 "sudo ingero trace --pid $(pgrep -f train.py | paste -sd,) --db run.db --record-all",
             "A service: metrics for Prometheus, at most 2 GiB on disk.":
                 "sudo ingero trace --prometheus 127.0.0.1:9464 --max-db 2g",
+            "A webhook for each incident, as it opens and as it closes.":
+                "sudo ingero trace --on-incident 'curl -sS --data-binary @- https://alerts.example/hook'",
             "A node of many: what is recorded is served to whoever has a certificate.":
                 "sudo ingero trace --serve 0.0.0.0:8080 --tls-cert gpu-01.pem --tls-key gpu-01.key --client-ca ca.pem",
         },
@@ -118,13 +120,26 @@ MANUALS: Mapping[str, Manual] = MappingProxyType({
                 "ingero explain --nodes 'gpu[001-512]' --ca-cert ca.pem --client-cert me.pem --client-key me.key",
             "Only these ten minutes of one process, with the whole account.":
                 "ingero explain --from 14:00 --to 14:10 --pid 4711 --per-process",
+            "A report to attach to a ticket.": "ingero explain --db run.db --html report.html",
             "For a script: causes and lost seconds.":
                 "ingero explain --json | jq -r '.incidents[] | [.cause, .lost_ns / 1e9] | @tsv'",
         },
     ),
     "compare": Manual(
-        exits={0: "Better, or no difference beyond noise.", EXIT_WORSE: "Worse."},
-        examples={"Did the fix help?": "ingero compare before.db after.db"},
+        exits={
+            0: "Better, or no difference beyond noise; with `--max-regression`: within the limit.",
+            EXIT_WORSE: "Worse; without `--max-regression`.",
+            EXIT_REGRESSION:
+                "With `--max-regression`: worse than the limit, and beyond noise. With `--nodes`: nodes are missing.",
+            EXIT_UNDECIDED:
+                "With `--max-regression`: cannot be decided: the recordings are not comparable, or what is over the "
+                "limit is within their noise.",
+        },
+        examples={
+            "Did the fix help?": "ingero compare before.db after.db",
+            "In CI: no more than 5% slower than the last release.":
+                "ingero compare release.db now.db --max-regression 5%",
+        },
     ),
     "import": Manual(
         examples={

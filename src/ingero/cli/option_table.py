@@ -6,6 +6,7 @@ Those of `ingero trace` stand at the file's top level, those of other commands b
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -105,10 +106,15 @@ def _ring_bytes(text: str) -> int:
 
 
 def _ratio(text: str) -> float:
-    return _percent(text) / 100
+    return parse_percent(text) / 100
 
 
-def _percent(text: str) -> float:
+def parse_percent(text: str) -> float:
+    """0 to 100, of text like `2%` or `0.5`.
+
+    Raises:
+        OptionError: it is none.
+    """
     found = _PERCENT.fullmatch(text.strip())
     if found is None or float(found[1]) > 100:
         raise OptionError(f"{text!r} is no percentage from 0 to 100", hint="write it like 2% or 0.5%")
@@ -159,6 +165,18 @@ def _text(text: str) -> str:
     return text
 
 
+def _command(text: str) -> tuple[str, ...]:
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise OptionError(
+            f"{text!r} is no command: {error}", hint="quote it as for a shell: 'notify --to ops'"
+        ) from None
+    if not words or not words[0] or "\0" in text:
+        raise OptionError(f"{text!r} names no program", hint="write it like '/usr/local/bin/notify --to ops'")
+    return words
+
+
 def _option(
     name: str, parse: Callable[[str], object], default: str, metavar: str, help_text: str, separator: str = ","
 ) -> Option:
@@ -201,7 +219,7 @@ OPTIONS: tuple[Option, ...] = (
     _switch("io", "true", "Watch block I/O."),
     _switch("tcp", "true", "Watch TCP retransmits."),
     _switch("net", "true", "Count the bytes that targets send and receive on sockets."),
-    _option("deadband", _percent, "0", "P", "Store a system snapshot only when a figure has moved by more than P "
+    _option("deadband", parse_percent, "0", "P", "Store a system snapshot only when a figure has moved by more than P "
             "percent; 0: each second."),
     _option("heartbeat", _duration_s, "60s", "D", "With --deadband: store one at least this often."),
     _option("max-overhead", _ratio, "2%", "P", "What tracing may cost the busiest traced thread; 0: no limit."),
@@ -211,6 +229,8 @@ OPTIONS: tuple[Option, ...] = (
             "it (NODE_NAME by the downward API), the Kubernetes node's, else the host name."),
     _option("serve", _scraped_at, "", "ADDR", "Answer at ADDR, such as 0.0.0.0:8080, as `ingero dashboard` would: in "
             "the browser and to `--nodes` of other machines, by a process without rights."),
+    _option("on-incident", _command, "", "CMD", "Run this command as an incident opens and as it closes, with the "
+            "incident as JSON on standard input: without root's rights, without a shell, one at a time, 10 s at most."),
     _option("prometheus", _scraped_at, "", "ADDR", "Serve metrics to Prometheus at http://ADDR/metrics, such as "
             "127.0.0.1:9464; with a port alone on this machine only."),
     _option("otlp", parse_endpoint, "", "URL", "Push metrics to this OTLP receiver, every 10 s: collector:4318 by TLS, "

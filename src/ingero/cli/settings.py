@@ -30,7 +30,7 @@ class TraceSettings:
 
     pid: empty: every CUDA process of `uid`. uid: None: of everybody. duration: s, None: until stopped.
     max_db, ringbuf_size: bytes. max_overhead, max_cpu: ratios. deadband: percent. heartbeat: s.
-    launches_at: in the driver only.
+    launches_at: in the driver only. on_incident: program and arguments; empty: none.
     """
 
     pid: tuple[int, ...]
@@ -56,6 +56,7 @@ class TraceSettings:
     ringbuf_size: int
     node: str
     serve: Address | None
+    on_incident: tuple[str, ...]
     prometheus: Address | None
     otlp: Endpoint | None
     otlp_insecure: bool
@@ -75,7 +76,9 @@ class TraceSettings:
         """The settings of the session's row."""
         plain = (str, int, float, bool, type(None))
         values = ((field.name, getattr(self, field.name)) for field in fields(self) if field.name != "owner")
-        return {name: value if isinstance(value, plain) else _joined(value) for name, value in values}
+        texts = {name: value if isinstance(value, plain) else _joined(value) for name, value in values}
+        # its arguments may hold what a webhook asks for, and recordings are given to others
+        return texts | {"on_incident": self.on_incident[0] if self.on_incident else None}
 
 
 def resolve(flags: Mapping[str, str | None], environ: Mapping[str, str], *, uid: int) -> TraceSettings:
@@ -97,6 +100,7 @@ def resolve(flags: Mapping[str, str | None], environ: Mapping[str, str], *, uid:
         "uid": None if values["pid"] else _chosen_uid(user, given.get("user"), owner),
         "db": database_path(_in_home(values["db"], owner), environ, uid=uid),
         "cuda_lib": values["cuda_lib"] or (),
+        "on_incident": values["on_incident"] or (),
         "node": values["node"] or default_node(environ),
         "log": _in_home(values["log"], owner),
         "owner": owner,
@@ -145,11 +149,12 @@ def refuse_contradictions(given: dict[str, Given], environ: Mapping[str, str]) -
         if a.rank == b.rank:
             raise OptionError(f"{a.origin} and {b.origin} contradict each other: {why}", hint="leave one of them out")
         del given[first if a.rank < b.rank else second]
-    record, serve = given.get("record"), given.get("serve")
-    if record and serve and record.rank == serve.rank and not parse_switch(record.text):
-        raise OptionError(
-            f"{serve.origin} has no effect with {record.origin}: nothing is recorded", hint="leave one out"
-        )
+    record = given.get("record")
+    for one in (given.get("serve"), given.get("on-incident")):
+        if record and one and record.rank == one.rank and not parse_switch(record.text):
+            raise OptionError(
+                f"{one.origin} has no effect with {record.origin}: nothing is recorded", hint="leave one out"
+            )
     for name, needed, why, hint in (
         ("heartbeat", "deadband", "every snapshot is stored", "add --deadband 5"),
         ("otlp-insecure", "otlp", "nothing is pushed", "add --otlp 127.0.0.1:4318"),

@@ -8,6 +8,7 @@ import rich_click as click
 
 from ingero.capture import foreign
 from ingero.cli.config_file import CONFIG_VARIABLE
+from ingero.cli.incident_command import commanding, start_saying
 from ingero.cli.logs import logging_to
 from ingero.cli.node_server import SERVER_FIELDS, server_options, serving_beside
 from ingero.cli.settings import TraceSettings, resolve
@@ -40,6 +41,7 @@ def command(**flags: str | None) -> None:
     # forked before the rest is imported: what they share with the agent is theirs as soon as it touches it
     with (
         serving_beside(settings, serving, os.environ) as server,
+        commanding(settings) as on_incident,
         foreign.nursery() as nursery,
         logging_to(settings.log, debug=settings.debug, owner=settings.owner),
     ):
@@ -47,6 +49,8 @@ def command(**flags: str | None) -> None:
 
         if server:
             server.say_where()
-        is_to_begin_anew = record(settings, nursery, settings_now, [server.look] if server else [])
+        if on_incident:
+            start_saying(on_incident, settings)
+        is_to_begin_anew = record(settings, nursery, settings_now, [server.look] if server else [], on_incident)
     if is_to_begin_anew:
         begin_anew()

@@ -26,6 +26,7 @@ from ingero.capture.second import Second
 from ingero.capture.session import session_facts
 from ingero.capture.single_agent import only_agent
 from ingero.cli import plan
+from ingero.cli.incident_command import IncidentCommand
 from ingero.cli.metrics_outputs import open_outputs
 from ingero.cli.output import EXIT_CLOSED_PIPE, Output, echo
 from ingero.cli.service_manager import RecordingState, ServiceManager
@@ -51,11 +52,13 @@ def record(
     nursery: Nursery,
     reread: Callable[[], TraceSettings],
     on_second: Sequence[Callable[[Second], None]] = (),
+    on_incident: IncidentCommand | None = None,
 ) -> bool:
     """Records until it is told to stop; says whether it is to begin anew, because ingero.yaml says something else.
 
     nursery: where the processes come from that read foreign files. reread: the settings as they would be now, which
     a service manager may ask for by SIGHUP; it raises IngeroError. on_second: called once each second has been stored.
+    on_incident: what is run as incidents open and close.
     """
     manager = ServiceManager(os.environ)
     plan.refuse_if_blocked(read_kernel(), sys.argv)
@@ -90,8 +93,13 @@ def record(
             database=database,
             is_service=manager.is_there,
         ) as view,
-        _findings(sink, [view.finding, state.finding, *metrics.on_finding]) as findings,
+        _findings(
+            sink,
+            [view.finding, state.finding, *metrics.on_finding, *([on_incident.finding] if on_incident else [])],
+        ) as findings,
     ):
+        if on_incident:
+            recorder.seconds.more_drops.append(on_incident.drops)
         recorder.start()
         view.started(recorder, kernel)
         reload = _Reload(seen, settings, reread, manager)
@@ -109,6 +117,9 @@ def record(
             manager.stopping()
         if findings:
             findings.close()
+        if on_incident:
+            on_incident.finish()
+            recorder.count_late_drops()
         try:
             if isinstance(sink, Writer):
                 sink.flush()

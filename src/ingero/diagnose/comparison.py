@@ -74,7 +74,8 @@ class OpChange:
 class Comparison:
     """change_ratio: of the time for the same work, over the types that are in both; weighed as before.
 
-    is_by_step: no type is in both often enough, and change_ratio is of the steps.
+    is_by_step: no type is in both often enough, and change_ratio is of the steps. lost_change_ratio: of the share of
+    wall time that the process lost which lost most, as a difference; None where a side does not know it.
     """
 
     classes: tuple[ClassChange, ...]
@@ -86,6 +87,7 @@ class Comparison:
     is_by_step: bool = False
     steps: tuple[StepChange, ...] = ()
     profiles: tuple[ProfileChange, ...] = ()
+    lost_change_ratio: float | None = None
 
 
 def compare(before: Reader, before_window: Window, after: Reader, after_window: Window) -> Comparison:
@@ -102,12 +104,19 @@ def compare_sides(first: Side, second: Side) -> Comparison:
         change_ratio=None,
         noise_ratio=None,
         verdict=Verdict.UNKNOWN,
+        lost_change_ratio=_lost_change(first, second),
     )
     change, noise = overall(found.classes)
     if change is not None:
         return replace(found, change_ratio=change, noise_ratio=noise, verdict=verdict_of(change, noise))
     steps = step_changes(first.by_step, second.by_step)
     return _by_step(found, steps) if steps.are_known else found
+
+
+def _lost_change(first: Side, second: Side) -> float | None:
+    if first.lost_ratio is None or second.lost_ratio is None:
+        return None
+    return second.lost_ratio - first.lost_ratio
 
 
 def _by_step(found: Comparison, changes: StepChanges) -> Comparison:

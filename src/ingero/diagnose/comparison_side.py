@@ -6,7 +6,7 @@ What is known of a recording's own noise is in it, so that nobody needs its sing
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from ingero.diagnose.engine import diagnose_evidence
 from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.model import Incident
 from ingero.diagnose.profile.step_changes import StepSide, profile_sides
 from ingero.diagnose.profile.step_comparison import step_groups
 from ingero.diagnose.rule import all_rules
@@ -77,21 +78,24 @@ class OpCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """All of it."""
+    """All of it. lost_ratio: the largest share of the recording that any one process lost; None: not known."""
 
     classes: tuple[Lengths, ...]
     causes: tuple[CauseShare, ...]
     ops: tuple[OpCounts, ...]
     by_step: StepSide
+    lost_ratio: float | None = None
 
 
 def side_of(reader: Reader, window: Window) -> Side:
     """A recording of one node."""
     evidence = Evidence(reader, window)
+    incidents = diagnose_evidence(evidence, all_rules()).incidents
     return Side(
         classes=tuple(_classes(evidence)),
-        causes=tuple(_causes(evidence)),
+        causes=tuple(_causes(evidence, incidents)),
         ops=tuple(_ops(evidence)),
+        lost_ratio=_lost_ratio(evidence, incidents),
         by_step=StepSide(steps=tuple(step_groups(evidence)), profiles=tuple(profile_sides(evidence))),
     )
 
@@ -122,16 +126,29 @@ def _noise(lengths: Array) -> float | None:
     return float(means.std(ddof=1) / len(means) ** 0.5 / means.mean()) if means.any() else None
 
 
-def _causes(evidence: Evidence) -> Iterator[CauseShare]:
+def _causes(evidence: Evidence, incidents: Sequence[Incident]) -> Iterator[CauseShare]:
     lost: dict[str, float] = defaultdict(float)
     counts: dict[str, int] = defaultdict(int)
-    for one in diagnose_evidence(evidence, all_rules()).incidents:
-        # a profile's incidents are of its typical steps, which is less than the whole seconds that its counts span
-        of_profile = evidence.profiles.reports and one.lost_ratio
-        lost[one.cause] += of_profile or one.lost_ns / max(evidence.window.duration_ns, 1)
+    for one in incidents:
+        lost[one.cause] += _share_of(evidence, one, one.lost_ns)
         counts[one.cause] += 1
     for cause, count in counts.items():
         yield CauseShare(cause=cause, incidents=count, lost_ratio=lost[cause])
+
+
+def _lost_ratio(evidence: Evidence, incidents: Sequence[Incident]) -> float:
+    """Of the process that lost most: those of several processes are never summed."""
+    lost: dict[int, float] = defaultdict(float)
+    for one in incidents:
+        for affected in one.affected:
+            lost[affected.process] += _share_of(evidence, one, affected.lost_ns)
+    return max(lost.values(), default=0.0)
+
+
+def _share_of(evidence: Evidence, incident: Incident, lost_ns: int) -> float:
+    # a profile's incidents are of its typical steps, which is less than the whole seconds that its counts span
+    of_profile = evidence.profiles.reports and incident.lost_ratio
+    return of_profile or lost_ns / max(evidence.window.duration_ns, 1)
 
 
 def _ops(evidence: Evidence) -> Iterator[OpCounts]:

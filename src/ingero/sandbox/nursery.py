@@ -138,7 +138,7 @@ def _run(control: socket.socket, kinds: Mapping[str, Kind], prepare: Callable[[]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries them
-    _close_all_but(control)
+    close_all_but(control)
     prepare()
     gc.freeze()
     while True:
@@ -210,7 +210,8 @@ def _answered(tasks: Mapping[str, Task], question: Message) -> Message:
                 os.close(file)
 
 
-def _close_all_but(connection: socket.socket) -> None:
+def close_all_but(connection: socket.socket) -> None:
+    """Every open file of this process but that one; standard input and outputs become nothing."""
     for descriptor in (0, 1, 2):
         nothing = os.open(_NO_FILE, os.O_RDWR)
         os.dup2(nothing, descriptor)

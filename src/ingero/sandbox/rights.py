@@ -5,14 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import signal
 from collections.abc import Collection
 from pathlib import Path
 
-_NOBODY = 65534
+NOBODY = 65534
 _CAPABILITY_VERSION_3 = 0x20080522
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME, _PR_SET_KEEPCAPS, _PR_SET_NO_NEW_PRIVS = 1, 4, 15, 8, 38
-_PR_CAPBSET_DROP = 24
-_SIGKILL = 9
+_PR_SET_CHILD_SUBREAPER = 36
 
 CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_CHECKPOINT_RESTORE = 2, 19, 21, 40
 ALL = frozenset(range(64))
@@ -29,8 +29,29 @@ def to_open() -> frozenset[int]:
 
 def end_with_parent(name: str) -> None:
     """This process ends when the one that made it does. name: as `ps` shows it, 15 bytes."""
-    _libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    be_named(name)
+
+
+def be_named(name: str) -> None:
+    """As `ps` shows this process, 15 bytes."""
     _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Processes whose parent ends become children of this one, which can then wait for them."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def become(uid: int, gid: int) -> None:
+    """Somebody else for good, without any further group.
+
+    Raises:
+        OSError: this process may not, as root without CAP_SETUID and CAP_SETGID may not.
+    """
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
 
 
 def keep(capabilities: Collection[int], *, is_nobody: bool = True) -> None:
@@ -52,9 +73,7 @@ def keep(capabilities: Collection[int], *, is_nobody: bool = True) -> None:
 
 def _become_nobody() -> None:
     try:
-        os.setgroups([])
-        os.setresgid(_NOBODY, _NOBODY, _NOBODY)
-        os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+        become(NOBODY, NOBODY)
     except OSError:  # without CAP_SETUID; it loses its capabilities all the same
         return
 

@@ -9,6 +9,7 @@ from enum import Enum
 from ingero.diagnose.change_verdict import Verdict
 from ingero.diagnose.comparison import CauseChange, ClassChange, Comparison, OpChange
 from ingero.diagnose.incident_json import Json, Object
+from ingero.diagnose.regression import Regression
 from ingero.serve.step_comparison_text import step_lines
 from ingero.units import format_count, format_ns, format_percent
 
@@ -36,9 +37,12 @@ def comparison_lines(found: Comparison) -> Iterator[str]:
         yield f"and {left_out} smaller ones (--json has all)"
 
 
-def comparison_json(found: Comparison) -> Object:
-    """Stable keys, ratios as numbers, verdicts as texts."""
-    return {"version": VERSION} | {name: _plain(value) for name, value in asdict(found).items()}
+def comparison_json(found: Comparison, regression: Regression | None = None) -> Object:
+    """Stable keys, ratios as numbers, verdicts as texts. regression: null where no limit was given."""
+    judged = _plain(asdict(regression)) if regression else None
+    return (
+        {"version": VERSION} | {name: _plain(value) for name, value in asdict(found).items()} | {"regression": judged}
+    )
 
 
 def _plain(value: object) -> Json:
