@@ -14,8 +14,10 @@ from pathlib import Path
 import click
 from generated import write_or_check
 
+from ingero.cli.command_group import EXAMPLE
+from ingero.cli.examples import EXAMPLES
 from ingero.cli.main import LazyGroup, cli
-from ingero.cli.manual import EXIT_CODES, MANUALS, VARIABLES
+from ingero.cli.manual import EXIT_CODES, MANUALS, VARIABLES, Manual
 from ingero.cli.option_table import BY_NAME, FLEET, SECTIONS, Option
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "commands.md"
@@ -44,7 +46,9 @@ class UndocumentedError(Exception):
 
 def text() -> str:
     """The document."""
-    lines = [_INTRODUCTION, "| exit code | of every command |", "|---|---|"]
+    lines = [_INTRODUCTION, "| option | of every command |", "|---|---|"]
+    lines += [f"| {_spelling(one)} | {_cell(one.help or '')} |" for one in cli.params if isinstance(one, click.Option)]
+    lines += ["", "| exit code | of every command |", "|---|---|"]
     lines += [f"| {code} | {_cell(meaning)} |" for code, meaning in EXIT_CODES.items()]
     for name in LazyGroup.commands_by_name:
         lines += ["", *_section(name)]
@@ -54,9 +58,9 @@ def text() -> str:
 def _section(name: str) -> Iterator[str]:
     context = click.Context(cli, info_name="ingero", **cli.context_settings)
     command = cli.get_command(context, name)
-    if command is None or not command.help or name not in MANUALS:
-        raise UndocumentedError(f"ingero {name}: no help, or nothing in src/ingero/cli/manual.py")
-    manual = MANUALS[name]
+    if command is None or not command.help or name not in EXAMPLES:
+        raise UndocumentedError(f"ingero {name}: no help, or nothing in src/ingero/cli/examples.py")
+    manual = MANUALS.get(name, Manual())
     yield f"## ingero {name}"
     yield ""
     yield "```"
@@ -74,13 +78,13 @@ def _section(name: str) -> Iterator[str]:
             yield from (
                 f"| {key if isinstance(key, int) else f'`{key}`'} | {meaning} |" for key, meaning in rows.items()
             )
-    for wanted, line in manual.examples.items():
+    for wanted, line in EXAMPLES[name].items():
         yield from ("", wanted, "", "```sh", line, "```")
 
 
 def _paragraphs(help_text: str) -> Iterator[str]:
-    """The help's paragraphs but for that about exit codes, which are a table here."""
-    kept = [part for part in help_text.split("\n\n") if not part.strip().startswith("Exit code")]
+    """The help's paragraphs but for those about exit codes, a table here, and the example, of which there are more."""
+    kept = [part for part in help_text.split("\n\n") if not part.strip().startswith(("Exit code", EXAMPLE))]
     yield "\n\n".join(textwrap.fill(" ".join(part.split()), _WIDTH, break_on_hyphens=False) for part in kept)
 
 
@@ -94,7 +98,7 @@ def _subcommand(name: str, command: click.Command) -> Iterator[str]:
 
 
 def _options(name: str, command: click.Command) -> Iterator[str]:
-    options = [one for one in command.params if isinstance(one, click.Option)]
+    options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
     if not options:
         return
     table = _table(name, options)
@@ -132,11 +136,9 @@ def _spelling(option: click.Option) -> str:
 
 
 def _value(option: click.Option) -> str:
-    if option.metavar:
-        return option.metavar
     if isinstance(option.type, click.Choice):
         return "|".join(option.type.choices)
-    return "F" if isinstance(option.type, click.Path) else "N"
+    return option.metavar or ("F" if isinstance(option.type, click.Path) else "N")
 
 
 def _meaning_and_default(name: str, option: click.Option, row: Option | None) -> tuple[str, str]:

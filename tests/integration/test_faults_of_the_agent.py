@@ -64,7 +64,7 @@ def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
     assert done.stdout == "", "it has attached its probes"
     message, hint = done.stderr.strip().splitlines()
     assert message.startswith("error: ")
-    assert hint.startswith("  try: ")
+    assert hint.startswith("  hint: ")
     assert [word for word in words if word not in done.stderr] == []
 
 

@@ -80,7 +80,7 @@ def test_a_missing_database_comes_with_the_command_that_records_one(run: Run, tm
     assert (code, out) == (2, "")
     assert err.startswith("error: ")
     assert "absent.db" in err
-    assert "try: " in err
+    assert "hint: " in err
     assert "ingero trace" in err
 
 
@@ -90,7 +90,7 @@ def test_a_file_that_is_no_database_is_named(run: Run, tmp_path: Path) -> None:
     code, out, err = run("explain", "--db", str(path))
     assert (code, out) == (2, "")
     assert "notes.db" in err
-    assert "try: " in err
+    assert "hint: " in err
 
 
 @pytest.mark.parametrize("arguments", [("explain", "--since", "soon"), ("trace", "--duration", "soon")])

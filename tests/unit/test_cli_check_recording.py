@@ -81,7 +81,7 @@ def test_no_database_is_a_no_with_a_way_out_and_no_error(
     code, printed, _ = run_ingero(monkeypatch, capsys, "check", "--recording", "--db", str(tmp_path / "none.db"))
     assert code == 1
     assert printed.startswith("not recording: ")
-    assert "  try: " in printed
+    assert "  fix: " in printed
 
 
 def test_a_database_is_named_for_the_recording_only(

@@ -64,7 +64,7 @@ def test_a_command_on_a_full_disk_says_so() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
-    assert "error: cannot write the output: No space left on device\n  try: " in done.stderr
+    assert "error: cannot write the output: No space left on device\n  hint: " in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -196,7 +196,7 @@ def test_an_error_ends_with_its_way_out_and_code_2(query: Query, arguments: tupl
     code, out, err = query(*arguments)
     assert (code, out) == (2, "")
     assert text in err
-    assert "  try: " in err
+    assert "  hint: " in err
 
 
 def test_a_missing_database_is_an_error(query: Query, tmp_path: Path) -> None:

@@ -96,6 +96,7 @@ def test_an_unknown_name_is_answered_with_those_there_are() -> None:
     with pytest.raises(NoSuchStoryError) as raised:
         story_of("gpu-steel")
     assert all(one.name in raised.value.hint for one in STORIES)
+    assert raised.value.hint.startswith("did you mean ingero demo gpu-steal? ")
 
 
 def test_without_root_the_default_is_the_script(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from ingero.discover.interpreters import Interpreter, UnreadableInterpreter
 from ingero.discover.libraries import UnreadableLibrary
 from ingero.discover.platforms import container_runtimes, has_own_root, orchestrators
 from ingero.discover.python_layouts import layout_of
+from ingero.serve.styles import plain
 from tests.unit.test_discover_kernel import EMPTY, GOOD
 
 NO_GPU = GpuFacts(version=None, gpus=(), reason="NVML: NVML Shared Library Not Found")
@@ -150,7 +151,7 @@ def test_a_library_that_cannot_be_read_is_a_warning() -> None:
 def test_the_text_fits_80_columns_and_says_a_repeated_reason_once() -> None:
     facts = dataclasses.replace(FACTS, on_disk=[Path("/opt") / ("deep/" * 30) / "libcudart.so.12"])
     rows = all_rows(dataclasses.replace(facts, kernel=dataclasses.replace(GOOD, capabilities=frozenset())))
-    lines = list(as_text(rows))
+    lines = [plain(line) for line in as_text(rows)]
     assert max(map(len, lines)) <= 80
     assert sum("as above" in line for line in lines) > 3
     assert lines[-1].startswith("  ") or lines[-1].startswith("not ready")
@@ -170,7 +171,7 @@ def test_no_probe_can_run_without_what_ingero_needs_installed() -> None:
     assert {(row.found, row.fix) for row in probes} == {("libbpf is missing", "install it")}
     assert {row.state for row in probes} == {State.MISSING, State.WARNING}
     assert not is_ready(rows)
-    assert not any("can run" in line for line in as_text(rows))
+    assert not any("can run" in plain(line) for line in as_text(rows))
 
 
 @pytest.mark.parametrize(

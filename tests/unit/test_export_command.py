@@ -136,7 +136,7 @@ def test_a_wrong_window_is_explained(
     code, _, err = run("--format", "perfetto", "-o", tmp_path / "out", "-d", database, *options)
     assert code == 2
     assert message in err
-    assert "try: " in err
+    assert "hint: " in err
 
 
 def test_a_weight_is_refused_where_it_would_mean_nothing(run: Run, database: Path, tmp_path: Path) -> None:

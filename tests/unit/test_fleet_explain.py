@@ -126,7 +126,7 @@ def test_texts_of_a_node_do_not_act_on_the_terminal() -> None:
 @pytest.mark.parametrize("more", [["--stacks"], ["--from", "1"], ["--per-process"], ["--chains"], ["--node", "x"]])
 def test_what_is_of_one_recording_is_refused(more: list[str]) -> None:
     done = explain([Node("127.0.0.1", 1)], None, *more)
-    assert "is of one recording" in str(done.exception)
+    assert "is for one recording" in str(done.exception)
 
 
 def test_a_recording_that_is_named_is_explained_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

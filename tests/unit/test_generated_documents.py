@@ -13,8 +13,8 @@ from types import ModuleType
 import click
 import pytest
 
+from ingero.cli.examples import EXAMPLES
 from ingero.cli.main import LazyGroup, cli
-from ingero.cli.manual import MANUALS
 from ingero.cli.option_table import OPTIONS
 from ingero.ops import OPS
 from tests.unit.ingero_lines import ingero_lines, parse
@@ -46,7 +46,7 @@ def test_a_command_has_its_options_with_their_meaning(name: str) -> None:
     section = (ROOT / "docs/commands.md").read_text().partition(f"\n## ingero {name}\n")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| `--")]
     commands = [command, *(command.commands.values() if isinstance(command, click.Group) else ())]
-    options = [one for each in commands for one in each.params if isinstance(one, click.Option)]
+    options = [one for each in commands for one in each.params if isinstance(one, click.Option) and not one.hidden]
     assert len(rows) == len(options)
     for option in options:
         assert any(f"`{max(option.opts, key=len)}" in row and len(row.split(" | ")[-1]) > 10 for row in rows)
@@ -83,7 +83,7 @@ def test_every_traced_call_and_field_of_a_line_is_listed() -> None:
     assert {name for name in fields if f"{name}` |" not in text} == {"type"}
 
 
-@pytest.mark.parametrize("line", [line for one in MANUALS.values() for line in one.examples.values()])
+@pytest.mark.parametrize("line", [line for one in EXAMPLES.values() for line in one.values()])
 def test_an_example_parses(line: str) -> None:
     found = list(ingero_lines(line))
     assert found
@@ -92,5 +92,5 @@ def test_an_example_parses(line: str) -> None:
 
 
 def test_the_examples_of_a_command_are_of_that_command() -> None:
-    for name, one in MANUALS.items():
-        assert all(name in shlex.split(line, comments=True) for line in one.examples.values())
+    for name, one in EXAMPLES.items():
+        assert all(name in shlex.split(line, comments=True) for line in one.values())

@@ -27,6 +27,7 @@ from ingero.diagnose.changes import Change, ChangeKind
 from ingero.diagnose.model import Incident
 from ingero.errors import IngeroError
 from ingero.given_up import LAUNCHES_OFF
+from ingero.serve.styles import plain
 from ingero.store.errors import StoreError
 from ingero.store.records import SessionFacts
 from ingero.store.writer import Writer
@@ -208,7 +209,9 @@ def incident() -> Incident:
 
 def test_a_journal_has_what_changes_and_no_line_each_second() -> None:
     lines: list[str] = []
-    with open_view(lines.append, as_json=False, verbose=False, database=None, is_service=True) as view:
+    with open_view(
+        lambda line: lines.append(plain(line)), as_json=False, verbose=False, database=None, is_service=True
+    ) as view:
         view.second(second())
         assert lines == []
         view.second(second(not_traced=("launches",)))

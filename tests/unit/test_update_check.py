@@ -226,7 +226,7 @@ def test_version_check_that_gets_no_answer_is_an_error_with_a_way_out(
 ) -> None:
     monkeypatch.setenv("INGERO_UPDATE_URL", serve(b"", 500))
     code, _, err = run("version", "--check")
-    assert (code, "try: " in err) == (2, True)
+    assert (code, "hint: " in err) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
+from ingero.cli.command_group import CommandGroup, WholeNumber
 from ingero.cli.output import echo
 from ingero.errors import IngeroError
 from ingero.foreign_text import shell_word
@@ -22,10 +23,16 @@ if TYPE_CHECKING:
 _ON_NODE = "/etc/ingero"
 _folder = click.option(
     "--dir", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="D",
-    help="Folder of the authority (default ~/.ingero/certs).",
+    help="Folder of the certificate authority (default ~/.ingero/certs).",
 )  # fmt: skip
-_days = click.option("--days", type=click.IntRange(1, 3650), default=365, help="Valid so long (default 365).")
-_force = click.option("--force", is_flag=True, help="In the place of one of before: to renew it.")
+_days = click.option(
+    "--days",
+    type=WholeNumber(1, 3650),
+    metavar="N",
+    default=365,
+    help="Days until the certificate expires (default 365).",
+)
+_force = click.option("--force", is_flag=True, help="Replace an existing certificate, to renew it.")
 
 
 class NotInstalledError(IngeroError):
@@ -36,19 +43,20 @@ class CertificateNameError(IngeroError):
     """It is no name for a certificate."""
 
 
-@click.group("certs")
+@click.group("certs", cls=CommandGroup)
 def command() -> None:
-    """Make certificates for nodes and for those who ask them.
+    """Create TLS certificates for nodes and their clients.
 
-    An authority of your own signs them: `init` makes it, `node` and `client` use it. Each says what to copy where.
-    Nodes let in only clients with a certificate of it (--client-ca), clients believe only nodes with one (--ca-cert).
+    A certificate authority of your own signs them: `init` creates it, `node` and `client` use it, and each prints what
+    to copy where. Nodes accept only clients with a certificate from it (--client-ca), and clients trust only nodes with
+    one (--ca-cert).
     """
 
 
 @command.command("init")
 @_folder
 def init(folder: Path | None) -> None:
-    """Make a certificate authority."""
+    """Create a certificate authority."""
     _require()
     from ingero.fleet.authority import make_authority  # noqa: PLC0415  # an optional library
 
@@ -69,10 +77,10 @@ def init(folder: Path | None) -> None:
 @_days
 @_force
 def node(name: str, addresses: tuple[str, ...], folder: Path | None, days: int, force: bool) -> None:
-    """Make a node's certificate.
+    """Create the certificate of a node.
 
-    NAME is that of the node, or a list such as gpu[001-512], a certificate each. ADDRESS: more names and IP addresses
-    that clients call it by.
+    NAME is the node's name, or a list such as gpu[001-512], with a certificate for each. ADDRESS: further names and IP
+    addresses that clients use for it.
     """
     _require()
     from ingero.fleet.node_lists import expand  # noqa: PLC0415  # as above
@@ -103,7 +111,7 @@ def node(name: str, addresses: tuple[str, ...], folder: Path | None, days: int, 
 @_days
 @_force
 def client(name: str, folder: Path | None, days: int, force: bool) -> None:
-    """Make a certificate for somebody who asks nodes."""
+    """Create a certificate for a client, to query nodes with."""
     _require()
     made = _made(folder, name, (name,), is_server=False, days=days, force=force)
     echo(f"{made.certificate}, {made.key.name}  for {name}; valid until {made.until:%Y-%m-%d}")
@@ -118,9 +126,9 @@ def client(name: str, folder: Path | None, days: int, force: bool) -> None:
 @command.command("forget")
 @click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
 def forget(nodes: tuple[str, ...]) -> None:
-    """Forget by which certificates nodes are known to you.
+    """Forget the pinned certificates of nodes.
 
-    `--pin` believes a node by the certificate that it showed first. After this, the next one that it shows counts.
+    --pin trusts a node by the certificate that it presented first. After this, the next one it presents is pinned.
     """
     from ingero.cli.fleet_options import known_nodes_path  # noqa: PLC0415  # only this needs it
     from ingero.fleet.known_nodes import forget  # noqa: PLC0415  # as above

@@ -1,4 +1,4 @@
-"""`ingero check`: whether this machine can be traced, what is missing, and the command that mends it."""
+"""`ingero check`: whether this host can be traced, what is missing, and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -11,40 +11,45 @@ import rich_click as click
 
 from ingero.cli.fleet_options import FleetFlags, FleetOptionError, fleet_beside, fleet_options, refuse_alone
 from ingero.cli.output import echo, echo_json
+from ingero.serve.styles import Style
 
 EXIT_NOT_READY = 1
 
 
 @click.command("check")
-@click.option("--json", "is_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
 @click.option(
-    "--recording", "of_recording", is_flag=True, help="Whether a recording goes on: the last second is there."
+    "--recording",
+    "of_recording",
+    is_flag=True,
+    help="Check whether a recording is in progress: its last second has been written.",
 )
 @click.option(
-    "--db", "-d", type=click.Path(path_type=Path), metavar="F", help="With --recording: database "
+    "--db", "-d", type=click.Path(path_type=Path), metavar="F", help="With --recording: database file "
     "(default ~/.ingero/ingero.db)."
 )  # fmt: skip
-@click.option("--timeout", metavar="D", help="With --nodes: give a node up after this time. Default: 5s.")
+@click.option("--timeout", metavar="D", help="With --nodes: wait this long for each node. Default: 5s.")
 @fleet_options
 def command(is_json: bool, of_recording: bool, db: Path | None, timeout: str | None, fleet: FleetFlags) -> None:
-    """Say whether this machine can be traced, and what mends it; or whether a recording goes on, here or on many nodes.
+    """Check whether this host can be traced, and how to fix what is missing.
 
-    With --nodes, nothing of this machine is looked at: each node says its version, whether it records, and its clock.
+    With --recording, check whether a recording is in progress. With --nodes, check many nodes instead of this host:
+    version, recording and clock of each.
 
-    Exit code 0: it can, or all do; 1: something is to be mended, 2: an error, 3: nodes are missing.
+    Exit code 0: ready, 1: something is missing, 2: error, 3: nodes are missing.
     """
     if db is not None and not of_recording:
-        raise click.UsageError("--db is the database of --recording, which is not asked for")
+        raise click.UsageError("--db needs --recording")
     if fleet.nodes:
         if of_recording:
-            raise click.UsageError("--nodes asks nodes whether they record; --recording is of this machine")
+            raise click.UsageError("--recording is about this host, --nodes about others; give one of them")
         from ingero.cli.fleet_check import check_fleet  # noqa: PLC0415  # needless for this machine
 
         nodes = fleet_beside(fleet, timeout=timeout, environ=os.environ, uid=os.getuid())
         assert nodes is not None  # they were named
         sys.exit(check_fleet(nodes, as_json=is_json))
     if timeout is not None:
-        raise FleetOptionError("--timeout is of nodes", hint="name some: --nodes gpu-01,gpu-02")
+        raise FleetOptionError("--timeout needs --nodes", hint="--nodes gpu-01,gpu-02")
     refuse_alone(fleet)  # nodes of ingero.yaml are of commands that ask recordings
     if of_recording:
         _check_recording(db, is_json=is_json)
@@ -78,8 +83,8 @@ def _check_recording(db: Path | None, *, is_json: bool) -> None:
             }
         )
     else:
-        echo(state.found)
+        echo(((state.found, Style.OK if state.is_written else Style.FAILED),))
         if state.fix:
-            echo(f"  try: {state.fix}")
+            echo((("  fix: ", Style.HEADING), (state.fix, Style.COMMAND)))
     if not state.is_written:
         sys.exit(EXIT_NOT_READY)

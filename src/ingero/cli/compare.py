@@ -10,13 +10,14 @@ import rich_click as click
 
 from ingero.cli.fleet_options import FleetFlags, FleetOptionError, fleet_beside, fleet_options, refuse_alone
 from ingero.cli.option_table import OptionError, parse_percent
-from ingero.cli.output import echo, echo_json
+from ingero.cli.output import echo, echo_folded, echo_json
 from ingero.cli.window_options import parse_since_ns, window_of
 from ingero.diagnose.change_verdict import Verdict
 from ingero.diagnose.comparison import compare
 from ingero.diagnose.regression import Outcome, regression_of
 from ingero.program import command as own_command
 from ingero.serve.comparison_text import comparison_json, comparison_lines
+from ingero.serve.styled_lines import comparison_line
 from ingero.store.reader import open_reader
 
 EXIT_WORSE = 1
@@ -35,15 +36,14 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.command("compare")
 @click.argument("before", type=_FILE, required=False)
 @click.argument("after", type=_FILE, required=False)
-@click.option("--since", metavar="D", help="Only the last 90s, 5m, 1h30m of each.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--since", metavar="D", help="Only the last 90s, 5m or 1h30m of each recording.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--max-regression",
     metavar="P",
-    help="For CI: fail if AFTER needs more than P (such as 5%) more time for the same work, or lost P points more of "
-    "its time.",
+    help="Fail if AFTER needs more than P (such as 5%) more time for the same work, or loses P points more of its time.",
 )
-@click.option("--timeout", metavar="D", help="With --nodes: give a node up after this time. Default: 30s.")
+@click.option("--timeout", metavar="D", help="With --nodes: wait this long for each node. Default: 30s.")
 @fleet_options
 def command(
     before: Path | None,
@@ -54,13 +54,13 @@ def command(
     timeout: str | None,
     fleet: FleetFlags,
 ) -> None:
-    """Say what is different between two recordings: before and after a fix; or between nodes.
+    """Compare two recordings: before and after a fix.
 
-    With --nodes A,B, B is compared with A as after is with before; of more nodes, each with the first.
+    With --nodes A,B, compare node B with node A; of more nodes, each with the first.
 
-    Exit code 0: better or no difference beyond noise, 1: worse, 2: an error, 3: nodes are missing.
+    Exit code 0: better, or no difference beyond noise, 1: worse, 2: error, 3: nodes are missing.
 
-    With --max-regression, 0: within the limit, 2: an error, 3: worse than the limit and beyond noise, 4: cannot be
+    With --max-regression, 0: within the limit, 2: error, 3: worse than the limit and beyond noise, 4: cannot be
     decided, because the recordings are not comparable or their noise hides the limit.
     """
     limit_ratio = _limit(max_regression)
@@ -77,7 +77,7 @@ def command(
     refuse_alone(fleet)
     if before is None or after is None:
         example = own_command("compare", "A.db", "B.db")
-        raise click.UsageError(f"two recordings are compared: {example}; or nodes: --nodes A,B")
+        raise click.UsageError(f"two recordings are needed: {example}; or nodes: --nodes A,B")
     since_ns = parse_since_ns(since)
     with open_reader(before) as first, open_reader(after) as second:
         found = compare(first, window_of(first, since_ns=since_ns), second, window_of(second, since_ns=since_ns))
@@ -86,7 +86,7 @@ def command(
         echo_json(comparison_json(found, judged))
     else:
         for line in comparison_lines(found):
-            echo(line)
+            echo_folded(comparison_line(line))
         if judged:
             echo("")
             echo(judged.text)

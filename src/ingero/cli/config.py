@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -10,6 +11,7 @@ from typing import Any
 
 import rich_click as click
 
+from ingero.cli.command_group import CommandGroup
 from ingero.cli.config_file import CONFIG_VARIABLE, find_config, look_through, places
 from ingero.cli.config_schema import example as example_text
 from ingero.cli.config_schema import schema as schema_object
@@ -36,22 +38,22 @@ class ConfigCommandError(IngeroError):
     """There are no such settings."""
 
 
-@click.group("config")
+@click.group("config", cls=CommandGroup)
 def command() -> None:
-    """Show and check what ingero.yaml, the environment and defaults say.
+    """Show and check the settings: ingero.yaml, environment and defaults.
 
-    ingero.yaml holds options of every command: --config F or INGERO_CONFIG, else ~/.config/ingero/ingero.yaml, else
-    /etc/ingero/ingero.yaml.
+    ingero.yaml holds options of every command. It is the file named by --config or INGERO_CONFIG, else
+    ~/.config/ingero/ingero.yaml, else /etc/ingero/ingero.yaml.
     """
 
 
 @command.command("show", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.argument("line", nargs=-1, type=click.UNPROCESSED, shell_complete=starting_with(_COMMANDS))
 def show(as_json: bool, line: tuple[str, ...]) -> None:
-    """Show every value with where it comes from; no secret is shown.
+    """Show every setting and where it comes from. Secrets are not shown.
 
-    With a command and its options (config show trace --max-db 2g): the values that it would have.
+    With a command and its options (config show trace --max-db 2g): the settings that it would use.
     """
     rows = list(_rows(line, os.environ, uid=os.getuid()))
     secrets = [name for name in SECRET_VARIABLES if os.environ.get(name)]
@@ -69,9 +71,9 @@ def show(as_json: bool, line: tuple[str, ...]) -> None:
 @command.command("check")
 @click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
 def check(file: Path | None) -> None:
-    """Say what is wrong in ingero.yaml: unknown keys, values that cannot be used, options that contradict each other.
+    """Check ingero.yaml for unknown keys, invalid values and contradictory options.
 
-    Exit code 0: nothing, 1: something.
+    Exit code 0: no errors, 1: errors.
     """
     path = _file(str(file) if file else None)
     if path is None:
@@ -81,7 +83,7 @@ def check(file: Path | None) -> None:
     for fault in faults:
         echo(str(fault))
         if fault.hint:
-            echo(f"  try: {fault.hint}")
+            echo(f"  hint: {fault.hint}")
     if faults:
         sys.exit(EXIT_FAULTS)
     echo(f"{path}: nothing is wrong in it")
@@ -89,7 +91,7 @@ def check(file: Path | None) -> None:
 
 @command.command("path")
 def path_() -> None:
-    """Print the path of the file that is read; without one, where it would be looked for, and exit code 1."""
+    """Print the path of the file that is read. Without one: print where it is searched for, exit code 1."""
     path = _file(None)
     if path is not None:
         echo(str(path))
@@ -101,13 +103,13 @@ def path_() -> None:
 
 @command.command("example")
 def example() -> None:
-    """Print an ingero.yaml with every option, each a comment with its default."""
+    """Print an ingero.yaml with every option as a comment, with its default."""
     click.echo(example_text(), nl=False)
 
 
 @command.command("schema")
 def schema() -> None:
-    """Print the JSON Schema of ingero.yaml, by which editors complete and check it."""
+    """Print the JSON Schema of ingero.yaml, with which editors complete and check it."""
     echo_json(schema_object())
 
 
@@ -146,7 +148,10 @@ def _rows(line: tuple[str, ...], environ: Mapping[str, str], *, uid: int) -> Ite
         return
     name, *arguments = line
     if name not in _COMMANDS:
-        raise ConfigCommandError(f"no settings of {name!r} stand in ingero.yaml", hint=f"one of {', '.join(_COMMANDS)}")
+        near = difflib.get_close_matches(name.lower(), _COMMANDS, n=1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        hint = f"{meant}config show takes {', '.join(_COMMANDS)}"
+        raise ConfigCommandError(f"ingero.yaml has no settings of {name!r}", hint=hint)
     flags = _parsed(name, arguments)
     options = OPTIONS if name == TRACE else SECTIONS[name]
     given = given_values(options, flags, environ, _file(flags.get("config")))

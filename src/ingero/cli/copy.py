@@ -16,10 +16,10 @@ from ingero.units import format_bytes, format_moment
 @click.argument("source", metavar="A.db", type=click.Path(path_type=Path))
 @click.argument("output", metavar="B.db", type=click.Path(path_type=Path))
 def command(source: Path, output: Path) -> None:
-    """Copy a recording into a file of its own, also while it is recorded.
+    """Copy a recording, even while it is being written.
 
-    What was recorded last lies in a log beside a recording (A.db-wal) until it ends, and cp takes the two apart: such a
-    copy lacks its end, or is damaged. This one is one state of both, in one file. A.db is only read.
+    While A.db is being written, its newest data is in a log beside it (A.db-wal). cp copies the two at different times,
+    so its copy lacks the end or is damaged; this command writes one consistent state into one file. A.db is only read.
     """
     if output.is_dir():
         output /= source.name

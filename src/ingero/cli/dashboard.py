@@ -19,17 +19,19 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command("dashboard")
-@click.option("--db", "-d", type=_FILE, help="Database (default ~/.ingero/ingero.db).")
+@click.option("--db", "-d", type=_FILE, metavar="F", help="Database file (default ~/.ingero/ingero.db).")
 @configured("dashboard")
 @click.option(
     "--nodes",
     multiple=True,
     metavar="N,N",
-    help="Show the lost time of these nodes, as of `query --nodes`, instead of a recording.",
+    help="Show the lost time of these nodes instead of a recording; written as for `query --nodes`.",
 )
-@click.option("--ca-cert", type=_FILE, metavar="F", help="With --nodes: who signs their certificates, PEM.")
-@click.option("--client-cert", type=_FILE, metavar="F", help="With --nodes: this client's certificate, PEM.")
-@click.option("--client-key", type=_FILE, metavar="F", help="With --nodes: its key, PEM.")
+@click.option("--ca-cert", type=_FILE, metavar="F", help="With --nodes: certificate authority of the nodes, PEM.")
+@click.option(
+    "--client-cert", type=_FILE, metavar="F", help="With --nodes: client certificate to present to nodes, PEM."
+)
+@click.option("--client-key", type=_FILE, metavar="F", help="With --nodes: private key of --client-cert, PEM.")
 def command(
     db: Path | None,
     addr: Address,
@@ -45,13 +47,13 @@ def command(
     client_cert: Path | None,
     client_key: Path | None,
 ) -> None:
-    """Show a recording in the browser, also while it is being written.
+    """Show a recording in the browser.
 
-    INGERO_DASHBOARD_TOKEN, or --token-file: who wants to read must know it. Where other machines reach the address,
-    either that or --client-ca is needed. It also answers `query --nodes` and `explain --nodes` of other machines.
+    Also while it is being written. Set INGERO_DASHBOARD_TOKEN or --token-file to require a token; where other hosts can
+    reach the address, that or --client-ca is required. It also answers `query --nodes` and `explain --nodes`.
 
-    With --nodes: when which of many nodes lost how much, worst first, and all views of each. Whoever reads the page
-    reads them with this client's certificate, or with the token in INGERO_FLEET_TOKEN.
+    With --nodes: shows which of many nodes lost how much time and when, worst first, and all views of each. Every
+    reader of the page uses this client's certificate, or the token in INGERO_FLEET_TOKEN.
     """
     options = ServerOptions(
         address=addr,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Literal
 
 import rich_click as click
 from rich.console import Console
 
+from ingero.cli.output import is_colored
 from ingero.cli.value_words import starting_with
 from ingero.demo.machine import chosen_machine
 from ingero.demo.player import play
@@ -24,18 +26,26 @@ class ContradictionError(IngeroError):
 
 @click.command("demo", epilog=f"Demos: {', '.join(one.name for one in STORIES)}; also {', '.join(ALIASES)}.")
 @click.argument("name", required=False, shell_complete=starting_with((*(one.name for one in STORIES), *ALIASES)))
-@click.option("--no-gpu", is_flag=True, help="From scripts: needs no root, no probes and no compiler.")
-@click.option("--gpu", is_flag=True, help="On the real GPU, with PyTorch or CuPy (needs root).")
-@click.option("--breakdown", is_flag=True, help="Also say where all of the time went, as explain does.")
+@click.option("--no-gpu", is_flag=True, help="Play from scripts: needs no root, no probes and no compiler.")
+@click.option("--gpu", is_flag=True, help="Run on the real GPU, with PyTorch or CuPy (needs root).")
+@click.option("--breakdown", is_flag=True, help="Also show the full time breakdown, as explain does.")
 @click.option(
-    "--keep", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER", help="Keep the recordings there."
+    "--keep",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Keep the recordings in this folder.",
 )
 def command(name: str | None, no_gpu: bool, gpu: bool, breakdown: bool, keep: Path | None) -> None:
-    """Show causes of lost GPU time, with the verdict on each (all six, or one by name)."""
+    """Demonstrate causes of lost GPU time, with the verdict on each.
+
+    Without NAME, all six are shown.
+    """
     if no_gpu and gpu:
         raise ContradictionError("--gpu and --no-gpu exclude each other", hint="give one of them, or neither")
     stories = (story_of(name),) if name else STORIES
-    screen = Screen(Console())
+    # its escapes that move the cursor are for a terminal alone, whatever FORCE_COLOR says of colors
+    color_system: Literal["standard"] | None = "standard" if is_colored(sys.stdout) else None
+    screen = Screen(Console(force_terminal=sys.stdout.isatty(), color_system=color_system, highlight=False))
     machine = chosen_machine(wants_gpu=gpu, without_gpu=no_gpu)
     screen.machine(machine)
     right = [play(one, machine, screen, keep=keep, with_breakdown=breakdown) for one in stories]

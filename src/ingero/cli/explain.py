@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +13,7 @@ import rich_click as click
 
 from ingero.cli.fleet_options import FleetFlags, FleetOptionError, fleet_of, fleet_options
 from ingero.cli.html_report import write_report
-from ingero.cli.output import echo, echo_json
+from ingero.cli.output import echo, echo_folded, echo_json
 from ingero.cli.recorded_pid import check_pid
 from ingero.cli.recording_path import recording_path
 from ingero.cli.switches import configured
@@ -25,12 +26,15 @@ from ingero.diagnose.model import UNEXPLAINED, Diagnosis
 from ingero.diagnose.node_by_node import reader_of
 from ingero.diagnose.rule import all_rules
 from ingero.errors import IngeroError
+from ingero.program import command as own_command
 from ingero.serve.breakdown import Extent, breakdown_text, header_lines
 from ingero.serve.findings_json import diagnosis_json
 from ingero.serve.findings_text import not_looked_at_lines, verdict_lines
 from ingero.serve.per_process import cpu_users_json, per_process_json, per_process_lines
 from ingero.serve.profile_lines import profile_lines
+from ingero.serve.short_report import short_lines
 from ingero.serve.stored_findings import Stored, stored, stored_json, stored_lines
+from ingero.serve.styled_lines import report_lines
 from ingero.serve.system_context import system_lines
 from ingero.store.reader import Reader, open_reader
 from ingero.store.records import Window
@@ -44,6 +48,10 @@ class UnknownRuleError(IngeroError):
     """There is no such cause."""
 
 
+class ExplainOptionError(IngeroError):
+    """Options that exclude each other."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
     pid: int | None
@@ -54,28 +62,39 @@ class _Wanted:
 
 @click.command("explain")
 @click.option(
-    "--db", "-d", type=click.Path(path_type=Path, dir_okay=False), help="Database (default ~/.ingero/ingero.db)."
+    "--db",
+    "-d",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="F",
+    help="Database file (default ~/.ingero/ingero.db).",
 )
-@click.option("--since", "--last", metavar="D", help="Only the last 90s, 5m, 1h30m of the recording.")
-@click.option("--from", "begin", metavar="T", help='Only from here on: 14:05, "2026-11-21 14:05:30", unix seconds.')
-@click.option("--to", "end", metavar="T", help="Only until here.")
-@click.option("--pid", type=int, help="Only this process.")
+@click.option("--since", "--last", metavar="D", help="Only the last 90s, 5m or 1h30m of the recording.")
+@click.option(
+    "--from", "begin", metavar="T", help='Start of the time range: 14:05, "2026-11-21 14:05:30" or unix seconds.'
+)
+@click.option("--to", "end", metavar="T", help="End of the time range.")
+@click.option("--pid", type=int, metavar="PID", help="Only this process.")
 @click.option("--node", metavar="N", help="Only this node of a merged recording.")
 @click.option(
     "--rule",
     metavar="CAUSE",
-    help="Only incidents of this cause.",
+    help="Only incidents with this cause.",
     shell_complete=lambda _context, _parameter, incomplete: [one for one in _causes() if one.startswith(incomplete)],
 )
-@click.option("--chains", is_flag=True, help="What tracing itself found and stored, instead of a new diagnosis.")
+@click.option("--chains", is_flag=True, help="Show the incidents found while recording, instead of a new diagnosis.")
 @click.option(
-    "--per-process", is_flag=True, help="Every process with its calls, stalls and culprits; the whole account."
+    "--per-process",
+    is_flag=True,
+    help="Show every process with its calls, stalls and culprits: the full time breakdown.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object (explain.schema.json).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (explain.schema.json).")
 @click.option(
     "--stacks",
     is_flag=True,
-    help="Show the whole stacks of the longest calls, and of all threads of a process in which a call hangs.",
+    help="Show full stacks: of the longest calls, and of all threads of a process with a hung call.",
+)
+@click.option(
+    "--short", is_flag=True, help="Print at most twelve lines of plain text, to paste into a chat or a ticket."
 )
 @click.option(
     "--html",
@@ -101,23 +120,26 @@ def command(
     stacks: bool,
     html: Path | None,
     force: bool,
+    short: bool,
     timeout: str | None,
     fleet: FleetFlags,
 ) -> None:
-    """Say what went wrong in a recording, who did it, and where its time went; or on many nodes.
+    """Explain what went wrong in a recording, and what caused it.
 
-    With --nodes, each node explains its own recording; a node that does not answer is named with its reason.
+    With --nodes, each node explains its own recording; a node that does not answer is listed with the reason.
 
-    Exit code 0: no incident was found, 1: one was, 2: an error, 3: nodes are missing, whatever the others said.
+    Exit code 0: no incidents found, 1: incidents found, 2: error, 3: nodes are missing, whatever the others answered.
     """
     _check_rule(rule)
     _check_html(html, {"--force": force}, {"--json": as_json, "--chains": chains})
+    if short:
+        _refuse_beside_short({"--json": as_json, "--chains": chains, "--per-process": per_process, "--stacks": stacks})
     nodes = fleet_of(fleet, db=db, timeout=timeout or _NODE_TIMEOUT, environ=os.environ, uid=os.getuid())
     if nodes is not None:
         from ingero.cli.fleet_explain import explain_fleet  # noqa: PLC0415  # needless for a recording
 
         given = {"--from": begin, "--to": end, "--node": node, "--chains": chains, "--per-process": per_process}
-        _refuse_of_one_recording(given | {"--stacks": stacks, "--html": html})
+        _refuse_of_one_recording(given | {"--stacks": stacks, "--html": html, "--short": short})
         sys.exit(explain_fleet(nodes, since=since or "", pid=pid, rule=rule, as_json=as_json))
     since_ns = parse_since_ns(since)
     wanted = _Wanted(pid=pid, rule=rule, per_process=per_process, stacks=stacks)
@@ -139,9 +161,12 @@ def command(
             if per_process:
                 found |= _per_process(reader, window, pid)
             echo_json(found)
+        elif short:
+            for text in short_lines(diagnosis, whole=own_command("explain", *_again(db, since, begin, end, pid))):
+                echo(text)
         else:
-            for line in _text(reader, window, diagnosis, wanted, evidence):
-                echo(line)
+            for line in report_lines(_text(reader, window, diagnosis, wanted, evidence)):
+                echo_folded(line)
     if diagnosis.incidents:
         sys.exit(EXIT_FOUND)
 
@@ -152,10 +177,24 @@ def _check_html(html: Path | None, of_html: Mapping[str, object], others: Mappin
             raise click.UsageError(f"{name} and --html exclude each other" if html else f"{name} is for --html")
 
 
+def _refuse_beside_short(given: Mapping[str, bool]) -> None:
+    for name, is_given in given.items():
+        if is_given:
+            raise ExplainOptionError(f"--short and {name} exclude each other", hint="give one of them")
+
+
+def _again(db: Path | None, since: str | None, begin: str | None, end: str | None, pid: int | None) -> Iterator[str]:
+    """The options that say what a report is about."""
+    given = {"--db": db, "--since": since, "--from": begin, "--to": end, "--pid": pid}
+    for name, value in given.items():
+        if value is not None:
+            yield from (name, str(value))
+
+
 def _refuse_of_one_recording(given: Mapping[str, object]) -> None:
     for name, value in given.items():
         if value:
-            raise FleetOptionError(f"{name} is of one recording", hint=f"leave out {name}, or --nodes")
+            raise FleetOptionError(f"{name} is for one recording", hint=f"leave out {name} or --nodes")
 
 
 def _stored(reader: Reader, window: Window, pid: int | None, rule: str | None) -> dict[str, Stored]:
@@ -177,8 +216,8 @@ def _show_stored(found: dict[str, Stored], window: Window, *, as_json: bool) -> 
     for node, its in {} if as_json else found.items():
         if node:
             echo(f"=== {node} ===")
-        for line in stored_lines(its):
-            echo(line)
+        for line in report_lines(stored_lines(its)):
+            echo_folded(line)
     return any(found.values())
 
 
@@ -254,7 +293,9 @@ def _per_process(reader: Reader, window: Window, pid: int | None) -> Object:
 
 def _check_rule(cause: str | None) -> None:
     if cause is not None and cause not in _causes():
-        raise UnknownRuleError(f"there is no cause {cause!r}", hint=f"--rule with one of {', '.join(_causes())}")
+        near = difflib.get_close_matches(cause, _causes(), n=1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise UnknownRuleError(f"there is no cause {cause!r}", hint=f"{meant}--rule takes {', '.join(_causes())}")
 
 
 def _causes() -> list[str]:

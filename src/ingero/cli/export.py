@@ -11,6 +11,7 @@ from pathlib import Path
 import apsw
 import rich_click as click
 
+from ingero.cli.command_group import Words
 from ingero.cli.fleet_options import FleetFlags, fleet_of, fleet_options
 from ingero.cli.moments import parse_moment_ns
 from ingero.cli.output import echo
@@ -54,30 +55,40 @@ class _Wanted:
 @click.option(
     "--format",
     "form",
-    type=click.Choice([one.value for one in Format]),
+    type=Words([one.value for one in Format]),
     required=True,
-    help="perfetto: ui.perfetto.dev; chrome: JSON, for chrome://tracing, too; flamegraph: collapsed stacks; pprof.",
+    metavar="FORMAT",
+    help="Format: perfetto (ui.perfetto.dev), chrome (JSON, also for chrome://tracing), flamegraph (collapsed stacks) "
+    "or pprof.",
 )
 @click.option(
     "--output",
     "-o",
     type=click.Path(path_type=Path),
-    help="The file; - is standard output. Default: one named after the recording, here. perfetto as .json: chrome.",
+    metavar="F",
+    help="File to write; - is standard output. Default: named after the recording, in the current folder.",
 )
 @click.option(
-    "--db", "-d", type=click.Path(path_type=Path, dir_okay=False), help="Database (default ~/.ingero/ingero.db)."
+    "--db",
+    "-d",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="F",
+    help="Database file (default ~/.ingero/ingero.db).",
 )
-@click.option("--since", metavar="D", help="Only the last 90s, 5m, 1h30m of the recording.")
-@click.option("--from", "begin", metavar="T", help='Begin: "2026-11-21 13:40:05", 13:40 or unix seconds.')
-@click.option("--to", "end", metavar="T", help="End, written like --from.")
-@click.option("--pid", type=int, help="Only this process.")
+@click.option("--since", metavar="D", help="Only the last 90s, 5m or 1h30m of the recording.")
+@click.option(
+    "--from", "begin", metavar="T", help='Start of the time range: 14:05, "2026-11-21 14:05:30" or unix seconds.'
+)
+@click.option("--to", "end", metavar="T", help="End of the time range.")
+@click.option("--pid", type=int, metavar="PID", help="Only this process.")
 @click.option("--node", metavar="N", help="Only this node of a merged recording.")
 @click.option(
     "--weight",
-    type=click.Choice([one.value for one in Weight]),
-    help="Flame graphs: ns in calls (default), number of calls, or ns of calls spent off the CPU.",
+    type=Words([one.value for one in Weight]),
+    metavar="WEIGHT",
+    help="Width of flame graph frames: time (in calls, the default), count (of calls) or offcpu (time off the CPU).",
 )
-@click.option("--timeout", metavar="D", help=f"With --nodes: give a node up after this time. Default: {_NODE_TIMEOUT}.")
+@click.option("--timeout", metavar="D", help=f"With --nodes: wait this long for each node. Default: {_NODE_TIMEOUT}.")
 @fleet_options
 def command(
     form: str,
@@ -92,7 +103,9 @@ def command(
     timeout: str | None,
     fleet: FleetFlags,
 ) -> None:
-    """Write a recording for Perfetto, chrome://tracing, flame graph tools or pprof; or those of many nodes as one.
+    """Export a recording to Perfetto, Chrome, flame graphs or pprof.
+
+    With --nodes, export the recordings of many nodes as one.
 
     Exit code 3: with --nodes, nodes are missing.
     """

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
+from ingero.cli.command_group import CommandGroup
 from ingero.cli.fleet_options import FleetFlags, FleetOptionError, fleet_beside, fleet_options
 from ingero.cli.fleet_output import EXIT_PARTIAL, nobody_answered, say_asking, say_missing
 from ingero.cli.moments import MomentError, parse_moment_ns
@@ -31,11 +32,11 @@ _MARGIN = "60s"
 _DAY_NS = 86_400_000_000_000
 
 
-@click.group("fleet")
+@click.group("fleet", cls=CommandGroup)
 def command() -> None:
-    """Collect what many nodes recorded around an incident into one file.
+    """Collect what many nodes recorded around an incident.
 
-    Each node is a dashboard that answers: docs/fleet.md.
+    Each node runs `ingero dashboard`, or `ingero trace --serve`: docs/fleet.md.
     """
 
 
@@ -44,19 +45,26 @@ def command() -> None:
     "--around",
     required=True,
     metavar="INCIDENT",
-    help="A node, for the worst incident it found; NODE:2 for its incident 2; or a moment, such as 14:05.",
+    help="NODE: the worst incident on that node; NODE:2: its incident 2; or a time, such as 14:05.",
 )
-@click.option("--margin", default=_MARGIN, metavar="D", help=f"How much of before and after. Default: {_MARGIN}.")
 @click.option(
-    "--output", "-o", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The recording to write."
+    "--margin", default=_MARGIN, metavar="D", help=f"Time to include before and after it. Default: {_MARGIN}."
 )
-@click.option("--timeout", metavar="D", help=f"Give a node up after this time. Default: {_TIMEOUT}.")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    metavar="F",
+    help="Recording to write.",
+)
+@click.option("--timeout", metavar="D", help=f"Wait this long for each node. Default: {_TIMEOUT}.")
 @fleet_options
 def bundle(around: str, margin: str, output: Path, timeout: str | None, fleet: FleetFlags) -> None:
-    """Write what all nodes recorded around an incident into one file, to be sent to whoever looks into it.
+    """Write what all nodes recorded around an incident into one file, to attach to a ticket.
 
-    Passwords, tokens and keys in command lines are taken out on the nodes. explain, query, dashboard and export work
-    on the file.
+    Passwords, tokens and keys are removed from command lines on the nodes. explain, query, dashboard and export work on
+    the file.
 
     Exit code 3: nodes are missing.
     """

@@ -17,13 +17,14 @@ from ingero.cli.fleet_output import (
     say_known,
     say_missing,
 )
-from ingero.cli.output import echo
+from ingero.cli.output import echo, echo_folded
 from ingero.cli.result_table import table_lines
 from ingero.diagnose.change_verdict import Verdict
 from ingero.fleet.client import NodeClient
 from ingero.fleet.fan_out import ask_nodes
 from ingero.fleet.node_comparisons import Compared, FleetComparison, NodeSide, ask_side, fleet_comparison
 from ingero.serve.comparison_text import VERSION, comparison_json, comparison_lines
+from ingero.serve.styled_lines import comparison_line
 from ingero.units import format_percent
 
 _WORSE = 1
@@ -52,7 +53,7 @@ def compare_fleet(fleet: Fleet, *, since: str, as_json: bool) -> int:
     say_clocks(found.clocks, fleet)
     say_known(fleet)
     for line in () if as_json else _lines(found, is_pair=len(fleet.nodes) == 2):
-        echo(line)
+        echo_folded(comparison_line(line))
     for note in found.notes:
         echo(f"note: {note}", err=True)
     say_missing(found.missing, len(fleet.nodes))

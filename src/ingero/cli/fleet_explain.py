@@ -18,12 +18,13 @@ from ingero.cli.fleet_output import (
     say_known,
     say_missing,
 )
-from ingero.cli.output import echo
+from ingero.cli.output import echo, echo_folded
 from ingero.fleet.chain_order import InOrder, in_order
 from ingero.fleet.client import NodeClient
 from ingero.fleet.explanations import Explanation, FleetExplanation, ask_explanation, fleet_explanation, silent
 from ingero.fleet.fan_out import ask_nodes
 from ingero.fleet.node_lists import listed
+from ingero.serve.styled_lines import report_lines
 from ingero.units import format_moment, format_ns
 
 _FOUND = 1
@@ -51,8 +52,8 @@ def explain_fleet(fleet: Fleet, *, since: str, pid: int | None, rule: str | None
         raise nobody_answered(found.missing)
     say_clocks(found.clocks, fleet)
     say_known(fleet)
-    for line in () if as_json else _lines(found):
-        echo(line)
+    for line in () if as_json else report_lines(_lines(found)):
+        echo_folded(line)
     for note in found.notes:
         echo(f"note: {note}", err=True)
     say_missing(found.missing, len(fleet.nodes))

@@ -85,25 +85,19 @@ def fleet_options(command: _Command) -> _Command:
     return wrapped  # type: ignore[return-value]  # click calls it with names
 
 
+_HELP = {option.name: option.help for option in SECTIONS[FLEET]}
 _OPTIONS = (
-    click.option(
-        "--nodes", multiple=True, metavar="N,N",
-        help="Ask these nodes, each a dashboard, instead of a recording: gpu-01,gpu-02:8081, gpu[001-512], @FILE, "
-        "slurm:JOB, k8s:NAMESPACE/SELECTOR, srv:_ingero._tcp.DOMAIN.",
-    ),
-    click.option("--ca-cert", type=_FILE, metavar="F", help="Who signs the certificates of nodes, PEM."),
-    click.option("--client-cert", type=_FILE, metavar="F", help="This client's certificate for nodes, PEM."),
-    click.option("--client-key", type=_FILE, metavar="F", help="Its key, PEM."),
-    click.option("--token-file", type=_FILE, metavar="F", help="File with the token that nodes ask for."),
-    click.option(
-        "--pin", is_flag=True,
-        help="Believe nodes by the certificate that each showed first (~/.ingero/known_nodes), whoever signed it.",
-    ),
-    click.option("--no-tls", is_flag=True, help="Plain HTTP to nodes; of this machine."),
-    click.option("--trusted-network", is_flag=True, help="Allow --no-tls to other machines, too."),
+    click.option("--nodes", multiple=True, metavar="N,N", help=_HELP["nodes"]),
+    click.option("--ca-cert", type=_FILE, metavar="F", help=_HELP["ca-cert"]),
+    click.option("--client-cert", type=_FILE, metavar="F", help=_HELP["client-cert"]),
+    click.option("--client-key", type=_FILE, metavar="F", help=_HELP["client-key"]),
+    click.option("--token-file", type=_FILE, metavar="F", help=_HELP["token-file"]),
+    click.option("--pin", is_flag=True, help=_HELP["pin"]),
+    click.option("--no-tls", is_flag=True, help="Connect to nodes over plain HTTP; on this host only."),
+    click.option("--trusted-network", is_flag=True, help="Allow --no-tls to other hosts as well."),
     click.option(
         "--clock-skew-threshold", metavar="D",
-        help=f"Warn of nodes whose clocks are off by more. Default: {SKEW}.",
+        help=f"Warn about nodes whose clocks are off by more than this. Default: {SKEW}.",
     ),
 )  # fmt: skip
 

@@ -36,14 +36,24 @@ class OutputExistsError(IngeroError):
 @click.command("import")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
-    "--output", "-o", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The recording to write."
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    metavar="F",
+    help="Recording to write.",
 )
-@click.option("--force", is_flag=True, help="Write over an import of before.")
-@click.option("--max-size", metavar="SIZE", help=f"Most bytes to read, unpacked (default {format_bytes(MAX_BYTES)}).")
+@click.option("--force", is_flag=True, help="Overwrite an earlier import.")
+@click.option(
+    "--max-size",
+    metavar="SIZE",
+    help=f"Read at most this many bytes, uncompressed (default {format_bytes(MAX_BYTES)}).",
+)
 def command(files: tuple[Path, ...], output: Path, force: bool, max_size: str | None) -> None:
-    """Turn profiles into a recording: traces of PyTorch's and JAX's profilers, Nsight Systems exports, RPD files.
+    """Import profiles of PyTorch, JAX, Nsight Systems or RPD as a recording.
 
-    A folder, a .tar.gz or a .zip is the ranks of one job: each file becomes a process. .gz, .bz2, .xz are unpacked.
+    From Nsight Systems it takes SQLite exports. A folder, a .tar.gz or a .zip holds the ranks of one job: each file
+    becomes a process. Files may be compressed: .gz, .bz2, .xz.
     """
     _refuse_others(output, force=force)
     read = read_profiles(files, max_bytes=parse_size_bytes(max_size) if max_size else MAX_BYTES)

@@ -31,11 +31,14 @@ from ingero.discover.processes import PROC, list_pids, read_process
 from ingero.discover.python_walkers import CHOSEN_USERSPACE, KERNEL_WALKER, PyWalker, Walker
 from ingero.errors import IngeroError
 from ingero.program import command as own_command
+from ingero.serve.styles import Line, Style, marked
 
 _DRIVER_FILE = PROC / "driver" / "nvidia" / "version"
 _WIDTH, _NAME_WIDTH = 80, 23
+_FIX = "fix:"
 _MARKS = {State.OK: "ok", State.WARNING: "warning", State.MISSING: "MISSING", State.NOT_HERE: "not here"}
 _MARK_WIDTH = 9
+_STYLES = {State.OK: Style.OK, State.WARNING: Style.WARNING, State.MISSING: Style.FAILED, State.NOT_HERE: Style.DIM}
 
 
 def gather() -> Facts:
@@ -68,32 +71,45 @@ def process_names() -> set[str]:
     return names
 
 
-def as_text(rows: Sequence[Row]) -> Iterator[str]:
+def as_text(rows: Sequence[Row]) -> Iterator[Line]:
     """Lines of at most 80 columns."""
     for section, group in groupby(rows, key=lambda row: row.section):
-        yield section
+        yield marked(section, (0, len(section), Style.HEADING))
         above = ("", "")
         for row in group:
             yield from _row_text(row, is_repeated=bool(row.fix) and (row.found, row.fix) == above)
             above = (row.found, row.fix)
     yield ""
     missing = [row.name for row in rows if row.state is State.MISSING]
-    text = f"not ready: {', '.join(missing)}" if missing else f"ready: {own_command('trace', as_root=True)}"
-    yield from textwrap.wrap(text, _WIDTH, subsequent_indent="  ")
+    word, style = ("not ready", Style.FAILED) if missing else ("ready", Style.OK)
+    text = f"{word}: {', '.join(missing) if missing else own_command('trace', as_root=True)}"
+    first, *more = textwrap.wrap(text, _WIDTH, subsequent_indent="  ")
+    yield marked(first, (0, len(word), style))
+    yield from more
 
 
-def _row_text(row: Row, *, is_repeated: bool) -> Iterator[str]:
-    head = f"  {row.name:{_NAME_WIDTH}}{_MARKS[row.state]:{_MARK_WIDTH}}"
+def _row_text(row: Row, *, is_repeated: bool) -> Iterator[Line]:
+    name = f"  {row.name:{_NAME_WIDTH}}"
+    head = f"{name}{_MARKS[row.state]:{_MARK_WIDTH}}"
+    found, fix = _row_lines(row, head, is_repeated=is_repeated)
+    yield marked(found[0], (len(name), len(name) + len(_MARKS[row.state]), _STYLES[row.state]))
+    yield from found[1:]
+    for place, line in enumerate(fix):
+        text = len(_FIX) if place == 0 else 0
+        indent = len(line) - len(line.lstrip(" "))
+        yield marked(line, (indent, indent + text, Style.HEADING), (indent + text, len(line), Style.COMMAND))
+
+
+def _row_lines(row: Row, head: str, *, is_repeated: bool) -> tuple[list[str], list[str]]:
+    """What was found, after the name and its mark; and what to do, if anything."""
     if is_repeated:
-        yield f"{head}as above"
-        return
+        return [f"{head}as above"], []
     if max(map(len, row.found.split()), default=0) > _WIDTH - len(head):  # a long path gets lines of its own
-        yield head.rstrip()
-        yield from _wrapped(row.found, first="      ", next_lines="      ")
+        found = [head.rstrip(), *_wrapped(row.found, first="      ", next_lines="      ")]
     else:
-        yield from _wrapped(row.found, first=head, next_lines=" " * len(head))
-    if row.fix:
-        yield from _wrapped(f"try: {row.fix}", first="      ", next_lines="           ")
+        found = _wrapped(row.found, first=head, next_lines=" " * len(head))
+    fix = _wrapped(f"{_FIX} {row.fix}", first="      ", next_lines="           ") if row.fix else []
+    return found or [head.rstrip()], fix
 
 
 def _wrapped(text: str, *, first: str, next_lines: str) -> list[str]:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn
 import rich_click as click
 
 from ingero import __version__
+from ingero.cli.command_group import CommandGroup, color_option, complete, usage_texts
 from ingero.cli.output import EXIT_CLOSED_PIPE, drop_output, echo
 from ingero.errors import TRACEBACK_VARIABLE, IngeroError
+from ingero.serve.styles import Style
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -23,28 +25,31 @@ EXIT_ERROR, EXIT_INTERRUPTED = 2, 130
 PROGRAM, COMPLETE_VARIABLE = "ingero", "_INGERO_COMPLETE"
 
 
-class LazyGroup(click.RichGroup):
+class LazyGroup(CommandGroup):
     """A group whose commands are imported on demand."""
 
     # name -> (module, one-line help for the list of commands)
     commands_by_name: ClassVar[dict[str, tuple[str, str]]] = {
-        "check": ("ingero.cli.check", "Say whether this machine can be traced, and what mends it."),
-        "trace": ("ingero.cli.trace", "Record what GPU processes do (needs root or capabilities)."),
-        "explain": ("ingero.cli.explain", "Say what went wrong in a recording, who did it, and where its time went."),
-        "compare": ("ingero.cli.compare", "Say what is different between two recordings: before and after a fix."),
-        "query": ("ingero.cli.query", "Ask a recording in SQL, or list its calls."),
-        "import": ("ingero.cli.import_profiles", "Turn profiles of PyTorch, Nsight Systems or RPD into a recording."),
-        "copy": ("ingero.cli.copy", "Copy a recording, also while it is recorded."),
-        "merge": ("ingero.cli.merge", "Make one recording of those of several nodes."),
-        "export": ("ingero.cli.export", "Write a recording for Perfetto, Chrome, flame graphs or pprof."),
-        "mcp": ("ingero.cli.mcp", "Let AI assistants ask a recording (MCP)."),
-        "demo": ("ingero.cli.demo", "Show causes of lost GPU time, with the verdict on each."),
+        "check": ("ingero.cli.check", "Check whether this host can be traced, and how to fix what is missing."),
+        "trace": ("ingero.cli.trace", "Record what GPU processes do, and show it live."),
+        "explain": ("ingero.cli.explain", "Explain what went wrong in a recording, and what caused it."),
+        "compare": ("ingero.cli.compare", "Compare two recordings: before and after a fix."),
+        "query": ("ingero.cli.query", "Query a recording with SQL, or list its calls."),
+        "import": (
+            "ingero.cli.import_profiles",
+            "Import profiles of PyTorch, JAX, Nsight Systems or RPD as a recording.",
+        ),
+        "copy": ("ingero.cli.copy", "Copy a recording, even while it is being written."),
+        "merge": ("ingero.cli.merge", "Merge the recordings of several nodes into one."),
+        "export": ("ingero.cli.export", "Export a recording to Perfetto, Chrome, flame graphs or pprof."),
+        "mcp": ("ingero.cli.mcp", "Serve a recording to AI assistants (MCP)."),
+        "demo": ("ingero.cli.demo", "Demonstrate causes of lost GPU time, with the verdict on each."),
         "dashboard": ("ingero.cli.dashboard", "Show a recording in the browser."),
-        "service": ("ingero.cli.service", "Have systemd run the agent, and the dashboard."),
-        "certs": ("ingero.cli.certs", "Make certificates for nodes and for those who ask them."),
-        "config": ("ingero.cli.config", "Show and check what ingero.yaml, the environment and defaults say."),
-        "fleet": ("ingero.cli.fleet", "Collect what many nodes recorded around an incident into one file."),
-        "completion": ("ingero.cli.completion", "Print the script that lets bash, zsh or fish complete ingero."),
+        "service": ("ingero.cli.service", "Run the agent and the dashboard as systemd services."),
+        "certs": ("ingero.cli.certs", "Create TLS certificates for nodes and their clients."),
+        "config": ("ingero.cli.config", "Show and check the settings: ingero.yaml, environment and defaults."),
+        "fleet": ("ingero.cli.fleet", "Collect what many nodes recorded around an incident."),
+        "completion": ("ingero.cli.completion", "Print the shell completion script for bash, zsh or fish."),
         "version": ("ingero.cli.version", "Show version, commit and build date."),
     }
 
@@ -57,6 +62,7 @@ class LazyGroup(click.RichGroup):
         if name not in self.commands_by_name:
             return None
         command: click.Command = importlib.import_module(self.commands_by_name[name][0]).command
+        complete(command, name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -76,10 +82,10 @@ class LazyGroup(click.RichGroup):
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, params=[color_option()])
 @click.version_option(__version__, "--version", prog_name="ingero")
 def cli() -> None:
-    """Explains why a GPU is stalling: which call, how long, taken by whom."""
+    """Find out why a GPU is waiting: which call stalled, for how long, why, and from which line of Python."""
 
 
 def main() -> None:
@@ -102,14 +108,15 @@ def _run() -> None:
     try:
         cli(standalone_mode=False, complete_var=COMPLETE_VARIABLE)
     except IngeroError as error:
-        echo(f"error: {error}", err=True)
-        if error.hint:
-            echo(f"  try: {error.hint}", err=True)
+        _say_error(str(error), error.hint)
         if os.environ.get(TRACEBACK_VARIABLE):
             traceback.print_exc()
         sys.exit(EXIT_ERROR)
     except click.ClickException as error:
-        error.show()
+        if type(error).__name__ == "NoArgsIsHelpError":  # of click 8.2 on: its message is the help
+            error.show()
+        else:
+            _say_error(*usage_texts(error))
         sys.exit(EXIT_ERROR)
     except click.Abort:
         sys.exit(EXIT_INTERRUPTED)
@@ -120,11 +127,20 @@ def _run() -> None:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             _fail_by_a_bug()
         drop_output()
-        echo(f"error: cannot write {error.filename or 'the output'}: {error.strerror}", err=True)
-        echo("  try: make room (`df -h` shows which disk is full), or write elsewhere", err=True)
+        _say_error(
+            f"cannot write {error.filename or 'the output'}: {error.strerror}",
+            "make room (`df -h` shows which disk is full), or write elsewhere",
+        )
         sys.exit(EXIT_ERROR)
     except Exception:
         _fail_by_a_bug()
+
+
+def _say_error(what: str, hint: str) -> None:
+    """On standard error: what failed, and what to do."""
+    echo((("error:", Style.FAILED), (f" {what}", None)), err=True)
+    if hint:
+        echo((("  hint:", Style.HEADING), (f" {hint}", None)), err=True)
 
 
 def _fail_by_a_bug() -> NoReturn:

@@ -44,9 +44,13 @@ class OptionsError(IngeroError):
 
 @click.command("mcp")
 @click.option(
-    "--db", "-d", type=click.Path(path_type=Path, dir_okay=False), help="Database (default ~/.ingero/ingero.db)."
+    "--db",
+    "-d",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="F",
+    help="Database file (default ~/.ingero/ingero.db).",
 )
-@click.option("--http", metavar="[HOST]:PORT", help="Listen with HTTPS instead of standard input and output.")
+@click.option("--http", metavar="[HOST]:PORT", help="Listen on HTTPS instead of standard input and output.")
 @configured("mcp")
 @fleet_options
 def command(
@@ -57,11 +61,11 @@ def command(
     test_report: Path | None,
     fleet: FleetFlags,
 ) -> None:
-    """Let AI assistants ask a recording, and many nodes (MCP).
+    """Serve a recording to AI assistants (MCP).
 
-    Speaks on standard input and output, as a client that starts it expects. It only reads, and needs no root. With
-    --nodes, or nodes in ingero.yaml, the tools query_fleet and fleet_nodes ask those as well. With
-    --http it listens on this machine, TLS 1.3 only; on another address only with a token in INGERO_MCP_TOKEN.
+    Serves on standard input and output, as MCP clients expect. It only reads, and needs no root. With --nodes, or nodes
+    in ingero.yaml, the tools query_fleet and fleet_nodes query those as well. With --http it listens on this host, TLS
+    1.3 only; other addresses require a token in INGERO_MCP_TOKEN.
     """
     if http is None and not _is_on_the_command_line("tls_cert", "tls_key"):
         tls_cert = tls_key = None  # those of ingero.yaml are for --http

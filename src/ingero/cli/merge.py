@@ -28,14 +28,19 @@ _ALWAYS_SHOWN = ("raw_events", "raw_causal_chains", "raw_stacks")
 @click.command("merge")
 @click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
-    "--output", "-o", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The recording to write."
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    metavar="F",
+    help="Recording to write.",
 )
-@click.option("--force-node", metavar="N", default="", help="Node of recordings that name none (Ingero 0.8).")
+@click.option("--force-node", metavar="N", default="", help="Node name for recordings without one (Ingero 0.8).")
 def command(sources: tuple[Path, ...], output: Path, force_node: str) -> None:
-    """Make one recording of those of several nodes.
+    """Merge the recordings of several nodes into one.
 
-    Those of Ingero 0.8 to 0.17 can be among them. They are only read. What more than one of them holds is there once.
-    explain, query, dashboard, mcp and export work on the result; each node is diagnosed on its own.
+    Recordings of Ingero 0.8 to 0.17 are accepted as well. Sources are only read; sessions in more than one of them are
+    taken once. explain, query, dashboard, mcp and export work on the result; each node is diagnosed on its own.
     """
     if force_node and not is_node_name(force_node):
         raise OptionError(

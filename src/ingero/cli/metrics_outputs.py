@@ -85,7 +85,7 @@ def _receiver(settings: TraceSettings, environ: Mapping[str, str]) -> Endpoint |
     except IngeroError as error:
         if settings.otlp is not None:
             raise
-        echo(f"metrics are not pushed: {error}. Try: {error.hint}", err=True)
+        echo(f"metrics are not pushed: {error}; hint: {error.hint}", err=True)
         return None
     if settings.otlp is not None and environ.get(METRICS_ENDPOINT_VARIABLE):
         echo(f"metrics: {METRICS_ENDPOINT_VARIABLE} is not used, for --otlp names a receiver", err=True)

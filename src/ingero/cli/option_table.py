@@ -197,49 +197,51 @@ def _switch(name: str, default: str, help_text: str) -> Option:
 
 # In the order of the help.
 OPTIONS: tuple[Option, ...] = (
-    _option("pid", _pids, "", "A,B", "Trace these processes and their children only."),
-    _option("user", _text, "", "U", "Trace the processes of this user (name or uid), or of all. Default: of whoever "
-            "called sudo; for root and for services, of all."),
+    _option("pid", _pids, "", "A,B", "Trace only these processes and their children."),
+    _option("user", _text, "", "U", "Trace the processes of this user (name or uid), or of all. Default: the user that "
+            "called sudo; for root and for services, all."),
     _option("duration", _duration_s, "", "D", "Stop after this time: 90s, 5m, 1h30m."),
-    _option("db", _text, "", "F", "Database. Default: ~/.ingero/ingero.db of whoever called sudo."),
-    _option("max-db", _db_bytes, "10g", "SIZE", "Keep the database below this size, oldest detail goes first; "
-            "0: no limit."),
-    _switch("record", "true", "Write the database, or only watch."),
-    _switch("record-all", "false", "Store every call instead of rare, slow and sampled ones."),
-    _option("sampling-rate", _sampling_rate, "0", "N", "Store one ordinary call in N; 0: about 10 a second."),
-    _option("launches-at", _driver_only, "both", "driver|both", "Probe launches in the driver only: cheaper, and the "
-            "caller of a launch is then the CUDA runtime."),
-    _option("cuda-lib", _paths, "", "PATH", "Probe this file as well, whatever its name: a renamed library, or a "
-            "program with the CUDA runtime linked in. Several: A:B.", ":"),
-    _switch("stack", "true", "Take the Python and native stack of each recorded call."),
-    _option("py-walker", _py_walker, "auto", "W", "Who reads Python frames. ebpf: the kernel side, of each recorded "
-            "call; userspace: the agent, of threads that sleep and of calls open for over 2 s; auto: the kernel side "
-            "where that can be."),
+    _option("db", _text, "", "F", "Database file. Default: ~/.ingero/ingero.db of the user that called sudo."),
+    _option("max-db", _db_bytes, "10g", "SIZE", "Keep the database below this size by pruning the oldest detail; 0: "
+            "no limit."),
+    _switch("record", "true", "Write the database; off: only show what happens."),
+    _switch("record-all", "false", "Store every call, not only rare, slow and sampled ones."),
+    _option("sampling-rate", _sampling_rate, "0", "N", "Store one ordinary call in N; 0: about 10 per second."),
+    _option("launches-at", _driver_only, "both", "driver|both", "Probe launches in the runtime and the driver, or in "
+            "the driver only: cheaper, but the caller of a launch is then always the CUDA runtime."),
+    _option("cuda-lib", _paths, "", "PATH", "Also probe this file: a renamed library, or a program with the CUDA "
+            "runtime linked in. Several: A:B.", ":"),
+    _switch("stack", "true", "Record the Python and native stack of each recorded call."),
+    _option("py-walker", _py_walker, "auto", "W", "How Python frames are read. ebpf: in the kernel, for each recorded "
+            "call; userspace: by the agent, for sleeping threads and calls in flight for over 2 s; auto: in the kernel "
+            "where possible."),
     _switch("nccl", "true", "Probe NCCL."),
-    _switch("io", "true", "Watch block I/O."),
-    _switch("tcp", "true", "Watch TCP retransmits."),
-    _switch("net", "true", "Count the bytes that targets send and receive on sockets."),
-    _option("deadband", parse_percent, "0", "P", "Store a system snapshot only when a figure has moved by more than P "
-            "percent; 0: each second."),
-    _option("heartbeat", _duration_s, "60s", "D", "With --deadband: store one at least this often."),
-    _option("max-overhead", _ratio, "2%", "P", "What tracing may cost the busiest traced thread; 0: no limit."),
-    _option("max-cpu", _ratio, "5%", "P", "What ingero may use of one core, averaged over a minute; 0: no limit."),
-    _option("ringbuf-size", _ring_bytes, "8m", "SIZE", "Kernel buffer of recorded calls, a power of two."),
-    _option("node", _node, "", "NAME", "Name of this machine in the recording. Default: in a pod that says "
-            "it (NODE_NAME by the downward API), the Kubernetes node's, else the host name."),
-    _option("serve", _scraped_at, "", "ADDR", "Answer at ADDR, such as 0.0.0.0:8080, as `ingero dashboard` would: in "
-            "the browser and to `--nodes` of other machines, by a process without rights."),
-    _option("on-incident", _command, "", "CMD", "Run this command as an incident opens and as it closes, with the "
-            "incident as JSON on standard input: without root's rights, without a shell, one at a time, 10 s at most."),
+    _switch("io", "true", "Record block I/O."),
+    _switch("tcp", "true", "Record TCP retransmits."),
+    _switch("net", "true", "Count the bytes that traced processes send and receive on sockets."),
+    _option("deadband", parse_percent, "0", "P", "Store a system snapshot only when a value has changed by more than P "
+            "percent; 0: every second."),
+    _option("heartbeat", _duration_s, "60s", "D", "With --deadband: store a snapshot at least this often."),
+    _option("max-overhead", _ratio, "2%", "P", "Limit the time that tracing may cost the busiest traced thread; 0: no "
+            "limit."),
+    _option("max-cpu", _ratio, "5%", "P", "Limit the CPU time of ingero itself: percent of one core, averaged over a "
+            "minute; 0: no limit."),
+    _option("ringbuf-size", _ring_bytes, "8m", "SIZE", "Size of the kernel buffer for recorded calls, a power of two."),
+    _option("node", _node, "", "NAME", "Name of this host in the recording. Default: the name of the Kubernetes node "
+            "where the pod has it (NODE_NAME, by the downward API), else the host name."),
+    _option("serve", _scraped_at, "", "ADDR", "Serve the recording at ADDR, such as 0.0.0.0:8080, as `ingero "
+            "dashboard` would: to browsers and to `--nodes` of other hosts, from an unprivileged process."),
+    _option("on-incident", _command, "", "CMD", "Run this command as an incident opens and as it closes, with the incident "
+             "as JSON on standard input: without root's rights, without a shell, one at a time, at most 10 s."),
     _option("prometheus", _scraped_at, "", "ADDR", "Serve metrics to Prometheus at http://ADDR/metrics, such as "
-            "127.0.0.1:9464; with a port alone on this machine only."),
-    _option("otlp", parse_endpoint, "", "URL", "Push metrics to this OTLP receiver, every 10 s: collector:4318 by TLS, "
-            "or a URL, whose path is kept. Default: as OTEL_EXPORTER_OTLP_ENDPOINT says."),
-    _switch("otlp-insecure", "false", "Push without TLS; to another machine only where --otlp says http://, too."),
-    _switch("metrics-compat", "false", "With --prometheus: the names of Ingero 0.x, too."),
-    _switch("json", "false", "One JSON object per second on standard output."),
-    _switch("verbose", "false", "Show recorded calls, too, and why calls are not probed."),
-    _switch("debug", "false", "Log what ingero does, to standard error."),
+            "127.0.0.1:9464; a port alone listens on this host only."),
+    _option("otlp", parse_endpoint, "", "URL", "Push metrics to this OTLP receiver every 10 s: collector:4318 over "
+            "TLS, or a URL, whose path is kept. Default: OTEL_EXPORTER_OTLP_ENDPOINT."),
+    _switch("otlp-insecure", "false", "Push without TLS; to another host only with an http:// URL in --otlp."),
+    _switch("metrics-compat", "false", "With --prometheus: also serve the metric names of Ingero 0.x."),
+    _switch("json", "false", "Print one JSON object per second."),
+    _switch("verbose", "false", "Also show recorded calls, and why calls are not probed."),
+    _switch("debug", "false", "Log debug messages to standard error."),
     _option("log", _text, "", "F", "Log to this file."),
 )  # fmt: skip
 BY_NAME = {option.name: option for option in OPTIONS}
@@ -267,44 +269,45 @@ def _https(text: str) -> str:
 
 # Of no single command; at the top level of the file, too.
 GENERAL: tuple[Option, ...] = (
-    _switch("update-check", "false", "Ask once a day, in the background, whether a newer version exists, and say so "
-            "after a command that somebody types. Otherwise nothing leaves this host."),
-    _option("update-url", _https, DEFAULT_URL, "URL", "Where to ask: it answers as GitHub's releases do."),
+    _switch("update-check", "false", "Check once a day, in the background, whether a newer version exists, and "
+            "report it after an interactive command. Otherwise nothing leaves this host."),
+    _option("update-url", _https, DEFAULT_URL, "URL", "URL to check; it answers like GitHub's releases API."),
 )  # fmt: skip
 
 _SECTIONS: dict[str, tuple[Option, ...]] = {
     "dashboard": (
-        _option("addr", parse_address, "127.0.0.1:8080", "HOST:PORT", "Where to listen; port 0: any."),
-        _option("tls-cert", _file, "", "F", "Certificate, PEM. Default: one made on the fly."),
-        _option("tls-key", _file, "", "F", "Its key, PEM."),
-        _option("client-ca", _file, "", "F", "Let in only clients with a certificate of this authority."),
-        _option("token-file", _file, "", "F", "File with the token that readers must show; nobody else may read it."),
-        _switch("no-tls", "false", "Plain HTTP; on addresses of this machine."),
-        _switch("trusted-network", "false", "With a token, allow --no-tls on other addresses, too."),
-        _option("host", _names, "", "NAME", "Answer to this name, too, e.g. a proxy's."),
+        _option("addr", parse_address, "127.0.0.1:8080", "HOST:PORT", "Address to listen on; port 0: any free port."),
+        _option("tls-cert", _file, "", "F", "TLS certificate, PEM. Default: a self-signed one, created at each start."),
+        _option("tls-key", _file, "", "F", "Private key of --tls-cert, PEM."),
+        _option("client-ca", _file, "", "F", "Accept only clients with a certificate from this authority, PEM."),
+        _option("token-file", _file, "", "F", "File with the access token that clients must send; nobody else "
+                "may be able to read it."),
+        _switch("no-tls", "false", "Serve plain HTTP; only on addresses of this host."),
+        _switch("trusted-network", "false", "With a token, allow --no-tls on other addresses as well."),
+        _option("host", _names, "", "NAME", "Also answer to this host name, such as that of a proxy."),
     ),
     "mcp": (
-        _option("tls-cert", _file, "", "F", "PEM certificate for --http."),
-        _option("tls-key", _file, "", "F", "PEM key of that certificate."),
-        _option("test-report", _file, "", "F", "JUnit file for get_test_report."),
+        _option("tls-cert", _file, "", "F", "TLS certificate for --http, PEM."),
+        _option("tls-key", _file, "", "F", "Private key of --tls-cert, PEM."),
+        _option("test-report", _file, "", "F", "JUnit file for the tool get_test_report."),
     ),
     "query": (
-        _option("timeout", _given_duration, "", "D", "Give up after this time. Default: 60s, on a node 5s; 0: never, "
-                "on a node 1h."),
+        _option("timeout", _given_duration, "", "D", "Give up after this time. Default: 60s, for a node 5s; 0: never, "
+                "for a node 1h."),
     ),
     "explain": (
-        _option("timeout", _given_duration, "", "D", "With --nodes: give a node up after this time. Default: 30s."),
+        _option("timeout", _given_duration, "", "D", "With --nodes: wait this long for each node. Default: 30s."),
     ),
     FLEET: (
-        _option("nodes", _text, "", "N,N", "Ask these nodes, each a dashboard, instead of a recording: "
+        _option("nodes", _text, "", "N,N", "Query these nodes, each serving a dashboard, instead of a recording: "
                 "gpu-01,gpu-02:8081, gpu[001-512], @FILE, slurm:JOB, k8s:NAMESPACE/SELECTOR, "
                 "srv:_ingero._tcp.DOMAIN.", "\n"),
-        _option("ca-cert", _file, "", "F", "Who signs the certificates of nodes, PEM."),
-        _option("client-cert", _file, "", "F", "This client's certificate for nodes, PEM."),
-        _option("client-key", _file, "", "F", "Its key, PEM."),
-        _option("token-file", _file, "", "F", "File with the token that nodes ask for."),
-        _switch("pin", "false", "Believe nodes by the certificate that each showed first (~/.ingero/known_nodes), "
-                "whoever signed it."),
+        _option("ca-cert", _file, "", "F", "Certificate authority of the nodes, PEM."),
+        _option("client-cert", _file, "", "F", "Client certificate to present to nodes, PEM."),
+        _option("client-key", _file, "", "F", "Private key of --client-cert, PEM."),
+        _option("token-file", _file, "", "F", "File with the access token of the nodes."),
+        _switch("pin", "false", "Trust each node by the certificate that it presented first "
+                "(~/.ingero/known_nodes), whatever authority signed it."),
     ),
 }  # fmt: skip
 SECTIONS: dict[str, tuple[Option, ...]] = {

@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import sys
 import threading
 from collections import deque
 from types import TracebackType
+from typing import IO
 
 import click
 
-from ingero.foreign_text import visible
+from ingero.serve.styles import Line, folded, has_color, painted
 
 # What a shell sees of a program that a closed pipe has ended: 128 + SIGPIPE.
 EXIT_CLOSED_PIPE = 141
@@ -20,9 +22,22 @@ EXIT_CLOSED_PIPE = 141
 MOST_WAITING_BYTES = 16 << 20  # of lines that nobody has read yet
 
 
-def echo(text: str, *, err: bool = False) -> None:
-    """Prints a line. Whatever is in it, the terminal shows it and does nothing else."""
-    click.echo(visible(text), err=err)
+def is_colored(stream: IO[str] | None) -> bool:
+    """Whether styled lines keep their styles on a stream, by what it is and by what the environment says of colors."""
+    return has_color(os.environ, is_terminal=stream is not None and stream.isatty())
+
+
+def echo(line: Line, *, err: bool = False) -> None:
+    """Prints a line. Whatever is in it, the terminal shows it and does nothing else; only what is marked has colors."""
+    text = painted(line, is_colored=is_colored(sys.stderr if err else sys.stdout))
+    click.echo(text, err=err, color=True)  # else click takes out what FORCE_COLOR wants
+
+
+def echo_folded(line: Line) -> None:
+    """Prints a line; on a terminal in as many as it takes, broken between words."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    for one in folded(line, width) if width else (line,):
+        echo(one)
 
 
 def echo_json(body: object) -> None:
@@ -40,6 +55,7 @@ class Output:
     def __init__(self) -> None:
         self.is_closed = False
         self.dropped = 0
+        self._is_colored = is_colored(sys.stdout)
         self._why_dropped = "they were not read in time"
         self._lines: deque[str] = deque()
         self._waiting_bytes = 0
@@ -61,9 +77,9 @@ class Output:
         if self.dropped:
             click.echo(f"{self.dropped} lines were not printed: {self._why_dropped}", err=True)
 
-    def line(self, line: str) -> None:
+    def line(self, line: Line) -> None:
         """Hands a line over; nothing after the reader has gone."""
-        text = visible(line)
+        text = painted(line, is_colored=self._is_colored)
         with self._changed:
             if self._is_refused or self._waiting_bytes + len(text) > MOST_WAITING_BYTES:
                 self.dropped += 1

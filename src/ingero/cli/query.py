@@ -13,6 +13,7 @@ from pathlib import Path
 
 import rich_click as click
 
+from ingero.cli.command_group import WholeNumber
 from ingero.cli.fleet_options import Fleet, FleetFlags, fleet_of, fleet_options
 from ingero.cli.output import EXIT_CLOSED_PIPE, drop_output, echo
 from ingero.cli.recording_path import recording_path
@@ -36,24 +37,31 @@ class QueryError(IngeroError):
 @click.command("query")
 @click.argument("sql", required=False)
 @click.option(
-    "--db", "-d", type=click.Path(path_type=Path, dir_okay=False), help="Database (default ~/.ingero/ingero.db)."
+    "--db",
+    "-d",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="F",
+    help="Database file (default ~/.ingero/ingero.db).",
 )
-@click.option("--since", metavar="D", help="Without SQL: only the last 90s, 5m, 1h30m of the recording.")
-@click.option("--pid", type=int, help="Without SQL: only calls of this process.")
+@click.option("--since", metavar="D", help="Without SQL: only the last 90s, 5m or 1h30m of the recording.")
+@click.option("--pid", type=int, metavar="PID", help="Without SQL: only calls of this process.")
 @click.option(
     "--op",
     metavar="NAME",
-    help="Without SQL: only this operation, e.g. cudaStreamSynchronize.",
+    help="Without SQL: only this operation, such as cudaStreamSynchronize.",
     shell_complete=starting_with(BY_NAME),
 )
 @click.option(
     "--limit",
-    type=click.IntRange(min=0, max=sys.maxsize),
+    type=WholeNumber(0, sys.maxsize),
     metavar="N",
-    help=f"At most so many rows. Default: {_SHOWN_CALLS} calls, {_SHOWN_ROWS} rows of SQL; all with the formats below.",
+    help=f"Show at most N rows. Default: {_SHOWN_CALLS} calls or {_SHOWN_ROWS} rows of SQL; all of them with --json, "
+    "--csv and --parquet.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per row and line, values as stored.")
-@click.option("--csv", "as_csv", is_flag=True, help="Comma separated; no text is a formula of a spreadsheet.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row, with values as stored.")
+@click.option(
+    "--csv", "as_csv", is_flag=True, help="Print comma-separated values that are safe to open in a spreadsheet."
+)
 @click.option("--parquet", metavar="F", type=click.Path(path_type=Path, dir_okay=False), help="Write a Parquet file.")
 @configured("query")
 @fleet_options
@@ -70,13 +78,13 @@ def command(
     timeout: str | None,
     fleet: FleetFlags,
 ) -> None:
-    """Ask a recording in SQL, or list its calls; or many nodes at once.
+    """Query a recording with SQL, or list its calls.
 
-    SQL is one SELECT over the published views, as an argument or on standard input; docs/schema.md describes them.
-    Without SQL, recorded calls are listed, the newest first, by --since, --pid and --op.
+    SQL is one SELECT over the published views (docs/schema.md), as an argument or on standard input. Without SQL,
+    recorded calls are listed, newest first; --since, --pid and --op filter them.
 
-    With --nodes, each node answers for its own recording, and the column node says which one; a node that does not
-    answer is named with its reason. ingero.yaml may name them (fleet: nodes:) for commands that name no --db.
+    With --nodes, each node answers from its own recording, and the column node says which one it was; a node that does
+    not answer is listed with the reason. ingero.yaml may name nodes (fleet: nodes:) for commands without --db.
 
     Exit code 3: the answer is partial, because nodes are missing.
     """
@@ -122,7 +130,7 @@ def _ask_nodes(
 
     if since is not None:
         raise QueryError(
-            "--since is of one recording", hint="write it into the WHERE of your SQL, or leave out --nodes"
+            "--since is for one recording", hint="put the time into the WHERE of your SQL, or leave out --nodes"
         )
     is_raw = as_json or as_csv or parquet is not None
     statement = _statement(sql, is_filter=bool(op or pid is not None))
@@ -158,7 +166,7 @@ def _answer(
 def _statement(sql: str | None, *, is_filter: bool) -> str | None:
     """The SQL that was given; None: calls are to be listed."""
     if sql is not None and is_filter:
-        raise QueryError("--since, --pid and --op list calls without SQL", hint="write them into the WHERE of your SQL")
+        raise QueryError("--since, --pid and --op list calls without SQL", hint="put them into the WHERE of your SQL")
     if sql == "-" or (sql is None and not is_filter and not sys.stdin.isatty()):
         return sys.stdin.read().strip() or None
     return sql

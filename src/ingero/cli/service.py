@@ -12,6 +12,7 @@ from pathlib import Path
 
 import rich_click as click
 
+from ingero.cli.command_group import CommandGroup
 from ingero.cli.config_file import FILE_NAME, read_config
 from ingero.cli.output import echo
 from ingero.cli.service_units import DASHBOARD, STATE_FOLDER, SYSUSERS, TRACE, USER, first_settings, sysusers, units
@@ -34,27 +35,27 @@ class ServiceError(IngeroError):
 
 _root = click.option(
     "--root", type=click.Path(path_type=Path, file_okay=False), default=Path("/"), metavar="D",
-    help="Do it in this folder instead of /, as for an image; nothing is started.",
+    help="Work in this folder instead of /, as for an image; nothing is started.",
 )  # fmt: skip
-_dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+_dry_run = click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
 
 
-@click.group("service")
+@click.group("service", cls=CommandGroup)
 def command() -> None:
-    """Have systemd run the agent, and the dashboard.
+    """Run the agent and the dashboard as systemd services.
 
-    The agent runs as a user of its own with five capabilities, and records into /var/lib/ingero. Its settings are those
-    of /etc/ingero/ingero.yaml, its log is `journalctl -u ingero`.
+    The agent runs as a user of its own with five capabilities, and records into /var/lib/ingero. Its settings are in
+    /etc/ingero/ingero.yaml, its log is in `journalctl -u ingero`.
     """
 
 
 @command.command("install")
-@click.option("--dashboard", is_flag=True, help="Start the dashboard, too.")
-@click.option("--no-start", is_flag=True, help="Write the files and start nothing.")
+@click.option("--dashboard", is_flag=True, help="Also start the dashboard.")
+@click.option("--no-start", is_flag=True, help="Write the files, but start nothing.")
 @_root
 @_dry_run
 def install(dashboard: bool, no_start: bool, root: Path, dry_run: bool) -> None:
-    """Write the units, their user and settings, and start the agent. Done twice, it changes nothing."""
+    """Write the units, their user and settings, and start the agent. A second run changes nothing."""
     doing = _Doing(root, is_dry=dry_run)
     program = _program()
     files = {f"{_UNIT_FOLDER}/{name}": _marked(text) for name, text in units(program).items()}
@@ -90,7 +91,7 @@ def install(dashboard: bool, no_start: bool, root: Path, dry_run: bool) -> None:
 @_root
 @_dry_run
 def uninstall(root: Path, dry_run: bool) -> None:
-    """Stop both and remove what install wrote. Recordings, the user, and settings that somebody changed stay."""
+    """Stop both services and remove what install wrote. Recordings, the user and edited settings stay."""
     doing = _Doing(root, is_dry=dry_run)
     names = [f"{_UNIT_FOLDER}/{TRACE}", f"{_UNIT_FOLDER}/{DASHBOARD}", f"{_SYSUSERS_FOLDER}/{SYSUSERS}"]
     ours = [name for name in names if _is_ours(root / name)]
@@ -121,9 +122,9 @@ def uninstall(root: Path, dry_run: bool) -> None:
 @command.command("status")
 @_root
 def status(root: Path) -> None:
-    """Say whether both run, since when they are told to, and the last verdict.
+    """Show whether the services are running, and the latest verdict.
 
-    Exit code 0: the agent runs, 1: it does not.
+    Exit code 0: the agent is running, 1: it is not.
     """
     is_active = False
     for name in (TRACE, DASHBOARD):

@@ -22,12 +22,13 @@ _CONFIG = click.Option(
 
 @click.command("trace", params=[*click_options(), *section_options("dashboard", without=("addr",)), _CONFIG])
 def command(**flags: str | None) -> None:
-    """Record what GPU processes do, and show it while it happens.
+    """Record what GPU processes do, and show it live.
 
-    Every option may also be set as INGERO_NAME in the environment or as name: value in ingero.yaml. A switch is
-    turned on by --name or --name=true, and off by --no-name or --name=false.
+    Needs root or capabilities (`ingero check` says which). Every option may also be set as INGERO_NAME in the
+    environment or as name: value in ingero.yaml. Turn a switch on with --name or --name=true, off with --no-name or
+    --name=false.
 
-    Started by systemd, SIGHUP has it reread ingero.yaml; elsewhere it ends the recording.
+    Under systemd, SIGHUP rereads ingero.yaml; elsewhere it ends the recording.
     """
     of_server = {field: flags.pop(field) for field in SERVER_FIELDS}
 

@@ -223,7 +223,7 @@ class _Reload:
         try:
             is_other = self._reread() != self._settings
         except IngeroError as error:
-            logger.warning("the settings stay as they were: %s. Try: %s", error, error.hint)
+            logger.warning("the settings stay as they were: %s; hint: %s", error, error.hint)
             self._manager.ready(f"the settings stay as they were: {error}")
             return False
         if not is_other:

@@ -15,11 +15,12 @@ from ingero.capture.second import Second
 from ingero.discover.file_systems import goes_with_its_container
 from ingero.ops import BY_ID
 from ingero.program import command
+from ingero.serve.styles import Line, Style, marked
 from ingero.step_counts import StepCount, counts_text
 from ingero.store.vocabulary import STATES
 from ingero.units import format_count, format_counter, format_ns
 
-Echo = Callable[[str], None]
+Echo = Callable[[Line], None]
 _TOP = 3
 _MOST_REFUSED = 10  # named in the closing summary; the counter holds all
 _MOST_CULPRITS = 4096  # those that took least of them go first: three are named at the end
@@ -68,10 +69,12 @@ class Summary:
         for name, ns in self._culprits.most_common(_TOP):
             echo(f"  while runnable, {name} ran {format_ns(ns)}")
         for name, count in recorder.seconds.drops_total.items():
-            echo(f"  lost or repaired: {name} {format_counter(name, count)}: {MEANINGS.get(name, '')}")
+            line = f"  lost or repaired: {name} {format_counter(name, count)}: {MEANINGS.get(name, '')}"
+            echo(marked(line, (2, line.index(":"), Style.WARNING)))
         for identity, name in list(recorder.targets.refused.items())[:_MOST_REFUSED]:
             echo(f"  no slot was left for {name}[{identity.pid}]")
         if path:
-            echo(f"recorded to {path}: look at it with  {command('explain', '--db', path)}")
+            to, explain = f"recorded to {path}: look at it with  ", command("explain", "--db", path)
+            echo(((to, None), (explain, Style.COMMAND)))
             if goes_with_its_container(path):
                 echo(f"  it goes with this container: mount a folder at {path.parent} to keep it")

@@ -25,6 +25,8 @@ from ingero.diagnose.incident_json import incident_json
 from ingero.given_up import sentences
 from ingero.ops import BY_ID, Kind
 from ingero.serve.stack_lines import where_text
+from ingero.serve.styled_lines import incident_change
+from ingero.serve.styles import Style, marked
 from ingero.step_counts import counts_text
 from ingero.store.call_stacks import stack_of
 from ingero.store.vocabulary import STATES
@@ -112,11 +114,11 @@ class LineView:
         self._calls, self._has_stacks = recorder.recorded_calls, recorder.has_stacks
         self._python = PythonLines(recorder, kernel) if recorder.has_stacks else None
         for symbol, library, reason in not_probed(recorder, is_all=self._is_verbose):
-            self._echo(f"  not probed: {symbol} of {library}: {reason}")
+            self._warn(f"  not probed: {symbol} of {library}: {reason}")
         for one in recorder.pickup.unreadable.values():
-            self._echo(f"  not probed: {one.mapped_path}: {one.reason}")
+            self._warn(f"  not probed: {one.mapped_path}: {one.reason}")
         for missing in kernel.unavailable:
-            self._echo(f"  not available: {missing.name}: {missing.reason}")
+            self._warn(f"  not available: {missing.name}: {missing.reason}")
         self._echo("")
 
     def second(self, second: Second) -> None:
@@ -142,11 +144,13 @@ class LineView:
         parts.append(f"tracing took {own} of a thread, {agent} of a core")
         if second.in_flight:
             parts.append(f"{second.in_flight} calls open for over 1 s")
+        line = "  ".join(parts)
+        marks = [(0, len(parts[0]), Style.DIM)]
         if second.drops:
-            parts.append(
-                "lost: " + ", ".join(f"{name} {format_counter(name, count)}" for name, count in second.drops.items())
-            )
-        self._echo("  ".join(parts))
+            counters = (f"{name} {format_counter(name, count)}" for name, count in second.drops.items())
+            begin, line = len(line) + 2, f"{line}  lost: {', '.join(counters)}"
+            marks.append((begin, len(line), Style.WARNING))
+        self._echo(marked(line, *marks))
         self._show_tracing(second)
 
     def _show_tracing(self, second: Second) -> None:
@@ -154,13 +158,17 @@ class LineView:
         if second.not_traced != self._not_traced:
             self._not_traced = second.not_traced
             for text in sentences(",".join(second.not_traced)):
-                self._echo(f"  tracing reduced: {text}")
+                self._warn(f"  tracing reduced: {text}")
             if not second.not_traced:
                 self._echo("  full tracing resumed")
 
+    def _warn(self, line: str) -> None:
+        """A line "  what: why"."""
+        self._echo(marked(line, (2, line.index(":"), Style.WARNING)))
+
     def finding(self, change: Change) -> None:
         """One line."""
-        self._echo(change_line(change, time.time_ns()))
+        self._echo(incident_change(change_line(change, time.time_ns())))
 
     def _show_calls(self, *, is_last: bool = False) -> None:
         calls, left_out = self._calls.take(is_last=is_last) if self._calls else ([], 0)

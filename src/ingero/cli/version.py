@@ -15,11 +15,11 @@ EXIT_NEWER = 1
 
 
 @click.command("version")
-@click.option("--check", is_flag=True, help="Also ask whether a newer version exists (update-url of ingero.yaml).")
+@click.option("--check", is_flag=True, help="Also check whether a newer version exists (update-url in ingero.yaml).")
 def command(check: bool) -> None:
     """Show version, commit and build date.
 
-    Nothing leaves this host unless --check asks, or `update-check: true` stands in ingero.yaml.
+    Nothing leaves this host without --check or `update-check: true` in ingero.yaml.
     """
     info = build_info()
     echo(f"ingero {info.version} (commit {info.commit}, built {info.date})")

@@ -10,12 +10,14 @@ from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from ingero.demo.machine import Machine, Mode
 from ingero.demo.pulse import Breakdown, Second, gpu_stream_of, seconds
 from ingero.demo.stories.story import Number, Story
 from ingero.errors import IngeroError
-from ingero.foreign_text import visible
+from ingero.serve.styled_lines import report_lines
+from ingero.serve.styles import Line, Style, folded, painted
 from ingero.store.reader import open_reader
 from ingero.units import format_ns, format_percent
 
@@ -42,7 +44,7 @@ class Screen:
     def story(self, story: Story) -> None:
         """What comes now."""
         self._console.print()
-        self._console.rule(f"[bold]{escape(story.name)}[/bold]: {escape(story.title)}", align="left")
+        self._console.rule(f"[bold]{escape(story.name)}[/bold]: {escape(story.title)}", align="left", style="dim")
         self._line(story.shows)
 
     def say(self, text: str) -> None:
@@ -80,27 +82,28 @@ class Screen:
                     self._line(f"  {name:<9} device {part:<6} {format_percent(share):>6}  {_bar(share)}")
 
     def lines(self, lines: Iterable[str]) -> None:
-        """Any text."""
+        """A report, as `explain` prints it."""
         self._console.print()
-        for line in lines:
+        for line in report_lines(lines):
             self._line(line)
 
     def verdict(self, story: Story, causes: Sequence[str], number: Number | None) -> None:
         """Whether the engine names the story's cause, what else it found, and the number. causes: worst first."""
         self._console.print()
         if number is not None:
-            self._console.print(f"[bold]{escape(number.text)}[/bold]", highlight=False, soft_wrap=True)
+            self._line(((number.text, Style.HEADING),))
         named = [one for one in causes if one in story.causes]
         others = ", ".join(one for one in causes if one not in story.causes)
         if named:
             text = f"verdict: {named[0]}" + (f" (this machine had other trouble, too: {others})" if others else "")
         else:
             text = f"verdict: {others or 'none'}, and the story is {' or '.join(story.causes)}"
-        style = "green" if named else "bold red"
-        self._console.print(escape(text), style=style, highlight=False, soft_wrap=True)
+        self._line(((text, Style.OK if named else Style.FAILED),))
 
-    def _line(self, text: str) -> None:
-        self._console.print(escape(visible(text)), highlight=False, soft_wrap=True)
+    def _line(self, line: Line) -> None:
+        """Rich writes no styles where its console has no colors."""
+        for one in folded(line, self._console.width) if self._console.is_terminal else (line,):
+            self._console.print(Text.from_ansi(painted(one, is_colored=True)), highlight=False, soft_wrap=True)
 
 
 def _table(rows: Iterable[Second]) -> Table:

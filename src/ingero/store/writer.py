@@ -439,13 +439,13 @@ class Writer:
     def _warn_of_trimming(self, error: StoreError) -> None:
         if str(error) != self._trim_trouble:
             self._trim_trouble = str(error)
-            log.warning("the size limit is not being kept: %s. Try: %s", error, error.hint)
+            log.warning("the size limit is not being kept: %s; hint: %s", error, error.hint)
 
     def _say(self, error: StoreError | None) -> None:
         """Tell the user once that rows are not being stored, and once that they are again."""
         before, self._error = self._error, error
         if error is not None and (before is None or str(before) != str(error)):
-            log.warning("%s; tracing goes on, rows that find no room are counted as lost. Try: %s", error, error.hint)
+            log.warning("%s; tracing goes on, rows that find no room are counted as lost; hint: %s", error, error.hint)
         elif error is None and before is not None:
             log.warning("%s is being written again", self.path)
 

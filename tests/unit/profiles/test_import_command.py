@@ -101,7 +101,7 @@ def test_a_file_that_holds_nothing_is_refused_and_nothing_is_made(run: Run, tmp_
     assert (code, (tmp_path / "run.db").exists()) == (2, False)
     assert err.splitlines() == [
         "error: empty.json holds no GPU call and no GPU activity",
-        f"  try: {HINT}",
+        f"  hint: {HINT}",
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -34,7 +35,8 @@ def story_of(name: str) -> Story:
     wanted = ALIASES.get(name, name)
     found = next((one for one in STORIES if one.name == wanted), None)
     if found is None:
-        raise NoSuchStoryError(
-            f"there is no demo {name!r}", hint=f"{command('demo')} with one of {', '.join(one.name for one in STORIES)}"
-        )
+        names = [one.name for one in STORIES]
+        near = difflib.get_close_matches(name.lower(), [*names, *ALIASES], n=1)
+        meant = f"did you mean {command('demo', *near)}? " if near else ""
+        raise NoSuchStoryError(f"there is no demo {name!r}", hint=f"{meant}{command('demo')} takes {', '.join(names)}")
     return found

@@ -90,5 +90,5 @@ def _add_resources(server: IngeroServer) -> None:
 
 
 def _error_text(error: IngeroError) -> str:
-    hint = f"\ntry: {harmless(error.hint, most=_MAX_ERROR)}" if error.hint else ""
+    hint = f"\nhint: {harmless(error.hint, most=_MAX_ERROR)}" if error.hint else ""
     return harmless(str(error), most=_MAX_ERROR) + hint
