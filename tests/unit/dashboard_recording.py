@@ -58,7 +58,7 @@ def make_detailed(path: Path) -> Path:
         ]
         for rank, actor in enumerate(ranks):
             pod, long_id = f"train-{rank}", f"{rank}" * 64
-            place = {"cgroup_id": 50 + rank, "kernel_cgroup_id": 50 + rank, "node": "scene"}
+            place = {"cgroup_id": 50 + rank, "kernel_cgroup_id": 50 + rank, "node": "demo"}
             scene.append(tables.CGROUPS, **place, container_id=long_id, pod=pod)
             scene.train(actor, 0, END_S, Step())
             scene.communicator(actor, rank=rank, ranks=2)

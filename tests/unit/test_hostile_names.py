@@ -41,7 +41,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trainer that a quota keeps off its CPU and a hog takes time from; strangers chose every name."""
     path = tmp_path_factory.mktemp("names") / "a.db"
     with Scene(path, seconds=END_S, not_traced={"NCCL": NAME}) as scene:
-        place = {"cgroup_id": 50, "kernel_cgroup_id": 50, "node": "scene"}
+        place = {"cgroup_id": 50, "kernel_cgroup_id": 50, "node": "demo"}
         scene.append(tables.CGROUPS, **place, cgroup_path=f"/user.slice/{NAME}", unit=f"{NAME}.service")
         actor = scene.process(100, NAME, cgroup_id=50, cmdline=NAME)
         line = scene.stack([(f"/srv/{NAME}.py", 31, NAME), (f"/srv/{NAME}/train.py", 90, "main")])

@@ -35,7 +35,7 @@ def test_the_diagnosis_names_cause_and_culprit(recording: ingero.Recording) -> N
 
 def test_processes_and_sessions_are_records(recording: ingero.Recording) -> None:
     assert [(one.pid, one.name) for one in recording.processes] == [(100, "python")]
-    assert [one.node for one in recording.sessions] == ["scene"]
+    assert [one.node for one in recording.sessions] == ["demo"]
 
 
 def test_totals_are_columns_of_equal_length(recording: ingero.Recording) -> None:

@@ -1,4 +1,4 @@
-"""`ingero demo`: causes to see for oneself, each ending in the verdict of the engine."""
+"""`ingero demo`: show causes of lost GPU time, each with the verdict of the engine."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class ContradictionError(IngeroError):
 
 @click.command("demo", epilog=f"Demos: {', '.join(one.name for one in STORIES)}; also {', '.join(ALIASES)}.")
 @click.argument("name", required=False, shell_complete=starting_with((*(one.name for one in STORIES), *ALIASES)))
-@click.option("--no-gpu", is_flag=True, help="Play from scripts: needs no root, no probes and no compiler.")
+@click.option("--no-gpu", is_flag=True, help="Use scripted recordings: no root, no probes, no compiler.")
 @click.option("--gpu", is_flag=True, help="Run on the real GPU, with PyTorch or CuPy (needs root).")
-@click.option("--breakdown", is_flag=True, help="Also show the full time breakdown, as explain does.")
+@click.option("--breakdown", is_flag=True, help="Also show the time breakdown, as explain does.")
 @click.option(
     "--keep",
     type=click.Path(path_type=Path, file_okay=False),
@@ -51,5 +51,5 @@ def command(name: str | None, no_gpu: bool, gpu: bool, breakdown: bool, keep: Pa
     right = [play(one, machine, screen, keep=keep, with_breakdown=breakdown) for one in stories]
     if not all(right):
         wrong = [one.name for one, is_right in zip(stories, right, strict=True) if not is_right]
-        screen.say(f"the verdict was not the story's: {', '.join(wrong)}")
+        screen.say(f"wrong verdict: {', '.join(wrong)}")
         sys.exit(EXIT_WRONG_VERDICT)

@@ -1,4 +1,4 @@
-"""Plays a story on what the machine has, diagnoses its recording, and says whether the verdict is the story's."""
+"""Runs a scenario on what the host has, diagnoses its recording, and checks the verdict."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from pathlib import Path
 from ingero.demo.gpu_stage import GpuStage
 from ingero.demo.machine import Machine, Mode
 from ingero.demo.pulse import breakdown, gpu_stream_of
-from ingero.demo.scene import BEGIN_NS, Scene
+from ingero.demo.scene import BEGIN_NS
 from ingero.demo.screen import Screen
 from ingero.demo.simulated_stage import SimulatedStage
 from ingero.demo.stage import Stage
+from ingero.demo.stored_incidents import store_incidents
 from ingero.demo.stories.measured import Measured
 from ingero.demo.stories.story import Story
+from ingero.demo.whole_scene import WholeScene
 from ingero.diagnose.engine import diagnose
 from ingero.errors import IngeroError
 from ingero.serve.breakdown import breakdown_text
@@ -32,7 +34,7 @@ class KeepError(IngeroError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Played:
-    """What is left of a played story. pid: of the process that it is about; fault: when the demo disturbed it."""
+    """What a scenario leaves behind. pid: of the process that it is about; fault: when the demo disturbed it."""
 
     recording: Path
     pid: int
@@ -40,7 +42,7 @@ class _Played:
 
 
 def play(story: Story, machine: Machine, screen: Screen, *, keep: Path | None, with_breakdown: bool) -> bool:
-    """Plays one story; whether the diagnosis names its cause. keep: where the recording stays, as NAME.db."""
+    """Run one scenario; whether the diagnosis names its cause. keep: folder where the recording stays, as NAME.db."""
     screen.story(story)
     with _folder(story, keep) as folder:
         if machine.mode is Mode.SCRIPTED:
@@ -57,7 +59,7 @@ def play(story: Story, machine: Machine, screen: Screen, *, keep: Path | None, w
 
 @contextmanager
 def _folder(story: Story, keep: Path | None) -> Iterator[Path]:
-    """For what the story writes; on the file system where the recording is to stay."""
+    """For what the scenario writes; on the file system where the recording is to stay."""
     if keep is not None:
         try:
             keep.mkdir(parents=True, exist_ok=True)
@@ -70,8 +72,9 @@ def _folder(story: Story, keep: Path | None) -> Iterator[Path]:
 def _script(story: Story, screen: Screen, folder: Path) -> _Played:
     """The recording, made by hand; its first process is the one that it is about."""
     recording = folder / "demo.db"
-    with Scene(recording, seconds=story.seconds) as scene:
+    with WholeScene(recording, seconds=story.seconds) as scene:
         story.script(scene)
+    store_incidents(recording)
     with open_reader(recording) as reader:
         pid = reader.processes()[0].pid
     with screen.table():
@@ -89,13 +92,13 @@ def _stage(story: Story, machine: Machine, screen: Screen, folder: Path) -> _Pla
 
 
 def _judge(story: Story, screen: Screen, played: _Played, *, with_breakdown: bool) -> bool:
-    """Shows what the engine says of the recording; whether it names the story's cause."""
+    """Show what the engine says of the recording; whether it names the scenario's cause."""
     with open_reader(played.recording) as reader:
         window = reader.window(None, BEGIN_NS + round(story.seconds * SECOND_NS))
         assert window is not None
         diagnosis = diagnose(reader, window)
         mine = [one for one in diagnosis.incidents if any(affected.pid == played.pid for affected in one.affected)]
-        found = next((one for one in mine if one.cause in story.causes), None)
+        found = next((one for one in mine if one.cause == story.cause), None)
         measured = None
         if found is not None:
             measured = Measured(reader=reader, diagnosis=diagnosis, incident=found, fault=played.fault)

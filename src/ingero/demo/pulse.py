@@ -18,10 +18,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Second:
-    """One second of a process: its steps (syncs), how long they took, and how busy the device was."""
+    """One second of a process: its sync intervals, how long they took, and how busy the GPU was."""
 
     number: int
-    steps: int
+    syncs: int
     median_ns: float
     p99_ns: float
     busy_ratio: float
@@ -29,7 +29,7 @@ class Second:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
-    """Shares of the wall time: GPU idle, busy, and ready but not picked up."""
+    """Shares of the wall time: GPU idle, GPU busy, and sync return delay."""
 
     empty: float
     busy: float
@@ -55,7 +55,7 @@ def seconds(gpu_stream: Array) -> Iterator[Second]:
         lengths = mine["sync_end_ns"] - mine["prev_sync_end_ns"]
         yield Second(
             number=number,
-            steps=len(mine),
+            syncs=len(mine),
             median_ns=float(np.median(lengths)) if len(mine) else 0.0,
             p99_ns=float(np.quantile(lengths, 0.99)) if len(mine) else 0.0,
             busy_ratio=float(mine["busy_ns"].sum() / max(lengths.sum(), 1)) if len(mine) else 0.0,

@@ -1,6 +1,7 @@
 """A recording made by hand: sync intervals, waits and calls put together by a script and stored by the real writer.
 
-It serves the demos of machines without root and the golden pairs of the rules. Times are seconds from its begin.
+It serves the golden pairs of the rules and, with the tables around them (whole_scene.py), the demos of hosts without
+root. Times are seconds from its begin.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from ingero.store.tables import Row, Table, Value
 from ingero.store.vocabulary import CulpritKind
 from ingero.store.writer import Writer
 from ingero.units import SECOND_NS
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Frames = Sequence[tuple[str, int, str]]  # (file, line, function), innermost first
 
 BEGIN_NS = 1_760_000_000_000_000_000
 AGENT_PID = 77
@@ -48,6 +52,51 @@ class Step:
     flags: int = 0  # of SyncIntervalFlag
     noise: float = 0.004  # of busy_ms, one sigma
     is_unseen: bool = False  # its launches are not traced: [a, s] is the host's part, all of its clocks are in `empty`
+    ran_instead: tuple[tuple[int, str], ...] = ()  # (pid, name), in a WholeScene: equal shares of the `runq` time
+    stack: Frames = ()  # in a WholeScene: where the thread sleeps before its first launch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """One sync interval of a loop whose steps have one or more of them.
+
+    calls: by name, how many and ms per call, the sync among them; sizes: bytes per call. longest: by name, ms of one
+    more call in each interval, the first of its name.
+    """
+
+    step: Step
+    sync_op: str = "cudaStreamSynchronize"
+    calls: Mapping[str, tuple[float, float]] | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    longest: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def made(self) -> Mapping[str, tuple[float, float]]:
+        """The calls of an interval, the usual ones unless they are named."""
+        return self.calls or _USUAL_CALLS | {self.sync_op: (1.0, self.step.busy_ms - self.step.enqueue_ms)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intervals:
+    """The sync intervals of one phase: their times and, by column of `raw_sync_intervals`, their thread-state time (ns)."""
+
+    times: Mapping[str, Array]
+    states: Mapping[str, Array]
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.times["prev_sync_end_ns"])
+
+    @property
+    def seconds(self) -> Array:
+        """In which second of the recording each ended."""
+        seconds: Array = (self.times["sync_end_ns"] - BEGIN_NS) // SECOND_NS
+        return seconds
+
+    def of_part(self, part: str) -> dict[str, Array]:
+        """The thread-state time of one part, by name of STATES."""
+        return {name: self.states[f"{part}_{name}_ns"] for name in STATES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,21 +119,22 @@ class Scene:
         not_traced: Mapping[str, str] | None = None,
         options: Mapping[str, str | int | float | bool | None] | None = None,
         seed: int = 1,
-        node: str = "scene",
+        node: str = "demo",
         machine_id: str = "",
         boot_id: str = "",
+        cpu_count: int = 4,
     ):
         self.path = path
         self._end_ns = BEGIN_NS + int(seconds * SECOND_NS)
         facts = SessionFacts(
-            uuid=f"scene-{path.stem}-{node}-{seed}",
+            uuid=f"demo-{path.stem}-{node}-{seed}",
             started_ns=BEGIN_NS,
             machine_id=machine_id,
             boot_id=boot_id,
-            cpu_count=4,
+            cpu_count=cpu_count,
             not_traced=dict(not_traced or {}),
             options=dict(options or {}),
-            ingero_ver="scene",
+            ingero_ver="demo",
             agent_pid=AGENT_PID,
         )
         self._writer = Writer(path, session=facts, node=node, clock=lambda: self._end_ns)
@@ -174,37 +224,51 @@ class Scene:
 
         Answers each step's begin, first enqueue and end in seconds.
         """
+        phase = Phase(step=step, sync_op=sync_op, calls=calls, sizes=sizes or {})
+        return self.cycle(actor, begin_s, end_s, [phase], stream=stream)
+
+    def cycle(
+        self, actor: Actor, begin_s: float, end_s: float, phases: Sequence[Phase], *, stream: int = 0
+    ) -> list[tuple[float, float, float]]:
+        """Steps from begin_s to end_s, each with a sync interval of every phase.
+
+        Answers the begin, first launch and end of the last interval of each step, in seconds.
+        """
         now = self.at(begin_s)
         end_ns = self.at(end_s)
-        columns: dict[str, list[int]] = {name: [] for name in _SYNC_INTERVAL_TIMES}
+        columns: list[dict[str, list[int]]] = [{name: [] for name in _SYNC_INTERVAL_TIMES} for _ in phases]
         while now < end_ns:
-            busy = step.busy_ms * (1 + step.noise * float(self._random.standard_normal()))
-            first = now + _ns(step.empty_ms)
-            sync = first + _ns(min(step.enqueue_ms, busy))
-            ready = first + _ns(busy)
-            back = max(ready, sync) + _ns(step.late_ms)
-            for name, value in zip(_SYNC_INTERVAL_TIMES, (now, first, sync, ready, back), strict=True):
-                columns[name].append(value)
-            now = back
-        self._sync_intervals(actor, step, columns, stream, _BY_NAME[sync_op])
-        made = calls or _USUAL_CALLS | {sync_op: (1.0, step.busy_ms - step.enqueue_ms)}
-        self._calls_of(actor, columns, made, sizes or {})
-        steps = zip(columns["prev_sync_end_ns"], columns["first_launch_ns"], columns["sync_end_ns"], strict=True)
+            for phase, mine in zip(phases, columns, strict=True):
+                now = self._next(phase.step, now, mine)
+        for phase, mine in zip(phases, columns, strict=True):
+            self._write(actor, phase, _intervals(phase.step, mine), stream)
+        steps = zip(
+            columns[-1]["prev_sync_end_ns"], columns[-1]["first_launch_ns"], columns[-1]["sync_end_ns"], strict=True
+        )
         return [tuple((ns - BEGIN_NS) / SECOND_NS for ns in one) for one in steps]  # type: ignore[misc]
 
-    def _sync_intervals(self, actor: Actor, step: Step, times: dict[str, list[int]], stream: int, sync: Op) -> None:
-        a, f, s, r, b = (np.array(times[name], np.int64) for name in _SYNC_INTERVAL_TIMES)
-        f = s if step.is_unseen else f
-        count = len(a)
-        clocks: dict[str, tables.Column] = {}
-        parts = {"idle": (f - a, step.empty, "run"), "launch": (s - f, step.enqueue, "run")}
-        parts |= {"sync": (b - s, step.sync, "sleep")}
-        for part, (lengths, named, rest) in parts.items():
-            spent = {name: np.minimum(_ns(ms), lengths) for name, ms in named.items()}
-            total = np.sum(list(spent.values()), axis=0) if spent else np.zeros(count, np.int64)
-            for name in STATES:
-                more = np.maximum(lengths - total, 0) if name == rest else 0
-                clocks[f"{part}_{name}_ns"] = np.broadcast_to(spent.get(name, 0) + more, count).astype(np.int64)
+    def _next(self, step: Step, now: int, columns: Mapping[str, list[int]]) -> int:
+        """Adds the times of one sync interval; answers when it ends."""
+        busy = step.busy_ms * (1 + step.noise * float(self._random.standard_normal()))
+        first = now + _ns(step.empty_ms)
+        sync = first + _ns(min(step.enqueue_ms, busy))
+        ready = first + _ns(busy)
+        back = max(ready, sync) + _ns(step.late_ms)
+        for name, value in zip(_SYNC_INTERVAL_TIMES, (now, first, sync, ready, back), strict=True):
+            columns[name].append(value)
+        return back
+
+    def _write(self, actor: Actor, phase: Phase, intervals: Intervals, stream: int) -> None:
+        """All that is known of the intervals of one phase."""
+        self._sync_intervals(actor, phase, intervals, stream)
+        for second in np.unique(intervals.seconds):
+            mine = intervals.seconds == second
+            for name in phase.made:
+                self._calls_of(actor, phase, intervals, mine, name)
+
+    def _sync_intervals(self, actor: Actor, phase: Phase, intervals: Intervals, stream: int) -> None:
+        step, sync = phase.step, _BY_NAME[phase.sync_op]
+        a, f, s, r, b = (intervals.times[name] for name in _SYNC_INTERVAL_TIMES)
         key = (
             "launches not traced"
             if step.is_unseen
@@ -212,7 +276,7 @@ class Scene:
         )
         self.append(
             tables.SYNC_INTERVALS,
-            count,
+            intervals.count,
             process=actor.number,
             pid=actor.pid,
             device=0,
@@ -237,36 +301,44 @@ class Scene:
             prev_sync_tid=actor.pid,
             first_launch_tid=actor.pid,
             sync_tid=actor.pid,
-            **clocks,
+            **intervals.states,
         )
 
-    def _calls_of(
-        self,
-        actor: Actor,
-        times: dict[str, list[int]],
-        calls: Mapping[str, tuple[float, float]],
-        sizes: Mapping[str, int],
-    ) -> None:
-        """The exact sums of the steps' calls, by second."""
-        seconds = (np.array(times["sync_end_ns"], np.int64) - BEGIN_NS) // SECOND_NS
-        for second, steps in zip(*np.unique(seconds, return_counts=True), strict=True):
-            for name, (per_step, ms) in calls.items():
-                count = round(per_step * int(steps))
-                self.op(actor, name, float(second), count, ms, bytes=count * sizes.get(name, 0))
+    def _calls_of(self, actor: Actor, phase: Phase, intervals: Intervals, mine: Array, name: str) -> None:
+        """The exact sums of one operation's calls in the intervals that ended in one second."""
+        per_step, ms = phase.made[name]
+        second, count = float(intervals.seconds[mine][0]), round(per_step * int(mine.sum()))
+        columns: dict[str, Value] = {"bytes": count * phase.sizes.get(name, 0)}
+        columns["recorded"] = self._recorded(phase, mine, name)
+        copies_on = phase.step.flags & int(SyncIntervalFlag.BEFORE_COPY)  # the call is longer than the wait in it
+        if name != phase.sync_op or per_step != 1 or copies_on:
+            self.op(actor, name, second, count, ms, **columns)
+            if name in phase.longest:
+                self.op(actor, name, second, int(mine.sum()), phase.longest[name])
+            return
+        lengths = (intervals.times["sync_end_ns"] - intervals.times["sync_start_ns"])[mine]
+        states = {f"{state}_ns": int(ns[mine].sum()) for state, ns in intervals.of_part("sync").items()}
+        self._sums(actor, _BY_NAME[name], second, lengths, states | columns)
+
+    def _recorded(self, _phase: Phase, _mine: Array, _name: str) -> int:
+        """How many of an operation's calls in these intervals have a row each."""
+        return 0
 
     def op(self, actor: Actor, name: str, at_s: float, count: int, ms: float, **columns: Value) -> None:
-        """`count` calls of one operation in the second at_s, `ms` each."""
-        op = _BY_NAME[name]
+        """`count` calls of one operation in the second at_s, `ms` each, on a CPU unless columns say more."""
         if count:
-            counts: dict[str, Value] = {"count": count, "sum_ns": count * _ns(ms), "max_ns": _ns(ms)}
-            place: dict[str, Value] = {"process": actor.number, "source": int(op.source), "op": op.code}
-            place["start_ns"] = self.at(at_s)
-            clocks: dict[str, Value] = {"run_ns": count * _ns(ms)} | _NO_CLOCKS
-            self.append(tables.OP_STATS, **(counts | place | clocks | columns))
-            packed = histograms.pack(_one_bucket(_ns(ms), count))
-            site = {name: counts[name] for name in ("count", "sum_ns", "max_ns")}
-            histogram: dict[str, Value] = {"period_s": 1, "histogram": packed}
-            self.append(tables.CALL_SITES, **(site | place | histogram))
+            lengths = np.full(count, _ns(ms), np.int64)
+            states: dict[str, Value] = {"run_ns": count * _ns(ms)} | _NO_CLOCKS
+            self._sums(actor, _BY_NAME[name], at_s, lengths, states | columns)
+
+    def _sums(self, actor: Actor, op: Op, at_s: float, lengths: Array, columns: Mapping[str, Value]) -> None:
+        """What a second says of calls with these lengths, ns."""
+        counts: dict[str, Value] = {"count": len(lengths), "sum_ns": int(lengths.sum()), "max_ns": int(lengths.max())}
+        place: dict[str, Value] = {"process": actor.number, "source": int(op.source), "op": op.code}
+        place["start_ns"] = self.at(at_s)
+        self.append(tables.OP_STATS, **(counts | place | dict(columns)))
+        histogram: dict[str, Value] = {"period_s": 1, "histogram": histograms.pack(histograms.count(lengths))}
+        self.append(tables.CALL_SITES, **(counts | place | histogram))
 
     def call(self, actor: Actor, name: str, at_s: float, ms: float, **columns: Value) -> None:
         """One recorded call."""
@@ -573,6 +645,17 @@ def _ns(ms: float) -> int:
     return round(ms * 1e6)
 
 
-def _one_bucket(duration_ns: int, count: int) -> histograms.Counts:
-    """A histogram of equal durations."""
-    return histograms.count([duration_ns]) * count
+def _intervals(step: Step, columns: Mapping[str, Sequence[int]]) -> Intervals:
+    """With the states of the thread: what a step does not name is `run`, in the sync `sleep`."""
+    a, f, s, r, b = (np.array(columns[name], np.int64) for name in _SYNC_INTERVAL_TIMES)
+    f = s if step.is_unseen else f
+    states: dict[str, Array] = {}
+    parts = {"idle": (f - a, step.empty, "run"), "launch": (s - f, step.enqueue, "run")}
+    parts |= {"sync": (b - s, step.sync, "sleep")}
+    for part, (lengths, named, rest) in parts.items():
+        spent = {name: np.minimum(_ns(ms), lengths) for name, ms in named.items()}
+        total = np.sum(list(spent.values()), axis=0) if spent else np.zeros(len(a), np.int64)
+        for name in STATES:
+            more = np.maximum(lengths - total, 0) if name == rest else 0
+            states[f"{part}_{name}_ns"] = np.broadcast_to(spent.get(name, 0) + more, len(a)).astype(np.int64)
+    return Intervals(times=dict(zip(_SYNC_INTERVAL_TIMES, (a, f, s, r, b), strict=True)), states=states)

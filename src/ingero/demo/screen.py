@@ -1,4 +1,4 @@
-"""What a demo shows: the machine, the seconds as they are recorded, the account as bars, the verdict, the number."""
+"""What a demo shows: the seconds as they are recorded, the host, the time breakdown, the verdict, the number."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from ingero.demo.host_bars import HostBar, host_bars
 from ingero.demo.machine import Machine, Mode
 from ingero.demo.pulse import Breakdown, Second, gpu_stream_of, seconds
 from ingero.demo.stories.story import Number, Story
@@ -22,7 +23,8 @@ from ingero.store.reader import open_reader
 from ingero.units import format_ns, format_percent
 
 _BAR = 30  # columns
-_COLUMNS = ("second", "steps", "median", "p99", "GPU busy")
+_COLUMNS = ("second", "syncs", "median", "p99", "GPU busy")
+_PARTS = {"idle": "GPU idle", "busy": "GPU busy", "return_delay": "sync return delay"}
 
 
 class Screen:
@@ -31,15 +33,14 @@ class Screen:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._shown: list[Second] = []
+        self._host: list[HostBar] = []
         self._live: Live | None = None
 
     def machine(self, machine: Machine) -> None:
-        """What it is played on."""
+        """What it runs on."""
         self._line(f"GPU: {machine.gpu}; driver: {machine.driver}; probes: {machine.probes}")
         if machine.mode is Mode.SIMULATED:
-            self._line(
-                "no GPU is needed: the calls, the probes and the scheduler are real, only the device is simulated"
-            )
+            self._line("no GPU is needed: the calls, the probes and the scheduler are real, only the GPU is simulated")
 
     def story(self, story: Story) -> None:
         """What comes now."""
@@ -53,8 +54,8 @@ class Screen:
 
     @contextmanager
     def table(self) -> Iterator[None]:
-        """The seconds, shown as they come; a file gets the whole table at the end."""
-        self._shown = []
+        """The seconds and the host, shown as they come; a file gets the whole table at the end."""
+        self._shown, self._host = [], []
         with Live(_table([]), console=self._console, auto_refresh=False) as self._live:
             yield
         self._live = None
@@ -65,21 +66,21 @@ class Screen:
         """Shows what was recorded since the last time."""
         try:
             with open_reader(recording) as reader:
-                gpu_stream = gpu_stream_of(reader, pid)
+                gpu_stream, self._host = gpu_stream_of(reader, pid), host_bars(reader)
         except IngeroError:
             return  # the recorder has not written its first second yet
         if gpu_stream is not None and len(gpu_stream):
             self._shown = list(seconds(gpu_stream))
         if self._live is not None:
-            self._live.update(_table(self._shown), refresh=True)
+            self._live.update(Group(_table(self._shown), "", _host(self._host)), refresh=True)
 
     def breakdowns(self, before: Breakdown | None, now: Breakdown | None) -> None:
         """Where the time went, before and while it lasted."""
         for name, breakdown in (("before", before), ("incident", now)):
             if breakdown is not None:
-                for part in ("idle", "busy", "return_delay"):
+                for part, text in _PARTS.items():
                     share: float = getattr(breakdown, part)
-                    self._line(f"  {name:<9} device {part:<6} {format_percent(share):>6}  {_bar(share)}")
+                    self._line(f"  {name:<9} {text:<18} {format_percent(share):>6}  {_bar(share)}")
 
     def lines(self, lines: Iterable[str]) -> None:
         """A report, as `explain` prints it."""
@@ -88,17 +89,17 @@ class Screen:
             self._line(line)
 
     def verdict(self, story: Story, causes: Sequence[str], number: Number | None) -> None:
-        """Whether the engine names the story's cause, what else it found, and the number. causes: worst first."""
+        """Whether the engine names the scenario's cause, what else it found, and the number. causes: worst first."""
         self._console.print()
         if number is not None:
             self._line(((number.text, Style.HEADING),))
-        named = [one for one in causes if one in story.causes]
-        others = ", ".join(one for one in causes if one not in story.causes)
-        if named:
-            text = f"verdict: {named[0]}" + (f" (this machine had other trouble, too: {others})" if others else "")
+        is_named = story.cause in causes
+        others = ", ".join(one for one in causes if one != story.cause)
+        if is_named:
+            text = f"verdict: {story.cause}" + (f" (also on this host: {others})" if others else "")
         else:
-            text = f"verdict: {others or 'none'}, and the story is {' or '.join(story.causes)}"
-        self._line(((text, Style.OK if named else Style.FAILED),))
+            text = f"verdict: {others or 'none'}; the scenario is {story.cause}"
+        self._line(((text, Style.OK if is_named else Style.FAILED),))
 
     def _line(self, line: Line) -> None:
         """Rich writes no styles where its console has no colors."""
@@ -112,7 +113,16 @@ def _table(rows: Iterable[Second]) -> Table:
         table.add_column(name, justify="left" if name == _COLUMNS[-1] else "right", no_wrap=True)
     for one in rows:
         busy = f"{_bar(one.busy_ratio):<{_BAR}} {format_percent(one.busy_ratio)}"
-        table.add_row(str(one.number), str(one.steps), format_ns(one.median_ns), format_ns(one.p99_ns), busy)
+        table.add_row(str(one.number), str(one.syncs), format_ns(one.median_ns), format_ns(one.p99_ns), busy)
+    return table
+
+
+def _host(bars: Iterable[HostBar]) -> Table:
+    """The host beside the job: what a monitor of the system shows."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for at, one in enumerate(bars):
+        bar = f"{_bar(one.ratio):<{_BAR}}" if one.ratio is not None else " " * _BAR
+        table.add_row("" if at else "host", one.name, bar, one.text)
     return table
 
 

@@ -20,11 +20,15 @@ class SimulatedStage(Stage):
     """Trains a small transformer: a data-loading worker, 150 launches and one sync per step, a copy where it waits."""
 
     def start(self, *, gate: Path | None, copied_bytes: int) -> Program:
-        """A process of its own; all of one story share the devices."""
+        """A process of its own; all of one scenario share the devices."""
         variables = {**os.environ, **environment(build(), ctl=self.knobs, sched="block")}
         arguments: list[object] = ["--seconds", LIFE_S, "--workers", 1, "--knob", self.host_knobs, "--out", os.devnull]
-        arguments += ["--nbytes", copied_bytes, "--blocking-copies", "--sync", "never"] if copied_bytes else []
+        arguments += ["--nbytes", copied_bytes, "--blocking-copies"] if copied_bytes else []
         return Program.module("train", *arguments, *(("--gate", gate) if gate else ()), environment=variables)
+
+    def driver_environment(self) -> dict[str, str]:
+        """The simulated NVML tells which process is on which GPU, as the driver's does."""
+        return environment(build(), ctl=self.knobs)
 
     @contextmanager
     def slow_copies(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What a story is played with: a training loop on a GPU, a recorder beside it, and disturbances to switch on."""
+"""What a scenario runs with: a training loop on a GPU, a recorder beside it, and disturbances to switch on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
@@ -36,7 +36,7 @@ class RecorderFailedError(IngeroError):
 
 
 class Stage(abc.ABC):
-    """The workloads and the recorder of one story; a context manager that ends all of them.
+    """The workloads and the recorder of one scenario; a context manager that ends all of them.
 
     say: tells what happens. watch_recording: called now and then with the recording and the pid that it is about.
     python: runs the workload on a real GPU.
@@ -68,6 +68,10 @@ class Stage(abc.ABC):
         copied_bytes: of each batch, with calls that wait for them; 0: small batches, copied without waiting.
         """
 
+    def driver_environment(self) -> dict[str, str]:
+        """The variables with which the recorder finds the driver of the GPU."""
+        return {}
+
     @abc.abstractmethod
     def slow_copies(self) -> AbstractContextManager[None]:
         """Copies to the device take a large part of each step."""
@@ -94,11 +98,15 @@ class Stage(abc.ABC):
 
     def record(self, *programs: Program) -> None:
         """Attaches the probes; answers when they are."""
-        pids = ",".join(str(one.pid) for one in programs)
+        self.record_pids(*(one.pid for one in programs))
+
+    def record_pids(self, *numbers: int, options: Sequence[str] = ()) -> None:
+        """As `record`, of any processes. options: further ones of `ingero trace`."""
+        pids = ",".join(map(str, numbers))
         self._say(f"ingero trace --pid {pids}")
         command = [sys.executable, "-m", "ingero.cli.main", "trace", "--max-overhead=0", "--max-cpu=0"]
-        command += ["--pid", pids, "--db", str(self.recording)]
-        variables = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        command += ["--pid", pids, "--db", str(self.recording), *options]
+        variables = {**os.environ, **self.driver_environment(), "PYTHONUNBUFFERED": "1"}
         self._recorder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables)
         self._stack.callback(_end, self._recorder)
         output = self._recorder.stdout
@@ -152,6 +160,10 @@ class Stage(abc.ABC):
                 yield
         finally:
             knobs.write(before)
+
+    def to_the_end(self, fault: AbstractContextManager[None]) -> None:
+        """Begins a fault that lasts for longer than the recording, so that nothing healthy follows it."""
+        self._stack.enter_context(fault)
 
     @contextmanager
     def in_effect(self) -> Iterator[None]:

@@ -241,8 +241,20 @@ class Case:
 
     @cached_property
     def baselines(self) -> tuple[Window, ...]:
-        """Where the references come from; empty against zero."""
-        return reference_windows(self.usual) if self.kind is FindingKind.INCIDENT else ()
+        """Where the references come from; empty against zero.
+
+        Only those of the kinds of sync interval that hold most of the lost time: another kind may have been at its best
+        within the incident, and what the process called meanwhile is no reference.
+        """
+        return reference_windows(self.usual, self._losing()) if self.kind is FindingKind.INCIDENT else ()
+
+    def _losing(self) -> list[int]:
+        """The fewest kinds of sync interval that hold most of the lost time; none where none lost any."""
+        keys, places = np.unique(self.sync_intervals["step_type"], return_inverse=True)
+        lost = np.bincount(places, weights=self.excess_ns, minlength=len(keys))
+        order = [at for at in np.argsort(-lost).tolist() if int(keys[at]) in self.usual and lost[at] > 0]
+        most = 1 + int(np.searchsorted(np.cumsum(lost[order]), _MOSTLY * lost[order].sum()))
+        return [int(keys[at]) for at in order[:most]]
 
     @cached_property
     def time_ranges(self) -> tuple[Window, ...]:

@@ -8,7 +8,7 @@ sync interval's, so that it is cut where its sync intervals became faster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -75,9 +75,15 @@ def usual_sync_intervals(sync_intervals: Array) -> dict[int, Usual]:
     return found
 
 
-def reference_windows(usual: Mapping[int, Usual]) -> tuple[Window, ...]:
-    """The time ranges of time that the references come from, joined where they touch."""
-    return joined(window for one in usual.values() for window in one.windows)
+def reference_windows(usual: Mapping[int, Usual], keys: Collection[int] = ()) -> tuple[Window, ...]:
+    """The time ranges that the references come from, joined where they touch.
+
+    keys: only those of these classes, with the sync intervals of other classes between them; none: of all classes.
+    """
+    if not keys or len(keys) == len(usual):
+        return joined(window for one in usual.values() for window in one.windows)
+    between_ns = 2 * sum(one.reference.t_ns for key, one in usual.items() if key not in keys)  # of a step, with noise
+    return joined((window for key in keys for window in usual[key].windows), apart_ns=int(between_ns))
 
 
 def _usual(members: Array) -> Usual:

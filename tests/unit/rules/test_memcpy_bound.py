@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scene import Actor, Phase, Scene, Step
 from ingero.diagnose.model import Diagnosis
 from ingero.events import HostMemory, SyncIntervalFlag
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
@@ -201,3 +201,19 @@ def test_many_small_copies_that_each_take_their_time_are_copying(tmp_path: Path)
             made = USUAL | {"cudaMemcpy": (count, 0.016)}
             scene.train(trainer, begin, end, Step(busy_ms=busy_ms), calls=made, sizes={"cudaMemcpy": 256})
     assert causes(diagnosed_file(tmp_path / "copies.db")) == ["memcpy-bound"]
+
+
+def test_copies_of_steps_with_two_syncs_are_compared_with_those_of_the_healthy_time(tmp_path: Path) -> None:
+    """The other sync of a step is as fast while copies are slow: that time is no baseline for copies."""
+    with Scene(tmp_path / "copies.db", seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        for begin_s, end_s, ms in ((0, QUIET_S, 1.4), (QUIET_S, LENGTH_S, 4.2)):
+            copy = Step(empty_ms=0.3, enqueue_ms=0, busy_ms=ms, late_ms=0.02, launches=1, size_bytes=BYTES)
+            calls, sizes = {"cudaMemcpy": (1.0, ms)}, {"cudaMemcpy": BYTES}
+            compute = Phase(step=Step(), calls={"cudaStreamSynchronize": (1.0, 5.0)})
+            scene.cycle(
+                trainer, begin_s, end_s, [Phase(step=copy, sync_op="cudaMemcpy", calls=calls, sizes=sizes), compute]
+            )
+    diagnosis = diagnosed_file(tmp_path / "copies.db")
+    assert causes(diagnosis) == ["memcpy-bound"]
+    assert diagnosis.incidents[0].evidence["usually"] == pytest.approx(BYTES / 1.42e-3, rel=0.02)

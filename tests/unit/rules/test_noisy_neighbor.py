@@ -13,10 +13,10 @@ LATE_MS = 2.0
 
 def neighbourhood(scene: Scene, trainer: Actor, cpu_user_cgroup: int) -> None:
     """Two pods and a service of the host; the trainer runs in group 1."""
-    scene.append(tables.CGROUPS, cgroup_id=3, kernel_cgroup_id=3, node="scene", unit="fluent-bit.service")
+    scene.append(tables.CGROUPS, cgroup_id=3, kernel_cgroup_id=3, node="demo", unit="fluent-bit.service")
     for group, pod in ((1, "train-0"), (2, "logger-7")):
         scene.append(
-            tables.CGROUPS, cgroup_id=group, kernel_cgroup_id=group, node="scene", container_id=f"{group:064}", pod=pod
+            tables.CGROUPS, cgroup_id=group, kernel_cgroup_id=group, node="demo", container_id=f"{group:064}", pod=pod
         )
     steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=0.05 + LATE_MS, sync={"runq": LATE_MS}))
     for second in range(int(QUIET_S), int(LENGTH_S)):

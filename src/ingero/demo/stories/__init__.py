@@ -1,4 +1,4 @@
-"""The demos, one story a file; each shows one cause, with a number of its own."""
+"""The demos, one scenario a file; each shows one cause, with a number of its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ingero.demo.stories import cold_start, cpu_contention, gpu_steal, incident, memcpy_bottleneck, periodic_spike
+from ingero.demo.stories import cold_start, cpu_contention, gpu_contention, incident, memcpy_bottleneck, periodic_spike
 from ingero.demo.stories.story import Story
 from ingero.errors import IngeroError
 from ingero.program import command
@@ -17,9 +17,11 @@ STORIES: tuple[Story, ...] = (
     memcpy_bottleneck.STORY,
     periodic_spike.STORY,
     cpu_contention.STORY,
-    gpu_steal.STORY,
+    gpu_contention.STORY,
 )
-ALIASES: Mapping[str, str] = MappingProxyType({"gpu-contention": "gpu-steal", "contention": "gpu-steal"})
+ALIASES: Mapping[str, str] = MappingProxyType(
+    dict.fromkeys(("gpu-steal", "contention", "gpu-contention"), "gpu-contention")
+)
 
 
 class NoSuchStoryError(IngeroError):
@@ -27,7 +29,7 @@ class NoSuchStoryError(IngeroError):
 
 
 def story_of(name: str) -> Story:
-    """The story with this name or alias.
+    """The scenario with this name or alias.
 
     Raises:
         NoSuchStoryError: there is none.

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from ingero.demo.scene import Scene, Step
+from ingero.demo.scene import Phase, Step
 from ingero.demo.stage import Stage
 from ingero.demo.stories.measured import Measured, longer
 from ingero.demo.stories.story import Number, Story
+from ingero.demo.whole_scene import WholeScene
 from ingero.ops import Kind
 from ingero.store.records import Window
 
 _FIRST_NS, _LAST_NS = 500_000_000, 3_000_000_000
-_WARM = {"cudaLaunchKernel": (80.0, 0.005), "cudaStreamSynchronize": (1.0, 5.0)}
-_FIRST_MS = 47.6  # of the first launch of a kernel, one in each cold step
-_COLD = {"cudaLaunchKernel": (80.0, 0.6), "cudaStreamSynchronize": (1.0, 5.0)}  # with it
+_WARM = {"cudaLaunchKernel": (80.0, 0.005), "cudaMemcpyAsync": (2.0, 0.01), "cudaStreamSynchronize": (1.0, 5.0)}
+_FIRST_MS = 47.6  # of the first launch of a kernel, the first of each cold step
 
 
 def play(stage: Stage) -> None:
@@ -24,12 +24,14 @@ def play(stage: Stage) -> None:
     stage.watch(6)
 
 
-def script(scene: Scene) -> None:
+def script(scene: WholeScene) -> None:
     """The same by hand."""
     trainer = scene.process(4100, "python", start_s=-1)
-    for begin_s, _, _ in scene.train(trainer, 0, 1, Step(empty_ms=48, empty={"run": 48}), calls=_COLD):
-        scene.call(trainer, "cudaLaunchKernel", begin_s, _FIRST_MS)
-    scene.train(trainer, 1.06, 8, Step(), calls=_WARM)
+    cold = Step(enqueue_ms=1 + _FIRST_MS, busy_ms=6 + _FIRST_MS)
+    others = _WARM | {"cudaLaunchKernel": (79.0, 0.005)}
+    phase = Phase(step=cold, calls=others, longest={"cudaLaunchKernel": _FIRST_MS})
+    warm_s = scene.cycle(trainer, 0, 1, [phase])[-1][2]
+    scene.train(trainer, warm_s, 7.99, Step(), calls=_WARM)
 
 
 def number(measured: Measured) -> Number:
@@ -45,7 +47,7 @@ STORY = Story(
     name="cold-start",
     title="The first steps of a new process",
     shows="the first use of every kernel loads and compiles it; only requests in the first seconds pay for it",
-    causes=("cold-start",),
+    cause="cold-start",
     seconds=8,
     play=play,
     script=script,

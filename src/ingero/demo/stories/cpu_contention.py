@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ingero.demo.scene import Scene, Step
+from ingero.demo.scene import Step
 from ingero.demo.stage import Stage
 from ingero.demo.stories.measured import Measured, longer
-from ingero.demo.stories.scripts import take_cpu
 from ingero.demo.stories.story import Number, Story
+from ingero.demo.whole_scene import CPUS, WholeScene
 
 _HOGS = "log-shipper"
 _PER_CPU = 6  # with one, the p99 is 1.3 to 1.5 times as long: Linux 6.18 lets a thread that wakes up run soon
@@ -22,31 +22,31 @@ def play(stage: Stage) -> None:
         stage.watch(6)
 
 
-def script(scene: Scene) -> None:
+def script(scene: WholeScene) -> None:
     """The same by hand: one step in ten waits for a CPU."""
     trainer = scene.process(4100, "python")
     scene.train(trainer, 0, 4, Step())
-    late = Step(late_ms=0.05 + _LATE_MS, sync={"runq": _LATE_MS})
+    hogs = tuple((4711 + at, _HOGS) for at in range(_PER_CPU * CPUS))
+    scene.neighbors(hogs, 4, 10)
+    late = Step(late_ms=0.05 + _LATE_MS, sync={"runq": _LATE_MS}, ran_instead=hogs)
     now = 4.0
     while now < 10:
         now = scene.train(trainer, now, now + (_STEPS_BETWEEN - 0.5) * 6.55e-3, Step())[-1][2]
-        steps = scene.train(trainer, now, now + 0.001, late)
-        take_cpu(scene, trainer, steps, _LATE_MS, [(4711, _HOGS)])
-        now = steps[-1][2]
+        now = scene.train(trainer, now, now + 0.001, late)[-1][2]
 
 
 def number(measured: Measured) -> Number:
     """How much longer the slowest steps took."""
     now_ns, usual_ns = (measured.step_p99_ns(window) for window in (measured.window, measured.before))
     slower, text = longer(now_ns, usual_ns)
-    return Number(value=slower, text=f"the p99 of a step {text}")
+    return Number(value=slower, text=f"step p99 {text}")
 
 
 STORY = Story(
     name="cpu-contention",
     title="A neighbor on the CPU makes the slowest steps slower",
-    shows="busy processes on every CPU: steps wait for their turn, and the p99 tells it more than the median does",
-    causes=("cpu-contention",),
+    shows="busy processes on every CPU: steps wait for their turn, and the p99 shows it more than the median does",
+    cause="cpu-contention",
     seconds=10.1,
     play=play,
     script=script,

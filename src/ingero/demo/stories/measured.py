@@ -1,4 +1,4 @@
-"""A story's incident in numbers, measured in its recording: calls, steps and shares, before it and while it lasted."""
+"""A scenario's incident in numbers, measured in its recording: calls, steps and shares, before and during it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KINDS = {(int(op.source), op.code): op.kind for op in OPS}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A recording, its diagnosis and the incident that the story is about.
+    """A recording, its diagnosis and the incident that the scenario is about.
 
     fault: when the demo itself caused it; None: as the diagnosis says. A busy machine's own trouble may begin earlier.
     """
@@ -65,6 +65,20 @@ class Measured:
         lengths = (ends - gpu_stream["prev_sync_end_ns"])[(ends >= window.begin_ns) & (ends < window.end_ns)]
         return float(np.quantile(lengths, 0.99)) if len(lengths) else 0.0
 
+    def spikes(self) -> tuple[float, float]:
+        """How many steps apart the long steps are, and how much longer than the others each is, ns; median of each.
+
+        Long is what exceeds the median by half as much as the longest does. 0 apart where there is only one.
+        """
+        gpu_stream = Evidence(self.reader, self.diagnosis.window).gpu_streams[self.process]
+        gpu_stream = gpu_stream[
+            (gpu_stream["sync_end_ns"] >= self.window.begin_ns) & (gpu_stream["sync_end_ns"] < self.window.end_ns)
+        ]
+        lengths = gpu_stream["sync_end_ns"] - gpu_stream["prev_sync_end_ns"]
+        excess = lengths - np.median(lengths)
+        where = np.flatnonzero(excess >= excess.max() / 2)
+        return float(np.median(np.diff(where))) if len(where) > 1 else 0.0, float(np.median(excess[where]))
+
     def _calls(self, window: Window, kinds: Kind) -> list[OpShare]:
         shares = self.reader.op_shares((window,), process=self.process)
         return [one for one in shares if _KINDS.get((one.source, one.op), Kind.NONE) & kinds]
@@ -75,4 +89,4 @@ def longer(now_ns: float, usual_ns: float) -> tuple[float, str]:
     if not usual_ns:
         return 0.0, f"took {format_ns(now_ns)}, and there was no time without the fault to compare it with"
     ratio = now_ns / usual_ns
-    return ratio, f"took {ratio:.1f} times as long: {format_ns(now_ns)} instead of {format_ns(usual_ns)}"
+    return ratio, f"took {ratio:.1f}x as long: {format_ns(now_ns)} instead of {format_ns(usual_ns)}"

@@ -1,18 +1,18 @@
-"""A demo's story: what it shows, how it is played on a GPU and scripted without one, and what it must end in."""
+"""A demo's scenario: what it shows, how it runs on a GPU, how it is scripted without one, and its verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ingero.demo.scene import Scene
 from ingero.demo.stage import Stage
 from ingero.demo.stories.measured import Measured
+from ingero.demo.whole_scene import WholeScene
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
-    """The story's own number, in words and as it is."""
+    """The scenario's own number, in words and as it is."""
 
     value: float
     text: str
@@ -22,17 +22,17 @@ class Number:
 class Story:
     """One demo.
 
-    causes: the verdict it must end in, or one of them where a cause with stronger proof may own the same time.
-    play: on a GPU, simulated or not. script: the same in a recording of `seconds` made by hand. number: of either;
-    scripted_between: what the script's number is, which a real one need not be.
+    cause: the verdict it must end in, in every mode. play: on a GPU, simulated or not. script: the same in a recording
+    of `seconds` made by hand. number: of either; scripted_between: what the script's number is, which a real one need
+    not be.
     """
 
     name: str
     title: str
     shows: str
-    causes: tuple[str, ...]
+    cause: str
     seconds: float
     play: Callable[[Stage], None]
-    script: Callable[[Scene], None]
+    script: Callable[[WholeScene], None]
     number: Callable[[Measured], Number]
     scripted_between: tuple[float, float]

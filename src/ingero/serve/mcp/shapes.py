@@ -302,7 +302,7 @@ class GraphFrequencyAnswer(CutAnswer, total=False):
 
 
 class DemoAnswer(CutAnswer, total=False):
-    """A made-up story recorded and diagnosed; nothing in it is of this machine. scenarios: what can be asked for."""
+    """A simulated scenario, recorded and diagnosed; nothing in it is of this host. scenarios: what can be asked for."""
 
     scenario: str
     title: str

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ingero.demo.scene import Scene, Step
+from ingero.demo.scene import Step
 from ingero.demo.stage import Stage
 from ingero.demo.stories.measured import Measured
 from ingero.demo.stories.story import Number, Story
+from ingero.demo.whole_scene import WholeScene
 from ingero.units import format_percent
 
 
@@ -17,33 +18,31 @@ def play(stage: Stage) -> None:
     stage.watch(6)
 
 
-def script(scene: Scene) -> None:
-    """The same by hand: the second job gets 45% of the device."""
+def script(scene: WholeScene) -> None:
+    """The same by hand: the second job gets 45% of the GPU."""
     trainer, thief = scene.process(4100, "python"), scene.process(4200, "notebook")
-    for one in (trainer, thief):
-        scene.uses_gpu(one)
     scene.train(trainer, 0, 4, Step())
-    scene.train(trainer, 4, 10, Step(busy_ms=6 / 0.55))
-    scene.train(thief, 4, 10, Step(empty_ms=0.2, enqueue_ms=0.5, busy_ms=20, launches=40))
+    scene.train(trainer, 4, 9.98, Step(busy_ms=6 / 0.55))
+    scene.train(thief, 4, 9.97, Step(empty_ms=0.2, enqueue_ms=0.5, busy_ms=20, launches=40))
 
 
 def number(measured: Measured) -> Number:
-    """Who got which share of the device."""
+    """Which share of the GPU each of them got."""
     share = measured.fact("share of the device (ratio)")
     mine = measured.incident.affected[0]
     other = measured.incident.culprits[0]
     text = (
-        f"while both had work, {mine.name} [{mine.pid}] got {format_percent(share)} of the device and "
+        f"while both had work, {mine.name} [{mine.pid}] got {format_percent(share)} of the GPU and "
         f"{other.name} [{other.pid}] {format_percent(1 - share)}"
     )
     return Number(value=share, text=text)
 
 
 STORY = Story(
-    name="gpu-steal",
+    name="gpu-contention",
     title="Two jobs on one GPU",
-    shows="a second process works on the same device; nothing on the host explains the loss, its work does",
-    causes=("gpu-contention",),
+    shows="a second process works on the same GPU: nothing on the host explains the lost time, its work does",
+    cause="gpu-contention",
     seconds=10,
     play=play,
     script=script,

@@ -1,0 +1,31 @@
+"""Stores the incidents of a finished recording in it, as `ingero trace` does while it records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import apsw
+
+from ingero.capture.live_findings import chain_rows, incident_rows
+from ingero.diagnose.engine import diagnose
+from ingero.store import tables
+from ingero.store.reader import open_reader
+
+_SESSION = 1  # the only one
+
+
+def store_incidents(path: Path) -> None:
+    """Diagnoses the whole of a recording of one session and stores what it finds."""
+    with open_reader(path) as reader:
+        window = reader.window(None, 0)
+        incidents = diagnose(reader, window).incidents if window else ()
+    db = apsw.Connection(str(path))
+    try:
+        for one in incidents:
+            for table, rows in (
+                (tables.INCIDENTS, incident_rows(one, _SESSION)),
+                (tables.CAUSAL_CHAINS, chain_rows(one, _SESSION)),
+            ):
+                db.executemany(table.insert_sql(), rows)
+    finally:
+        db.close()
