@@ -8,15 +8,15 @@ STATES: tuple[str, ...] = ("run", "runq", "throttled", "yielded", "sleep", "io",
 STATE_COLUMNS: tuple[str, ...] = tuple(f"{clock}_ns" for clock in STATES)
 HELD_UP: tuple[str, ...] = ("runq", "throttled", "yielded", "stopped")  # whatever the thread was about to do
 
-# what a clock says, in words for people
+# states of a thread, in words for people
 STATE_TEXTS: dict[str, str] = {
-    "run": "on a CPU",
-    "runq": "runnable, others ran",
-    "throttled": "throttled by its CPU quota",
-    "yielded": "gave the CPU away (sched_yield)",
-    "sleep": "asleep",
-    "io": "waiting for disk",
-    "uninterruptible": "blocked in the kernel",
+    "run": "running",
+    "runq": "runnable (waiting for a CPU)",
+    "throttled": "throttled (CPU quota)",
+    "yielded": "yielded (sched_yield)",
+    "sleep": "sleeping",
+    "io": "I/O wait",
+    "uninterruptible": "uninterruptible (D state)",
     "stopped": "stopped by a signal",
 }
 

@@ -12,6 +12,7 @@ MOST_CHARACTERS = 8 << 10
 _CUT = "…"
 
 _SAFE_WORD = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
+_PLAIN = str.maketrans("µ–…▁▂▃▄▅▆▇█", "u-..:-=+*%#")  # our own characters, for terminals that lack them: one for one
 _SPACES = "\u00a0\u2007\u202f\u3000"  # not printable to Python, and harmless
 
 
@@ -30,6 +31,15 @@ def visible(text: str, *, keeps_lines: bool = False) -> str:
         return text
     kept = "\n" if keeps_lines else ""
     return "".join(char if char.isprintable() or char in kept or char in _SPACES else _escape(char) for char in text)
+
+
+def encodable(text: str, encoding: str) -> str:
+    """For an output that may lack characters of ours: `us` for `µs`, and plain marks for blocks; the rest as `?`."""
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
+    return text
 
 
 def label(text: str) -> str:

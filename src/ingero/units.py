@@ -11,7 +11,7 @@ from ingero.errors import IngeroError
 SECOND_NS = 1_000_000_000
 
 _TO_THE_MS_NS = 10 * SECOND_NS  # of what is shorter whole seconds say too little
-_NS_STEPS = ((1e9, "s"), (1e6, "ms"), (1e3, "us"))
+_NS_STEPS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
 _BYTE_STEPS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _SIZE_FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -62,7 +62,7 @@ def format_time_of_day(unix_ns: int, *, of_ns: float | None = None) -> str:
 
 
 def format_ns(duration_ns: float) -> str:
-    """A duration with three digits: `7 us`, `48.3 ms`, `1.25 s`."""
+    """A duration with three digits: `7.00 µs`, `48.3 ms`, `1.25 s`."""
     for step, unit in _NS_STEPS:
         if abs(duration_ns) >= step:
             return f"{_three_digits(duration_ns / step)} {unit}"
@@ -78,9 +78,9 @@ def format_bytes(size_bytes: float) -> str:
 
 
 def format_percent(share: float) -> str:
-    """A ratio as a percentage: `0.3 %`, `12 %`."""
+    """A ratio as a percentage: `0.3%`, `12%`."""
     percent = 100 * share
-    return f"{percent:.1f} %" if abs(percent) < 10 else f"{percent:.0f} %"
+    return f"{percent:.1f}%" if abs(percent) < 10 else f"{percent:.0f}%"
 
 
 def format_count(count: float) -> str:

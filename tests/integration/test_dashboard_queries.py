@@ -92,7 +92,7 @@ def stall(tracer: Tracer, target: Target) -> float:
 def causes_said(tracer: Tracer) -> set[str]:
     """Of the incidents with lost time that the agent has said so far; another test's group may run out of memory."""
     incidents = (one["incident"] for one in tracer.messages if one["type"] == "incident_opened")
-    return {one["cause"] for one in incidents if one["lost_ns"]}
+    return {one["cause"] for one in incidents if one["impact"]["lost_ns"]}
 
 
 def last_page(tracer: Tracer, url: str) -> str:

@@ -175,9 +175,9 @@ def test_a_hang_is_named_within_ten_seconds(hung: Hung, name: str) -> None:
     at_ns, incident = hung.named[name]
     tester = f"{Path('/proc/self/comm').read_text().strip()} [{os.getpid()}]"
     said = HANGS[name].format(tester=tester, folder=hung.folder, port=hung.port)
-    assert said in incident["summary"]
+    assert said in incident["headline"]
     assert incident["severity"] == "CRITICAL"
-    assert f"/program.py:{_line(name)}" in incident["summary"]
+    assert f"/program.py:{_line(name)}" in incident["headline"]
     took_s = (at_ns - hung.began_ns) / 1e9
     if took_s > _NAMED_WITHIN_S and hung.others > MAX_OTHERS:
         pytest.skip(f"other load on this machine took {hung.others:.0%} of the CPUs meanwhile")

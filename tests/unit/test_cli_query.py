@@ -48,7 +48,7 @@ def test_an_answer_is_a_table_with_its_notes_on_standard_error(query: Query) -> 
         "op                     calls  max(duration_ns)",
         "---------------------  -----  ----------------",
         "cudaStreamSynchronize     20           19.0 ms",
-        "cuLaunchKernel            30           2.00 us",
+        "cuLaunchKernel            30           2.00 µs",
     ]
     assert err.startswith("note: cuda_events holds 20 of 1,000 CUDA calls (2.0%)")
 

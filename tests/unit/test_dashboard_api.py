@@ -47,7 +47,7 @@ def client(database: Path) -> TestClient:
 def test_the_overview_has_the_verdict_with_the_worst_incident_first(client: TestClient) -> None:
     found = get(client, "overview")
     assert {one["cause"] for one in found["diagnosis"]["incidents"]} == {"cpu-contention", "cpu-throttled"}
-    drops = [one["lost_ns"] for one in found["diagnosis"]["incidents"]]
+    drops = [one["impact"]["lost_ns"] for one in found["diagnosis"]["incidents"]]
     assert drops == sorted(drops, reverse=True)
     assert found["incident_counts"] == {"HIGH": 2}
     assert (found["is_live"], found["lost"], found["database"]) == (False, 12, "recording.db")
@@ -61,10 +61,10 @@ def test_an_incident_has_its_breakdown_culprits_chain_and_remedies(client: TestC
     found = get(client, "incidents")["incidents"]
     number = next(one["number"] for one in found if one["cause"] == "cpu-contention")
     incident = get(client, f"incidents/{number}")["incident"]
-    assert sum(incident["breakdown"].values()) == incident["lost_ns"]
+    assert sum(one["lost_ns"] for one in incident["breakdown"]) == incident["impact"]["lost_ns"]
     assert [one["name"] for one in incident["culprits"]] == ["hog"]
-    assert incident["chain"]
-    assert any("renice" in fix["command"] for fix in incident["fixes"])
+    assert incident["evidence"]
+    assert any("renice" in fix["command"] for fix in incident["fix"])
 
 
 def test_operations_are_the_sums_of_sql(client: TestClient, database: Path) -> None:

@@ -86,7 +86,7 @@ def test_the_verdict_comes_first_and_nothing_leaves_the_host(browser: Browser, d
 @pytest.mark.parametrize(
     ("place", "text"),
     [
-        ("#/incidents", "returned late: runnable, others ran"),
+        ("#/incidents", "sync return delay: runnable (waiting for a CPU)"),
         ("#/ops", "cudaStreamSynchronize"),
         ("#/ops?process=1", "cudaLaunchKernel"),
         ("#/processes", "sync return delay"),
@@ -111,7 +111,7 @@ def test_a_link_leads_to_its_view_also_after_a_reload(
 @pytest.mark.parametrize(
     ("place", "text"),
     [
-        ("#/nccl", "10 (100 %)"),
+        ("#/nccl", "10 (100%)"),
         ("#/memory", "Allocations that failed"),
         ("#/containers", "train-1"),
         ("#/stacks", "no stack was stored"),

@@ -73,10 +73,10 @@ def test_a_bottleneck_has_lost_its_share_of_all_the_time_that_is_in_no_incident(
 def test_a_disk_that_makes_a_slow_worker_slower_is_one_incident_that_says_so(tmp_path: Path) -> None:
     (incident,) = starving(tmp_path).incidents
     assert (incident.cause, incident.kind) == ("block-io", FindingKind.INCIDENT)
-    assert incident.evidence["at best lost to"] == "data-starvation"
-    share = incident.evidence["at best lost to data-starvation (ratio)"]
+    assert incident.evidence["lost in the baseline to"] == "data-starvation"
+    share = incident.evidence["lost in the baseline to data-starvation (ratio)"]
     assert share == pytest.approx(BASE_MS / (6.05 + 0.3 + BASE_MS), rel=0.1)
-    assert "24% of its time is lost to data-starvation even at its best" in incident.summary
+    assert "24% of wall time is lost to data-starvation even in the baseline" in incident.summary
 
 
 def test_ranks_that_lose_together_tell_what_is_lost_at_best_once(tmp_path: Path) -> None:
@@ -88,18 +88,18 @@ def test_ranks_that_lose_together_tell_what_is_lost_at_best_once(tmp_path: Path)
             _wait_for(scene, trainer, worker, QUIET_S, LENGTH_S, disk_ms=storm_ms)
     (incident,) = diagnosed_file(tmp_path / "scene.db").incidents
     assert (incident.cause, [one.pid for one in incident.affected]) == ("block-io", [100, 200])
-    assert incident.evidence["at best lost to"] == "data-starvation"
+    assert incident.evidence["lost in the baseline to"] == "data-starvation"
 
 
 def test_what_is_lost_at_best_is_not_added(tmp_path: Path) -> None:
     (incident,) = starving(tmp_path).incidents
     assert incident.lost_ratio == pytest.approx(STORM_MS / (8.35 + STORM_MS), rel=0.05)
-    assert any(one.text.startswith("at its best: python [100] waited") for one in incident.chain)
+    assert any(one.text.startswith("in the baseline: python [100] waited") for one in incident.chain)
 
 
 def test_a_bottleneck_is_no_less_severe_for_being_said_in_a_small_incident(tmp_path: Path) -> None:
     (incident,) = starving(tmp_path, storm_ms=2.0).incidents
-    assert incident.evidence["at best lost to"] == "data-starvation"
+    assert incident.evidence["lost in the baseline to"] == "data-starvation"
     assert incident.lost_ratio < HIGH_RATIO
     assert incident.severity is Severity.HIGH
 
@@ -135,7 +135,7 @@ def diagnosis(now_s: int, *incidents: Incident) -> Diagnosis:
 
 def test_a_bottleneck_that_was_told_stays_open_while_an_incident_speaks_for_it() -> None:
     base = incident("data-starvation", FindingKind.BOTTLENECK)
-    storm = incident("block-io", FindingKind.INCIDENT, **{"at best lost to": "data-starvation"})
+    storm = incident("block-io", FindingKind.INCIDENT, **{"lost in the baseline to": "data-starvation"})
     tracker = IncidentTracker()
     kinds = [
         (change.kind, change.incident.cause)

@@ -43,7 +43,7 @@ def test_what_is_unexplained_names_what_was_not_traced_of_that_part(tmp_path: Pa
     missing = {"culprits": "switched off", "GPU": "NVML: no driver"}
     (incident,) = diagnosed(tmp_path, hogged, not_traced=missing).incidents
     assert incident.cause == UNEXPLAINED
-    assert incident.summary.endswith("it may be what this recording cannot show (culprits not traced: switched off)")
+    assert incident.summary.endswith("not recorded: culprits not traced: switched off")
     assert incident.evidence["not traced"] == "culprits not traced: switched off"
 
 

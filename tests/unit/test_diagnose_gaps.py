@@ -72,7 +72,7 @@ def hogged(scene: Scene, trainer: Actor) -> None:
 def test_where_everything_was_traced_nothing_is_listed(tmp_path: Path) -> None:
     diagnosis = without(tmp_path)
     assert time_ranges(diagnosis) == {}
-    assert headline(diagnosis) == "No incident found."
+    assert headline(diagnosis) == "No incidents found."
 
 
 def test_every_cause_that_needs_steps_is_not_evaluated_where_earlier_versions_had_none(tmp_path: Path) -> None:
@@ -109,8 +109,8 @@ def test_only_the_causes_that_need_what_was_given_up_are_listed(
 
 def test_silence_is_claimed_of_nothing_that_was_not_seen(tmp_path: Path) -> None:
     diagnosis = without(tmp_path, (2, OFF), (4, ""))
-    assert headline(diagnosis).endswith("in what was traced: for 2.00 s not every cause could be looked at.")
-    assert "for 2.00 s its steps could not be followed, and nothing is said of them" in diagnosis.verdicts[0].text
+    assert headline(diagnosis).endswith("For 2.00 s, some causes could not be checked.")
+    assert "not checked for 2.00 s, in which its steps could not be followed" in diagnosis.verdicts[0].text
 
 
 def test_of_a_process_that_began_later_nothing_was_missed(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_text_and_json_say_from_when_to_when(tmp_path: Path) -> None:
     assert lines[0].endswith(", 3.00 s in 2 time ranges)")
     told = json.loads(json.dumps(diagnosis_json(diagnosis)))["not_evaluated"]
     (gil,) = (one for one in told if one["cause"] == "gil")
-    assert [(one["begin_ns"] - BEGIN_NS, one["duration_ns"]) for one in gil["time_ranges"]] == [
+    assert [(one["begin_ns"] - BEGIN_NS, one["duration_ns"]) for one in gil["ranges"]] == [
         (2_000_000_000, 2_000_000_000),
         (7_000_000_000, 1_000_000_000),
     ]
@@ -173,7 +173,7 @@ def test_a_short_trial_in_between_takes_no_finding_away(tmp_path: Path) -> None:
 def test_what_an_earlier_recording_gave_up_ended_with_it() -> None:
     """It ended before the window, so that it is not among the sessions that touch it."""
     last = OverheadLevel(
-        session=1, time_ns=5, level=6, level=0, not_traced=OFF, reason="", overhead_ratio=0.0, agent_cpu_ratio=0.0
+        session=1, time_ns=5, level=6, agent_level=0, not_traced=OFF, reason="", overhead_ratio=0.0, agent_cpu_ratio=0.0
     )
     assert Gaps([last], [], Window(begin_ns=100, end_ns=200)).of(("sync_intervals",)) == {}
 

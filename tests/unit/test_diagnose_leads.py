@@ -1,4 +1,4 @@
-"""Who sets the pace where launches are not traced: by how far ahead of the GPU the host was when a thread waited."""
+"""Who sets the pace where launches are not traced: by how far the host ran ahead of the GPU when a thread waited."""
 
 from __future__ import annotations
 
@@ -152,14 +152,14 @@ def looking_loop(folder: Path, *parts: tuple[RepeatedStep, float], hog_ms: float
 def test_a_host_that_is_ahead_is_no_bottleneck_whatever_keeps_it_waiting(tmp_path: Path) -> None:
     diagnosis = looking_loop(tmp_path, (replace(AHEAD, host={"runq": 2.0}), AHEAD_MS), hog_ms=2.0)
     assert causes(diagnosis) == []
-    assert diagnosis.verdicts[0].text.startswith("GPU-bound, by how far ahead of the GPU the host was")
+    assert diagnosis.verdicts[0].text.startswith("GPU-bound, by how far the host ran ahead of the GPU")
 
 
 def test_a_host_that_is_never_ahead_sets_the_pace(tmp_path: Path) -> None:
     diagnosis = looking_loop(tmp_path, (replace(STARVED, host={"runq": 2.0}), OWN_MS), hog_ms=2.0)
     (incident,) = diagnosis.incidents
     assert (incident.kind, incident.cause) == (FindingKind.BOTTLENECK, "cpu-contention")
-    assert diagnosis.verdicts[0].text.startswith("host-bound, by how far ahead of the GPU the host was")
+    assert diagnosis.verdicts[0].text.startswith("host-bound, by how far the host ran ahead of the GPU")
 
 
 def test_what_a_host_sleeps_that_is_not_ahead_any_more_is_its_own(tmp_path: Path) -> None:

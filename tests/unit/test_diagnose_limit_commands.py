@@ -1,4 +1,4 @@
-"""A limit is changed by the command of whoever runs the control group."""
+"""A limit is changed by the command of whoever runs the cgroup."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_what_a_look_has_read_goes_with_it_and_does_not_wait_for_the_collector(
 
 
 def test_a_process_that_was_gone_at_once_is_no_case_while_recording(tmp_path: Path) -> None:
-    """One of 4 s that lost half of its time; the diagnosis afterwards tells of it."""
+    """One of 4 s that lost half of wall time; the diagnosis afterwards tells of it."""
     path = tmp_path / "brief.db"
     with Scene(path, seconds=60) as scene:
         brief = scene.process(100, "python", exit_ns=scene.at(4))
@@ -191,7 +191,7 @@ def test_what_is_slow_at_best_is_looked_at_now_and_then_and_goes_on_meanwhile(
 def test_a_program_that_others_kept_from_running_before_the_recording_began_need_not_wait(
     tmp_path: Path, late_ms: float, second: int
 ) -> None:
-    """There is no best second to compare with; 27% of its time are told when a second look sees them, too."""
+    """There is no best second to compare with; 27% of wall time are told when a second look sees them, too."""
     with live(tmp_path) as recording:
         recording.seconds(32, Step(late_ms=late_ms, sync={"runq": late_ms, "sleep": 5.0}), hog=stress)
         (opened,) = [(at, change.incident) for at, change in recording.changes if change.kind is ChangeKind.OPENED]

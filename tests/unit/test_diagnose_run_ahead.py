@@ -106,8 +106,8 @@ def test_steps_are_counted_one_by_one(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path / "scene.db", Logging(), Logging(gpu_ms=8.0))
     impact = diagnosis.incidents[0].impact
     assert impact is not None
-    assert impact.intervals_per_s == pytest.approx(1000 / 8, rel=0.05)
-    assert impact.usual_intervals_per_s == pytest.approx(1000 / 6, rel=0.05)
+    assert impact.per_s == pytest.approx(1000 / 8, rel=0.05)
+    assert impact.baseline_per_s == pytest.approx(1000 / 6, rel=0.05)
 
 
 def test_a_host_bound_loop_that_logs_is_judged_step_by_step(tmp_path: Path) -> None:

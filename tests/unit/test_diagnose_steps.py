@@ -70,7 +70,7 @@ def test_clocks_of_a_step_add_up_to_it(tmp_path: Path) -> None:
 def test_steps_without_a_loss_say_who_paces_and_that_idle_is_not_known(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, HOST_BOUND, HOST_BOUND)
     assert causes(diagnosis) == []
-    assert verdict(diagnosis).startswith("host-bound: blocked for the GPU 2% of its steps' time")
+    assert verdict(diagnosis).startswith("host-bound: blocked on the GPU 2% of step time")
     assert "no lost time" in verdict(diagnosis)
 
 
@@ -283,7 +283,7 @@ METRICS = (("/srv/job/metrics.py", 12, "compute_metrics"), ("/srv/job/train.py",
 
 
 def test_a_host_is_colder_only_as_far_as_its_launches_say_so_too(tmp_path: Path) -> None:
-    """1.5 ms a step more at a line of the program; the copy of each step takes 1.3 times as long, no launch does."""
+    """1.5 ms a step more at a line of the program; the copy of each step takes 1.3x as long, no launch does."""
     with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
         trainer = scene.process(100, "python")
         add_steps(scene, trainer, 0, QUIET_S, HOST_BOUND)

@@ -49,14 +49,14 @@ def with_utilization(folder: Path, percents: Sequence[int], *, pids: Sequence[in
 def test_a_gpu_on_which_kernels_ran_less_than_work_was_queued_is_not_called_busy(tmp_path: Path) -> None:
     text = with_utilization(tmp_path, [58, 62] * 20)
     assert "GPU-bound" not in text
-    assert "work was queued or running 98% of the time, but the GPU is less busy" in text
+    assert "work was queued or running 98% of wall time, but the GPU is less busy" in text
     assert "NVML: a kernel ran 60% of the same seconds, in the rest the GPU was idle or copied" in text
 
 
 @pytest.mark.parametrize("percents", [[97] * 40, [92, 100] * 20])
 def test_where_nvml_says_the_same_within_its_error_both_are_shown(percents: list[int], tmp_path: Path) -> None:
     text = with_utilization(tmp_path, percents)
-    assert text.startswith("GPU-bound: no host-side cause (GPU busy 98% of the time; NVML: a kernel ran 9")
+    assert text.startswith("GPU-bound: no host-side cause (GPU busy 98% of wall time; NVML: a kernel ran 9")
 
 
 def test_a_few_seconds_of_utilization_prove_nothing(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_launches_that_wait_longer_because_the_device_is_slower_are_its_doing(tm
     )
     diagnosis = diagnosed_steps(tmp_path, usual, slow)
     assert causes(diagnosis) == ["gpu-slower"]
-    assert verdict_of(diagnosis).endswith("see the incidents")
+    assert verdict_of(diagnosis).endswith("see incidents above")
 
 
 def test_a_process_that_never_waits_for_the_device_is_told_that_its_steps_have_no_end(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_process_that_never_waits_for_the_device_is_told_that_its_steps_have_n
             scene.op(trainer, "cudaLaunchKernel", second, 5_000, 0.005)
     diagnosis = diagnosed_file(tmp_path / "scene.db")
     assert causes(diagnosis) == []
-    assert "60,000 launches but no GPU sync, and no step was found" in verdict_of(diagnosis)
+    assert "60,000 launches but no GPU sync, and no repeated step was found" in verdict_of(diagnosis)
 
 
 def test_a_part_of_the_recording_without_the_end_of_a_step_does_not_say_so(tmp_path: Path) -> None:

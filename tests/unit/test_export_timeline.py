@@ -79,7 +79,7 @@ def test_intervals_off_the_cpu_have_the_times_of_the_database(loaded: Loaded, da
 
 
 def test_a_sleep_shows_from_when_on_the_thread_could_have_run(loaded: Loaded) -> None:
-    assert slices(loaded, "category = 'offcpu_runnable'") == [("runnable, others ran", 71 * MS, 9 * MS)]
+    assert slices(loaded, "category = 'offcpu_runnable'") == [("runnable (waiting for a CPU)", 71 * MS, 9 * MS)]
 
 
 def test_sync_intervals_and_their_parts_have_the_durations_of_the_database(loaded: Loaded, database: Path) -> None:
@@ -122,8 +122,8 @@ def test_arrows_lead_from_the_launch_to_its_sync_and_from_the_waker_to_the_woken
     )
     assert sorted(loaded.rows(sql)) == [
         ("cudaLaunchKernel", 1 * MS, "cudaStreamSynchronize", 20 * MS),
-        ("wakes another thread", 0, "asleep", 2 * MS),
-        ("wakes another thread", 0, "runnable, others ran", 9 * MS),
+        ("wakes another thread", 0, "sleeping", 2 * MS),
+        ("wakes another thread", 0, "runnable (waiting for a CPU)", 9 * MS),
     ]
 
 

@@ -200,7 +200,7 @@ def test_warns_of_clocks_that_are_off_by_more_than_the_threshold() -> None:
     near, far = clock(2 * _MS, 100_000), clock(3_000 * _MS, 200_000)
     assert list(warnings({"a": near, "b": near})) == []
     assert list(warnings({"a": near, "b": far, "c": near})) == [
-        "the clock of b is 3.00 s ahead of the others, to 200 us"
+        "the clock of b is 3.00 s ahead of the others, to 200 µs"
     ]
     assert list(warnings({"a": clock(-50 * _MS, 10)})) == ["the clock of a is 50.0 ms behind the others, to 10 ns"]
     assert list(warnings({"a": clock(-50 * _MS, 10)}, MERGE_SKEW_NS)) == []

@@ -220,7 +220,7 @@ def test_a_clock_without_end_costs_no_time_either() -> None:
 
 @pytest.fixture
 def three(tmp_path: Path) -> Iterator[list[Node]]:
-    """One incident each: on n1, half a second later on n2, whose clock is 3 s behind, and 10 us later on n3."""
+    """One incident each: on n1, half a second later on n2, whose clock is 3 s behind, and 10 µs later on n3."""
     begin_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - 60 * _S
     with ExitStack() as stack:
         yield [

@@ -59,7 +59,7 @@ def test_chains_of_all_nodes_stand_together_in_the_published_form(fleet: list[No
     assert lines[2].startswith("[HIGH] [gpu-node-01] python [100] lost ")
     assert lines[3].startswith("  Root cause: cpu-contention: ")
     assert lines[4].startswith("  Fix: ")
-    assert lines[6:] == ["gpu-node-02, gpu-node-03, gpu-node-04: No incident found."]
+    assert lines[6:] == ["gpu-node-02, gpu-node-03, gpu-node-04: No incidents found."]
     assert done.exit_code == 1
 
 

@@ -109,7 +109,7 @@ def incident(number: int, *pieces: tuple[float, float, float], severity: str = "
     """One whose course has these pieces: from second, to second, share of it lost."""
     return {
         "number": number, "cause": "cpu-contention", "severity": severity, "start_ns": BEGIN, "end_ns": None,
-        "lost_ns": int(lost_s * SECOND), "lost_ratio": 0.5, "summary": f"incident {number}",
+        "impact": {"lost_ns": int(lost_s * SECOND), "lost_ratio": 0.5}, "headline": f"incident {number}",
         "timeline": [
             {"begin_ns": BEGIN + int(begin * SECOND), "end_ns": BEGIN + int(end * SECOND), "lost_ratio": ratio}
             for begin, end, ratio in pieces
@@ -214,7 +214,7 @@ def test_real_nodes_are_drawn_and_each_answers_for_its_views(page: str, nodes: l
     of_node = f"{page}api/v1/fleet/nodes/{first['number']}"
     assert got(f"{of_node}/facts")["sessions"][0]["node"] == NAMES[0]
     one = got(f"{of_node}/incidents/{first['worst']['number']}?since=5m")["incident"]
-    assert one["summary"] == first["worst"]["summary"]
+    assert one["headline"] == first["worst"]["headline"]
     assert "connection refused" in refused(f"{page}api/v1/fleet/nodes/0/facts")["message"]
     assert (
         "No incident" in refused(f"{of_node}/incidents/99")["message"] or refused(f"{of_node}/incidents/99")["message"]

@@ -41,7 +41,7 @@ def test_where_everything_was_traced_nothing_is_said(tmp_path: Path) -> None:
 
 def test_each_thing_given_up_is_told_with_its_time_and_reason(tmp_path: Path) -> None:
     found = lines(tmp_path, STEPS, 0, 60)
-    assert found[0].startswith("Less was traced")
+    assert found[0].startswith("Tracing was reduced")
     assert [line.partition(", for ")[2] for line in found[1:]] == [
         "20.0 s: no launches (too many)",
         "20.0 s: no copies (too many)",

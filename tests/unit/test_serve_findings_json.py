@@ -5,7 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from ingero.demo.scene import Actor, Scene, Step
-from ingero.diagnose.model import Affected, Culprit, Diagnosis, Fix, Incident, Link
+from ingero.diagnose.model import Affected, Culprit, Diagnosis, Fix, Impact, Incident, Link
 from ingero.serve.findings_json import diagnosis_json
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, diagnosed
 
@@ -26,9 +26,18 @@ def test_it_holds_every_field_of_what_was_found(tmp_path: Path) -> None:
     found = json.loads(json.dumps(diagnosis_json(diagnosed(tmp_path, hogged))))
     incident = found["incidents"][0]
     assert set(found) == {one.name for one in fields(Diagnosis)} | {"version"}
-    assert set(incident) == {one.name for one in fields(Incident)}
-    for key, record in (("affected", Affected), ("culprits", Culprit), ("chain", Link), ("fixes", Fix)):
-        assert set(incident[key][0]) == {one.name for one in fields(record)}
+    names = {
+        "summary": "headline", "affected": "affected", "chain": "evidence", "fixes": "fix", "breakdown": "breakdown",
+        "evidence": "details",
+    }  # fmt: skip
+    within = {"line", "lost_ns", "lost_ratio", "explained_ratio", "peak_ratio"}  # of where, and of impact
+    assert set(incident) == {names.get(one.name, one.name) for one in fields(Incident)} - within
+    assert set(incident["impact"]) == {one.name for one in fields(Impact)} | within - {"line"}
+    assert set(incident["affected"][0]) == {one.name for one in fields(Affected)}
+    assert set(incident["fix"][0]) == {one.name for one in fields(Fix)}
+    culprit = {one.name.replace("switches", "context_switches") for one in fields(Culprit)}
+    assert set(incident["culprits"][0]) == culprit
+    assert set(incident["evidence"][0]) == {one.name.replace("structure", "source") for one in fields(Link)}
 
 
 def test_it_names_the_culprit_with_its_time(tmp_path: Path) -> None:

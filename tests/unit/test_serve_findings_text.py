@@ -42,9 +42,9 @@ def test_of_hundreds_alike_some_are_shown_and_the_rest_is_counted(found: Diagnos
     alike = [of(first, "job", number, lost_ns=(300 - number) * 10**6) for number in range(1, 201)]
     told = lines(found, [*alike, of(first, "server", 201)])
     assert sum(f"[{first.kind.value} " in line for line in told) == 5
-    more = [line for line in told if "more like it" in line]
+    more = [line for line in told if "more like this" in line]
     assert len(more) == 1
-    assert f"and 196 more like it: {first.cause} of job, which lost up to 295 ms each" in more[0]
+    assert f"and 196 more like this: {first.cause} of job, up to 295 ms lost each" in more[0]
     assert any("[incident 201]" in line for line in told), "another program's is not behind them"
 
 
@@ -52,7 +52,7 @@ def test_other_causes_and_kinds_are_no_more_of_the_same(found: Diagnosis) -> Non
     first = found.incidents[0]
     kinds = [of(first, "job", number, kind=FindingKind.BOTTLENECK) for number in range(4)]
     causes = [of(first, "job", number, cause="other") for number in range(4)]
-    assert not any("more like it" in line for line in lines(found, [*kinds, *causes, first]))
+    assert not any("more like this" in line for line in lines(found, [*kinds, *causes, first]))
 
 
 def test_of_very_many_processes_those_with_an_incident_are_named(found: Diagnosis) -> None:
@@ -63,4 +63,4 @@ def test_of_very_many_processes_those_with_an_incident_are_named(found: Diagnosi
     told = list(verdict_lines(replace(found, incidents=(), verdicts=tuple(verdicts))))
     assert sum(line.endswith(": fine") for line in told) == 40
     assert "job [299]: fine" in told
-    assert "and 260 more processes (--json has all of them)" in told
+    assert "and 260 more processes (--json lists all)" in told

@@ -39,7 +39,7 @@ def test_memory_is_the_most_that_was_in_use(tmp_path: Path) -> None:
 
 
 def test_what_the_driver_does_not_tell_is_not_zero(tmp_path: Path) -> None:
-    assert lines(tmp_path, {}) == ["GPU 0: utilisation not told by its driver"]
+    assert lines(tmp_path, {}) == ["GPU 0: utilization not reported by its driver"]
 
 
 def test_missing_samples_are_said(tmp_path: Path) -> None:
@@ -49,8 +49,8 @@ def test_missing_samples_are_said(tmp_path: Path) -> None:
 def test_each_gpu_has_its_line_and_without_samples_there_is_none(tmp_path: Path) -> None:
     first, second = {"gpu_percent": 10}, {"gpu_percent": 20, "uuid": "GPU-b", "gpu_index": 1, "time_ns": BEGIN_NS}
     assert lines(tmp_path, second, first) == [
-        "GPU 0: 10 % busy",
-        "GPU 1: 20 % busy",
+        "GPU 0: 10% busy",
+        "GPU 1: 20% busy",
     ]
     (tmp_path / "idle").mkdir()
     assert lines(tmp_path / "idle", seconds=5) == []

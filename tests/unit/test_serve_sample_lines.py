@@ -39,18 +39,18 @@ def text(*samples: SampleTotals) -> list[str]:
 def test_stacks_that_differ_in_their_instruction_alone_are_one_line() -> None:
     head, line = text(totals(1, 200), totals(2, 100))
     assert "from 15 samples" in head
-    assert line == "        300 ms  on a CPU: data.py:12 in decode"
+    assert line == "        300 ms  running: data.py:12 in decode"
 
 
 def test_a_sleep_names_the_own_line_and_what_it_waits_in() -> None:
-    assert text(totals(3, 900, state="sleep"))[1] == "        900 ms  asleep: train.py:40 in loop, in Queue.get"
+    assert text(totals(3, 900, state="sleep"))[1] == "        900 ms  sleeping: train.py:40 in loop, in Queue.get"
 
 
 def test_garbage_collection_is_a_line_of_its_own() -> None:
     lines = text(totals(1, 200), totals(2, 100, is_collecting=True))
     assert lines[1:] == [
-        "        200 ms  on a CPU: data.py:12 in decode",
-        "        100 ms  on a CPU, collecting garbage: data.py:12 in decode",
+        "        200 ms  running: data.py:12 in decode",
+        "        100 ms  running, collecting garbage: data.py:12 in decode",
     ]
 
 
@@ -59,7 +59,7 @@ def test_a_thread_without_python_frames_is_named_by_its_native_function() -> Non
 
 
 def test_a_place_that_is_not_known_is_said_to_be_so() -> None:
-    assert text(totals(99, 40), totals(0, 20))[1] == "       60.0 ms  on a CPU: a place that is not known"
+    assert text(totals(99, 40), totals(0, 20))[1] == "       60.0 ms  running: a place that is not known"
 
 
 def test_threads_at_one_line_are_counted() -> None:
@@ -70,9 +70,9 @@ def test_what_ran_stands_before_what_slept_and_the_rest_is_summed() -> None:
     stacks = {number: CallStack((), (PythonPlace("/srv/a.py", number, "f"),), "") for number in range(1, 9)}
     samples = [totals(number, 100) for number in range(1, 9)] + [totals(1, 5000, state="sleep")]
     lines = list(sample_lines(sampled_lines(samples, stacks)))
-    assert lines[1].endswith("on a CPU: a.py:1 in f")
-    assert lines[6] == "        300 ms  on a CPU: 3 other lines"
-    assert "asleep" in lines[7]
+    assert lines[1].endswith("running: a.py:1 in f")
+    assert lines[6] == "        300 ms  running: 3 other lines"
+    assert "sleeping" in lines[7]
 
 
 def test_without_samples_nothing_is_said() -> None:

@@ -66,7 +66,7 @@ def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
     [
         (0, "0 ns"),
         (999, "999 ns"),
-        (1_000, "1.00 us"),
+        (1_000, "1.00 µs"),
         (48_300_000, "48.3 ms"),
         (250_000_000, "250 ms"),
         (1_250_000_000, "1.25 s"),
@@ -91,7 +91,7 @@ def test_a_written_size_reads_back_within_its_three_digits(size_bytes: int) -> N
     assert parse_size_bytes(format_bytes(size_bytes)) == pytest.approx(size_bytes, rel=0.0065)
 
 
-@pytest.mark.parametrize(("share", "text"), [(0, "0.0 %"), (0.003, "0.3 %"), (0.123, "12 %"), (1, "100 %")])
+@pytest.mark.parametrize(("share", "text"), [(0, "0.0%"), (0.003, "0.3%"), (0.123, "12%"), (1, "100%")])
 def test_a_share_is_written_as_a_percentage(share: float, text: str) -> None:
     assert format_percent(share) == text
 

@@ -17,18 +17,25 @@ export interface State {
   window: Window;
 }
 
-export interface Line {
-  file: string;
-  line: number;
-  function: string;
-  waiting_thread?: string;
+export interface Where {
+  text: string;
+  file: string | null;
+  line: number | null;
+  function: string | null;
+  waiting_thread: string;
+  thread: string;
+  call: string;
+  mean_ns: number | null;
+  baseline_mean_ns: number | null;
+  longest_ns: number | null;
+  reason: string;
 }
 
 export interface Culprit {
   pid: number;
   name: string;
   lost_ns: number;
-  switches: number | null;
+  context_switches: number | null;
   container: string;
 }
 
@@ -41,12 +48,20 @@ export interface Affected {
   container: string;
 }
 
-export interface Link {
+export interface Evidence {
   text: string;
   seen_ns: number;
   expected_ns: number | null;
-  structure: string;
+  source: string;
   order: string;
+}
+
+export interface Lost {
+  part: string;
+  state: string;
+  text: string;
+  lost_ns: number;
+  share_ratio: number;
 }
 
 export interface Incident {
@@ -58,40 +73,42 @@ export interface Incident {
   severity: string;
   start_ns: number;
   end_ns: number | null;
-  lost_ns: number;
-  lost_ratio: number;
-  explained_ratio: number;
-  peak_ratio: number;
-  summary: string;
+  headline: string;
+  impact: Impact;
+  where: Where;
+  fix: { text: string; command: string }[];
+  breakdown: Lost[];
   affected: Affected[];
   culprits: Culprit[];
-  line: Line | null;
-  chain: Link[];
-  fixes: { text: string; command: string }[];
-  breakdown: Record<string, number>;
-  evidence: Record<string, string | number | boolean | null>;
-  impact: Impact | null;
+  contributing: { cause: string; lost_ns: number; share_ratio: number; headline: string }[];
+  evidence: Evidence[];
   timeline: { begin_ns: number; end_ns: number; lost_ratio: number }[];
+  details: Record<string, string | number | boolean | null>;
 }
 
 export interface Impact {
-  interval: string;
-  intervals_per_s: number;
-  usual_intervals_per_s: number | null;
-  p50_ns: number;
-  usual_p50_ns: number | null;
-  p99_ns: number;
-  usual_p99_ns: number | null;
-  involuntary_ratio: number;
-  usual_involuntary_ratio: number | null;
-  preemptions: number | null;
+  lost_ns: number;
+  lost_ratio: number;
+  peak_ratio: number;
+  explained_ratio: number;
+  judged_by: string | null;
+  per_s: number | null;
+  baseline_per_s: number | null;
+  p50_ns: number | null;
+  baseline_p50_ns: number | null;
+  p99_ns: number | null;
+  baseline_p99_ns: number | null;
+  involuntary_off_cpu_ratio: number | null;
+  baseline_involuntary_off_cpu_ratio: number | null;
+  context_switches: number | null;
+  involuntary_context_switches: number | null;
 }
 
 export interface Diagnosis {
   window: Window;
   incidents: Incident[];
   verdicts: { process: number; pid: number; name: string; text: string; has_incident: boolean }[];
-  not_evaluated: { cause: string; reason: string; time_ranges: Window[] }[];
+  not_evaluated: { cause: string; reason: string; ranges: Window[] }[];
   not_traced: Record<string, string>;
 }
 

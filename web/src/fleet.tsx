@@ -20,7 +20,7 @@ interface Row {
   incidents: number;
   cells: Cell[];
   said?: number;
-  worst?: { number: number; cause: string; severity: string; summary: string };
+  worst?: { number: number; cause: string; severity: string; headline: string };
 }
 
 // What is as usual is not sent.
@@ -88,7 +88,7 @@ function Verdict(props: { heat: Heat; hit: Row[]; since: string }) {
   const answered = heat.nodes.length;
   return (
     <section class={`verdict ${first?.worst?.severity.toLowerCase() ?? (heat.nodes.some((one) => one.is_judged) ? "none" : "unknown")}`} aria-labelledby="verdict">
-      <h2 id="verdict">{first ? <><a href={at(first, props.since)}>{first.node}</a>: {first.worst?.summary}</> : "No incident was found on any node."}</h2>
+      <h2 id="verdict">{first ? <><a href={at(first, props.since)}>{first.node}</a>: {first.worst?.headline}</> : "No incident was found on any node."}</h2>
       <p>Incidents on {count(hit.length)} of {count(answered)} nodes{heat.missing_count > 0 && `; ${count(heat.missing_count)} of ${count(heat.asked)} did not answer`}.</p>
     </section>
   );
@@ -119,7 +119,7 @@ function NodeRow(props: { row: Row; heat: Heat; since: string }) {
       <a href={at(row, since)} tabIndex={-1} aria-hidden="true"><Canvas rows={[row]} heat={heat} height={ROW} /></a>
       <span class="number">{row.lost_ns > 0 && ns(row.lost_ns)}</span>
       {row.worst
-        ? <span><Severity name={row.worst.severity} /> <a href={at(row, since)} title={row.worst.summary}>{row.worst.cause}</a>{row.incidents > 1 && ` and ${row.incidents - 1} more`}</span>
+        ? <span><Severity name={row.worst.severity} /> <a href={at(row, since)} title={row.worst.headline}>{row.worst.cause}</a>{row.incidents > 1 && ` and ${row.incidents - 1} more`}</span>
         : <span class="quiet">{row.is_judged ? "no incident" : "cannot be judged"}</span>}
     </li>
   );

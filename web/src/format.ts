@@ -3,7 +3,7 @@
 const NS_STEPS: [number, string][] = [
   [1e9, "s"],
   [1e6, "ms"],
-  [1e3, "us"],
+  [1e3, "µs"],
 ];
 const BYTE_STEPS: [number, string][] = [
   [2 ** 40, "TiB"],
@@ -27,7 +27,7 @@ export function count(value: number | null | undefined): string {
 export function percent(ratio: number | null | undefined): string {
   if (ratio == null) return "";
   const value = 100 * ratio;
-  return `${Math.abs(value) < 10 ? value.toFixed(1) : value.toFixed(0)} %`;
+  return `${Math.abs(value) < 10 ? value.toFixed(1) : value.toFixed(0)}%`;
 }
 
 // Of what is shorter whole seconds say too little.

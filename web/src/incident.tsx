@@ -1,13 +1,13 @@
-// One incident: its account, where its affected process was in the code, who did it, and how that is known.
+// One incident, in the parts and in the order of its JSON (explain.schema.json).
 
-import type { Culprit, Impact, Incident, Affected } from "./api";
+import { useState } from "preact/hooks";
+import type { Affected, Culprit, Incident } from "./api";
 import { address } from "./api";
 import { bytes, clock, count, moment, ns, percent } from "./format";
-import { waitingText } from "./frames";
 import { IncidentStacks } from "./incident_stacks";
 import { type ViewProps, cost, when } from "./incidents";
 import { Answered, useAnswer } from "./live";
-import { Severity, StackedBar, breakdownShares, stateShares } from "./parts";
+import { Severity, StackedBar, lostShares, stateShares } from "./parts";
 import { link } from "./route";
 import { Table, columnsOf } from "./table";
 
@@ -20,105 +20,168 @@ export function OneIncident(props: ViewProps & { number: string }) {
   return (
     <>
       <p><a href={link("incidents", "", { since: props.since })}>All incidents</a></p>
-      <Answered asked={asked}>{({ incident }) => <Breakdown {...props} incident={incident} />}</Answered>
+      <Answered asked={asked}>{({ incident }) => <Report {...props} incident={incident} />}</Answered>
     </>
   );
 }
 
-function Breakdown(props: ViewProps & { incident: Incident }) {
+function Report(props: ViewProps & { incident: Incident }) {
   const one = props.incident;
-  const evidence = Object.entries(one.evidence);
   return (
     <article>
-      <h2><Severity name={one.severity} /> {one.summary}</h2>
-      <p class="quiet">{one.cause} ({one.kind}), {when(one)}; {cost(one)}</p>
+      <h2><Severity name={one.severity} /> {one.headline}</h2>
+      <p class="quiet">{one.cause} ({one.kind === "bottleneck" ? "steady-state bottleneck, no baseline" : one.kind}), {when(one)}</p>
+      <Impact incident={one} />
+      <section aria-labelledby="where">
+        <h3 id="where">Where</h3>
+        <p>{one.where.file ? <code title={one.where.file}>{one.where.text}</code> : one.where.text}</p>
+      </section>
+      <Fixes incident={one} />
       <section aria-labelledby="breakdown">
-        <h3 id="breakdown">Where the lost time went</h3>
-        {Object.keys(one.breakdown).length ? (
+        <h3 id="breakdown">Breakdown</h3>
+        {one.breakdown.length ? (
           <>
-            <h4>By what the thread was doing</h4>
-            <StackedBar shares={stateShares(one.breakdown)} label="The lost time by the clocks of the thread" />
-            <h4>By part of the {one.impact?.interval ?? "sync interval"}</h4>
-            <StackedBar shares={breakdownShares(one.breakdown)} label="The lost time by part of what was repeated" />
+            <h4>By thread state</h4>
+            <StackedBar shares={stateShares(one.breakdown)} label="Lost time by state of the critical-path thread" />
+            <h4>By part of the {one.impact.judged_by ?? "step"}</h4>
+            <StackedBar shares={lostShares(one.breakdown)} label="Lost time by part and state" />
           </>
         ) : (
-          <p>It has no breakdown: it is {one.kind === "event" ? "an event" : "not charged"}.</p>
+          <p class="quiet">No lost time is attributed to {one.kind === "event" ? "an event" : "it"}.</p>
         )}
       </section>
-      <Course incident={one} />
-      {one.impact && <Impacts impact={one.impact} />}
-      {one.line && (
-        <section>
-          <h3>Line of code</h3>
-          <p><code>{one.line.line ? `${one.line.file}:${one.line.line}` : one.line.file}</code> in <code>{one.line.function}()</code>{one.line.waiting_thread && ` [${waitingText(one.line.waiting_thread)}]`}</p>
-        </section>
-      )}
-      {one.culprits.length > 0 && (
-        <Table
-          caption="Who took the time"
-          name="culprits"
-          rows={one.culprits}
-          columns={[
-            culprit.text("name", "culprit"),
-            culprit.number("pid", "pid"),
-            culprit.duration("lost_ns", "time"),
-            culprit.count("switches", "switches"),
-            culprit.text("container", "container"),
-          ]}
-        />
-      )}
       {one.affected.length > 0 && (
         <Table
-          caption="Who lost time"
+          caption="Affected processes"
           name="affected"
           rows={one.affected}
           columns={[
             { ...affected.text("name", "process"), show: (row) => <a href={link("processes", row.process, { since: props.since })}>{row.name}</a> },
             affected.number("pid", "pid"),
             affected.number("rank", "rank"),
-            affected.duration("lost_ns", "lost"),
+            affected.duration("lost_ns", "time lost"),
             affected.text("container", "container"),
           ]}
         />
       )}
-      {one.chain.length > 0 && (
-        <section>
-          <h3>How that is known</h3>
+      {one.culprits.length > 0 && (
+        <Table
+          caption="Culprits"
+          name="culprits"
+          rows={one.culprits}
+          columns={[
+            culprit.text("name", "culprit"),
+            culprit.number("pid", "pid"),
+            culprit.duration("lost_ns", "time"),
+            culprit.count("context_switches", "context switches"),
+            culprit.text("container", "container"),
+          ]}
+        />
+      )}
+      {one.contributing.length > 0 && (
+        <section aria-labelledby="contributing">
+          <h3 id="contributing">Contributing</h3>
+          <ul>
+            {one.contributing.map((other) => (
+              <li key={other.cause}><b>{other.cause}</b> {ns(other.lost_ns)}, {percent(other.share_ratio)} of the lost time: {other.headline}</li>
+            ))}
+          </ul>
+        </section>
+      )}
+      {one.evidence.length > 0 && (
+        <section aria-labelledby="evidence">
+          <h3 id="evidence">Evidence</h3>
           <ol class="chain">
-            {one.chain.map((step) => (
+            {one.evidence.map((step) => (
               <li key={step.text}>
                 {step.text}
                 {step.seen_ns > 0 && <b> {ns(step.seen_ns)}</b>}
                 {step.expected_ns !== null && ` (expected ${ns(step.expected_ns)})`}
-                <small>{[step.structure, step.order].filter(Boolean).join("; ")}</small>
+                <small>{[step.source, step.order].filter(Boolean).join("; ")}</small>
               </li>
             ))}
           </ol>
         </section>
       )}
+      <Timeline incident={one} />
       <IncidentStacks growth={props.growth} since={props.since} incident={one} />
-      {one.fixes.length > 0 && (
-        <section>
-          <h3>What to do</h3>
-          <ul>
-            {one.fixes.map((fix) => (
-              <li key={fix.text}>{fix.text}{fix.command && <pre tabIndex={0}><code>{fix.command}</code></pre>}</li>
-            ))}
-          </ul>
-        </section>
-      )}
-      {evidence.length > 0 && (
+      <Details incident={one} />
+    </article>
+  );
+}
+
+function Impact(props: { incident: Incident }) {
+  const one = props.incident.impact;
+  const rate = (value: number | null) => (value === null ? "" : value.toFixed(value < 10 ? 2 : 1));
+  const noun = one.judged_by ?? "step";
+  const rows: { fact: string; now: number | null; baseline: number | null; show: (value: number | null) => string }[] = [
+    { fact: noun === "sync interval" ? "syncs/s" : `${noun}s/s`, now: one.per_s, baseline: one.baseline_per_s, show: rate },
+    { fact: `${noun} p50 (ns)`, now: one.p50_ns, baseline: one.baseline_p50_ns, show: ns },
+    { fact: `${noun} p99 (ns)`, now: one.p99_ns, baseline: one.baseline_p99_ns, show: ns },
+    { fact: "involuntary off-CPU time (ratio)", now: one.involuntary_off_cpu_ratio, baseline: one.baseline_involuntary_off_cpu_ratio, show: percent },
+    { fact: "context switches", now: one.context_switches, baseline: null, show: count },
+    { fact: "involuntary context switches", now: one.involuntary_context_switches, baseline: null, show: count },
+  ];
+  const known = rows.filter((row) => row.now !== null);
+  return (
+    <section aria-labelledby="impact">
+      <h3 id="impact">Impact</h3>
+      <p>{cost(props.incident)}</p>
+      {known.length > 0 && (
         <Table
-          caption="The numbers behind it"
-          name="evidence"
-          rows={evidence}
+          caption="Against the baseline"
+          name="impact"
+          rows={known}
           columns={[
-            { key: "fact", head: "fact", value: ([name]) => name, show: ([name]) => name.replace(/ ?\b(ns|bytes|ratio)\b(?=[^(]*\)) ?/, "").replace(" ()", "") },
-            { key: "value", head: "value", value: ([, value]) => value, show: ([name, value]) => factText(name, value), isNumber: true },
+            { key: "fact", head: "of the worst affected process", value: (row) => row.fact, show: (row) => row.fact.replace(/ \((ns|ratio)\)$/, "") },
+            { key: "now", head: "in the incident", value: (row) => row.now, show: (row) => row.show(row.now), isNumber: true },
+            { key: "baseline", head: "baseline", value: (row) => row.baseline, show: (row) => row.show(row.baseline), isNumber: true },
           ]}
         />
       )}
-    </article>
+    </section>
+  );
+}
+
+function Fixes(props: { incident: Incident }) {
+  if (!props.incident.fix.length) return null;
+  return (
+    <section aria-labelledby="fix">
+      <h3 id="fix">Fix</h3>
+      <ul>
+        {props.incident.fix.map((one) => (
+          <li key={one.text}>{one.text}{one.command && <Command text={one.command} />}</li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+// A command with a button that copies it; without one where the page may not use the clipboard (plain HTTP).
+function Command(props: { text: string }) {
+  const [isCopied, setCopied] = useState(false);
+  const copy = () => navigator.clipboard.writeText(props.text).then(() => setCopied(true), () => setCopied(false));
+  return (
+    <>
+      <pre tabIndex={0}><code>{props.text}</code></pre>
+      {window.isSecureContext && <button type="button" onClick={copy}>{isCopied ? "Copied" : "Copy"}</button>}
+    </>
+  );
+}
+
+function Details(props: { incident: Incident }) {
+  const facts = Object.entries(props.incident.details);
+  if (!facts.length) return null;
+  return (
+    <Table
+      caption="Details"
+      name="details"
+      rows={facts}
+      columns={[
+        { key: "fact", head: "fact", value: ([name]) => name, show: ([name]) => name.replace(/ ?\b(ns|bytes|ratio)\b(?=[^(]*\)) ?/, "").replace(" ()", "") },
+        { key: "value", head: "value", value: ([, value]) => value, show: ([name, value]) => factText(name, value), isNumber: true },
+      ]}
+    />
   );
 }
 
@@ -129,8 +192,8 @@ function factText(name: string, value: string | number | boolean | null): string
   return unit === "ns" ? ns(value) : unit === "bytes" ? bytes(value) : unit === "ratio" ? percent(value) : String(value);
 }
 
-// How the loss came and went around the incident, as shares of wall time.
-function Course(props: { incident: Incident }) {
+// Time lost around the incident, as shares of wall time.
+function Timeline(props: { incident: Incident }) {
   const { timeline, start_ns: start, end_ns: end } = props.incident;
   const first = timeline[0];
   const last = timeline[timeline.length - 1];
@@ -141,12 +204,12 @@ function Course(props: { incident: Incident }) {
   const worst = timeline.reduce((most, one) => (one.lost_ratio > most.lost_ratio ? one : most), first);
   const length = last.end_ns - first.begin_ns;
   const at = (unixNs: number) => clock(unixNs, length);
-  const text = `from ${moment(first.begin_ns, length)} to ${at(last.end_ns)}, at most ${percent(worst.lost_ratio)} at ${at(worst.begin_ns)}`;
+  const text = `from ${moment(first.begin_ns, length)} to ${at(last.end_ns)}, peak ${percent(worst.lost_ratio)} at ${at(worst.begin_ns)}`;
   return (
     <section aria-labelledby="course">
-      <h3 id="course">How it came and went</h3>
+      <h3 id="course">Timeline</h3>
       <figure class="course">
-        <svg viewBox="0 0 1000 100" preserveAspectRatio="none" role="img" aria-label={`Lost share of the time ${text}`}>
+        <svg viewBox="0 0 1000 100" preserveAspectRatio="none" role="img" aria-label={`Time lost, ${text}`}>
           <rect class="time_range" x={begin} y="0" width={Math.max(stop - begin, 1)} height="100" />
           {timeline.map((one) => (
             <rect
@@ -161,32 +224,8 @@ function Course(props: { incident: Incident }) {
             </rect>
           ))}
         </svg>
-        <figcaption><span>{at(first.begin_ns)}</span><span>lost share of the time, at most {percent(worst.lost_ratio)}; grey: the incident</span><span>{at(last.end_ns)}</span></figcaption>
+        <figcaption><span>{at(first.begin_ns)}</span><span>time lost, peak {percent(worst.lost_ratio)}; gray: the incident</span><span>{at(last.end_ns)}</span></figcaption>
       </figure>
     </section>
-  );
-}
-
-function Impacts(props: { impact: Impact }) {
-  const one = props.impact;
-  const rate = (value: number | null) => (value === null ? "" : value.toFixed(value < 10 ? 2 : 1));
-  const rows: { fact: string; now: number | null; usual: number | null; show: (value: number | null) => string }[] = [
-    { fact: `${one.interval}s per second`, now: one.intervals_per_s, usual: one.usual_intervals_per_s, show: rate },
-    { fact: `time per ${one.interval}, p50 (ns)`, now: one.p50_ns, usual: one.usual_p50_ns, show: ns },
-    { fact: `time per ${one.interval}, p99 (ns)`, now: one.p99_ns, usual: one.usual_p99_ns, show: ns },
-    { fact: "kept off its CPU against its will (ratio)", now: one.involuntary_ratio, usual: one.usual_involuntary_ratio, show: percent },
-    { fact: "preemptions of its threads", now: one.preemptions, usual: null, show: count },
-  ];
-  return (
-    <Table
-      caption="What its worst affected noticed"
-      name="impact"
-      rows={rows.filter((row) => row.now !== null)}
-      columns={[
-        { key: "fact", head: "fact", value: (row) => row.fact, show: (row) => row.fact.replace(/ \((ns|ratio)\)$/, "") },
-        { key: "now", head: "in the incident", value: (row) => row.now, show: (row) => row.show(row.now), isNumber: true },
-        { key: "usual", head: "usual", value: (row) => row.usual, show: (row) => row.show(row.usual), isNumber: true },
-      ]}
-    />
   );
 }

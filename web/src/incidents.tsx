@@ -4,7 +4,7 @@ import type { Diagnosis, Incident, State, Window } from "./api";
 import { address } from "./api";
 import { clock, moment, ns, percent } from "./format";
 import { Answered, useAnswer } from "./live";
-import { Severity, StackedBar, breakdownShares } from "./parts";
+import { Severity, StackedBar, lostShares } from "./parts";
 import { link } from "./route";
 
 export interface ViewProps {
@@ -31,7 +31,7 @@ export function Incidents(props: ViewProps) {
 
 export function noIncident(found: Diagnosis): string {
   return found.verdicts.length
-    ? `No incident was found${found.not_evaluated.some((one) => one.time_ranges.length) ? " in what was traced" : ""}.`
+    ? `No incident was found${found.not_evaluated.some((one) => one.ranges.length) ? " in what was traced" : ""}.`
     : "No verdict: the recording holds no sync intervals or steps, so that no lost time can be proven.";
 }
 
@@ -48,13 +48,13 @@ export function Timeline(props: { incidents: Incident[]; window: Window; since: 
           const width = Math.max(place((one.start_ns && one.end_ns) || end_ns) - left, 0.4);
           return (
             <li key={one.number}>
-              <a href={link("incidents", one.number, { since: props.since })} title={one.summary}>
+              <a href={link("incidents", one.number, { since: props.since })} title={one.headline}>
                 <svg viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">
                   <rect class="track" x="0" y="0" width="100" height="10" />
                   <rect class={`bar ${one.severity.toLowerCase()}`} x={left} y="1" width={width} height="8" />
                 </svg>
                 <span>
-                  {one.severity} {one.cause}{one.start_ns > 0 && `, ${clock(one.start_ns, end_ns - begin_ns)}`}{one.lost_ns > 0 && `, lost ${ns(one.lost_ns)}`}
+                  {one.severity} {one.cause}{one.start_ns > 0 && `, ${clock(one.start_ns, end_ns - begin_ns)}`}{one.impact.lost_ns > 0 && `, lost ${ns(one.impact.lost_ns)}`}
                 </span>
               </a>
             </li>
@@ -72,10 +72,10 @@ export function Card(props: { incident: Incident; since: string }) {
     <article class={`card ${one.severity.toLowerCase()}`}>
       <h3>
         <Severity name={one.severity} />{" "}
-        <a href={link("incidents", one.number, { since: props.since })}>{one.summary}</a>
+        <a href={link("incidents", one.number, { since: props.since })}>{one.headline}</a>
       </h3>
       <p class="quiet">{when(one)}; {cost(one)}</p>
-      <StackedBar shares={breakdownShares(one.breakdown)} label="The lost time" />
+      <StackedBar shares={lostShares(one.breakdown)} label="The lost time" />
     </article>
   );
 }
@@ -83,7 +83,7 @@ export function Card(props: { incident: Incident; since: string }) {
 export function NotEvaluated(props: { diagnosis: Diagnosis }) {
   const byReason = new Map<string, string[]>();
   for (const one of props.diagnosis.not_evaluated) {
-    const reason = one.reason + during(one.time_ranges);
+    const reason = one.reason + during(one.ranges);
     byReason.set(reason, [...(byReason.get(reason) ?? []), one.cause]);
   }
   const sources = Object.entries(props.diagnosis.not_traced);
@@ -118,9 +118,8 @@ export function when(one: Incident): string {
 }
 
 export function cost(one: Incident): string {
-  if (!one.lost_ns) return "no lost time is charged to it";
-  return (
-    `lost ${ns(one.lost_ns)}, ${percent(one.lost_ratio)} of its time, ${percent(one.peak_ratio)} in its worst second; ` +
-    `${percent(one.explained_ratio)} of the drop is explained`
-  );
+  const { lost_ns, lost_ratio, peak_ratio, explained_ratio } = one.impact;
+  if (!lost_ns) return "no lost time is attributed to it";
+  const peak = peak_ratio > lost_ratio ? ` (peak ${percent(peak_ratio)} in one second)` : "";
+  return `${ns(lost_ns)} lost, ${percent(lost_ratio)} of wall time${peak}; ${percent(explained_ratio)} of it explained`;
 }

@@ -44,7 +44,7 @@ function Verdict(props: { found: Diagnosis }) {
   const worst = found.incidents[0];
   return (
     <section class={`verdict ${worst ? worst.severity.toLowerCase() : found.verdicts.length ? "none" : "unknown"}`} aria-labelledby="verdict">
-      <h2 id="verdict">{worst ? worst.summary : noIncident(found)}</h2>
+      <h2 id="verdict">{worst ? worst.headline : noIncident(found)}</h2>
       <p>{headline(found)}</p>
     </section>
   );

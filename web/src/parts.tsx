@@ -2,28 +2,21 @@
 
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
+import type { Lost } from "./api";
 import { clock, moment, ns, percent } from "./format";
 
 // The states of a thread in the order in which the server names them, and what the GPU adds.
 export const STATE_TEXTS: Record<string, string> = {
-  run: "on a CPU",
-  runq: "runnable, others ran",
-  throttled: "throttled by its CPU quota",
-  yielded: "gave the CPU away",
-  sleep: "asleep",
-  io: "waiting for disk",
-  uninterruptible: "blocked in the kernel",
+  run: "running",
+  runq: "runnable (waiting for a CPU)",
+  throttled: "throttled (CPU quota)",
+  yielded: "yielded",
+  sleep: "sleeping",
+  io: "I/O wait",
+  uninterruptible: "uninterruptible (D state)",
   stopped: "stopped by a signal",
-  device: "the device itself",
-  unknown: "no thread's clock covers it",
-};
-
-export const PART_TEXTS: Record<string, string> = {
-  idle: "nothing enqueued",
-  launch: "while enqueuing",
-  device: "on the device",
-  return_delay: "picked up late",
-  busy: "device busy",
+  device: "GPU execution",
+  unknown: "unattributed",
 };
 
 export interface Share {
@@ -74,23 +67,14 @@ export function clockShares(clocks: Record<string, number>): Share[] {
   });
 }
 
-export function breakdownShares(breakdown: Record<string, number>): Share[] {
-  return Object.entries(breakdown)
-    .sort(([, one], [, other]) => other - one)
-    .map(([name, value]) => {
-      const [part = "", state = ""] = name.split(".");
-      const where = PART_TEXTS[part] ?? part;
-      return { name, text: state && state !== part ? `${where}: ${STATE_TEXTS[state] ?? state}` : where, ns: value };
-    });
+export function lostShares(breakdown: Lost[]): Share[] {
+  return breakdown.map((one) => ({ name: `${one.part}.${one.state}`, text: one.text, ns: one.lost_ns }));
 }
 
-// The same by what the thread was doing alone: its clocks, the GPU, and what no clock covers.
-export function stateShares(breakdown: Record<string, number>): Share[] {
+// The same by what the thread was doing alone: its states, GPU execution, and what no state covers.
+export function stateShares(breakdown: Lost[]): Share[] {
   const sums = new Map<string, number>();
-  for (const [name, value] of Object.entries(breakdown)) {
-    const state = name.split(".")[1] ?? "unknown";
-    sums.set(state, (sums.get(state) ?? 0) + value);
-  }
+  for (const one of breakdown) sums.set(one.state || "unknown", (sums.get(one.state || "unknown") ?? 0) + one.lost_ns);
   return Object.keys(STATE_TEXTS)
     .filter((name) => sums.has(name))
     .map((name) => ({ name, text: STATE_TEXTS[name] ?? name, ns: sums.get(name) ?? 0 }));

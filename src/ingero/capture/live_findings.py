@@ -152,6 +152,7 @@ class LiveFindings:
 
 def incident_rows(one: Incident, session: int) -> Sequence[Row]:
     """Its row; a later one of the same number replaces it."""
+    line = one.where.line or one.line
     return tables.INCIDENTS.rows(
         1,
         incident=one.number,
@@ -172,7 +173,7 @@ def incident_rows(one: Incident, session: int) -> Sequence[Row]:
         culprits=json.dumps([record_json(culprit) for culprit in one.culprits]),
         evidence=json.dumps(dict(one.evidence)),
         fixes=json.dumps([record_json(fix) for fix in one.fixes]),
-        line=json.dumps(record_json(one.line) if one.line else None),
+        line=json.dumps(record_json(line) if line else None),
         chain=json.dumps([record_json(link) for link in one.chain]),
         breakdown=json.dumps(dict(one.breakdown)),
     )

@@ -33,7 +33,7 @@ EXAMPLES: Mapping[str, Mapping[str, str]] = MappingProxyType({
             "ingero explain --from 14:00 --to 14:10 --pid 4711 --per-process",
         "Write a report to attach to a ticket.": "ingero explain --db run.db --html report.html",
         "Get causes and lost seconds for a script.":
-            "ingero explain --json | jq -r '.incidents[] | [.cause, .lost_ns / 1e9] | @tsv'",
+            "ingero explain --json | jq -r '.incidents[] | [.cause, .impact.lost_ns / 1e9] | @tsv'",
     },
     "compare": {
         "Check whether a fix helped.": "ingero compare before.db after.db",

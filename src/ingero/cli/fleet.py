@@ -118,11 +118,11 @@ def _summary(made: Bundle, center: Center, output: Path) -> Iterator[str]:
     yield f"{format_counted(len(nodes), 'node')} from {begin} to {end}: {', '.join(nodes)}"
     if center.incident is not None:
         node = center.incident.node or center.label
-        yield f"incident {center.incident.number} of {node}: {visible(center.incident.summary)}"
+        yield f"incident {center.incident.number} of {node}: {visible(center.incident.headline)}"
         again = _again(output, node, center.incident.cause)
         if again is None:
             yield "note: explain does not find it in this file; a larger --margin takes more of what was before"
-        elif again.summary != center.incident.summary:
+        elif again.summary != center.incident.headline:
             yield f"note: of this file explain says: {visible(again.summary)}"
     yield from (f"note: {note}" for note in made.recording.merged.notes)
     yield "secrets that could be told are taken out of command lines; look before you send it:"

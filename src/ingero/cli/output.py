@@ -10,10 +10,11 @@ import sys
 import threading
 from collections import deque
 from types import TracebackType
-from typing import IO
+from typing import IO, TextIO
 
 import click
 
+from ingero.foreign_text import encodable
 from ingero.serve.styles import Line, folded, has_color, painted
 
 # What a shell sees of a program that a closed pipe has ended: 128 + SIGPIPE.
@@ -29,7 +30,8 @@ def is_colored(stream: IO[str] | None) -> bool:
 
 def echo(line: Line, *, err: bool = False) -> None:
     """Prints a line. Whatever is in it, the terminal shows it and does nothing else; only what is marked has colors."""
-    text = painted(line, is_colored=is_colored(sys.stderr if err else sys.stdout))
+    stream = sys.stderr if err else sys.stdout
+    text = _printable(line, stream, is_colored=is_colored(stream))
     click.echo(text, err=err, color=True)  # else click takes out what FORCE_COLOR wants
 
 
@@ -79,7 +81,7 @@ class Output:
 
     def line(self, line: Line) -> None:
         """Hands a line over; nothing after the reader has gone."""
-        text = painted(line, is_colored=self._is_colored)
+        text = _printable(line, sys.stdout, is_colored=self._is_colored)
         with self._changed:
             if self._is_refused or self._waiting_bytes + len(text) > MOST_WAITING_BYTES:
                 self.dropped += 1
@@ -116,6 +118,10 @@ class Output:
             text = self._lines.popleft()
             self._waiting_bytes -= len(text)
             return text
+
+
+def _printable(line: Line, stream: TextIO, *, is_colored: bool) -> str:
+    return encodable(painted(line, is_colored=is_colored), getattr(stream, "encoding", None) or "utf-8")
 
 
 def _write(text: str) -> None:

@@ -125,7 +125,7 @@ class WholeScene(Scene):
             memory_bytes=_GPU_BYTES,
             gpu_index=0,
         )
-        self.append(tables.OVERHEAD_LIMITER, time_ns=BEGIN_NS, level=0, level=0, reason="start")
+        self.append(tables.OVERHEAD_LIMITER, time_ns=BEGIN_NS, level=0, agent_level=0, reason="start")
         probes = [op for op in OPS if op.source in _LIBRARIES]
         self.append(
             tables.PROBES,

@@ -13,7 +13,7 @@ from ingero.diagnose.found import Found
 from ingero.diagnose.model import UNEXPLAINED, Fact, Finding, FindingKind, Incident, Link, Severity, severity_of
 from ingero.units import format_percent
 
-AT_BEST = "at best lost to"  # the causes, in an incident's evidence
+AT_BEST = "lost in the baseline to"  # the causes, in an incident's evidence
 
 
 def with_bases(found: Iterable[Found]) -> list[Found]:
@@ -80,12 +80,15 @@ def _with_base(finding: Finding, base: Found) -> Finding:
     ratio = other.lost_ns / max(wall_ns, 1)
     how = "so" if other.cause == finding.cause else f"to {other.cause}"
     said = [str(finding.evidence[AT_BEST])] if AT_BEST in finding.evidence else []
-    facts: dict[str, Fact] = {AT_BEST: ", ".join([*said, other.cause]), f"at best lost to {other.cause} (ratio)": ratio}
+    facts: dict[str, Fact] = {
+        AT_BEST: ", ".join([*said, other.cause]),
+        f"lost in the baseline to {other.cause} (ratio)": ratio,
+    }
     fixes = [one for one in other.fixes if one not in finding.fixes]
     return replace(
         finding,
-        summary=f"{finding.summary}; {format_percent(ratio)} of its time is lost {how} even at its best",
-        chain=(*finding.chain, Link(text=f"at its best: {other.summary}", seen_ns=other.lost_ns)),
+        summary=f"{finding.summary}; {format_percent(ratio)} of wall time is lost {how} even in the baseline",
+        chain=(*finding.chain, Link(text=f"in the baseline: {other.summary}", seen_ns=other.lost_ns)),
         fixes=(*finding.fixes, *fixes),
         evidence={**finding.evidence, **facts},
     )

@@ -10,7 +10,7 @@ from ingero.ops import OPS, Kind
 from ingero.units import format_ns
 
 _KINDS = {(int(op.source), op.code): op.kind for op in OPS}
-ON_PATH = "the calls' exact sums, on the path with an empty or starving device"
+ON_PATH = "exact sums of the calls on the critical path, while the GPU was idle or short of work"
 INSIDE = ("run", "sleep", "uninterruptible")  # what a call itself can spend; being runnable has its own rules
 
 
@@ -58,14 +58,14 @@ class Growth:
         now = format_ns(int(one.mean_ns)) if one.timed else "-"
         if self.is_against_zero:
             return f"{one.totals.name} {now}, {one.count:.3g} per step"
-        usual = f"usually {format_ns(int(one.usual_mean_ns))}" if one.usual_timed else "usually none"
-        return f"{one.totals.name} {now} ({usual}), {one.count:.3g} per step (usually {one.usual_count:.3g})"
+        usual = f"baseline {format_ns(int(one.usual_mean_ns))}" if one.usual_timed else "baseline: none"
+        return f"{one.totals.name} {now} ({usual}), {one.count:.3g} per step (baseline {one.usual_count:.3g})"
 
     def link(self, *, order: str, text: str = "", structure: str = ON_PATH) -> Link:
         """What the largest took over the whole case, as a link of a chain. text: "": that the thread was inside it."""
         one = self.largest
         return Link(
-            text=text or f"the thread that feeds the GPU was inside {one.totals.name}",
+            text=text or f"the launching thread was inside {one.totals.name}",
             seen_ns=int(one.ns * self.sync_intervals),
             expected_ns=int(one.usual_ns * self.sync_intervals),
             structure=structure,

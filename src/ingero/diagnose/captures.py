@@ -160,9 +160,9 @@ def delayed_graphs(case: Case, claims: Mapping[Bucket, int]) -> Link | None:
         return None
     count = sum(one.count for one in graphs)
     return Link(
-        text=f"the launches of CUDA graphs, {count:.2g} per step, came late by that",
+        text=f"the launches of CUDA graphs, {count:.2g} per step, were delayed by that",
         seen_ns=before,
         expected_ns=0,
-        structure=f"{graphs[0].totals.name} is on the path on which the time was lost",
+        structure=f"{graphs[0].totals.name} is on the critical path",
         order="the GPU had nothing to do until the graph was launched",
     )

@@ -124,12 +124,12 @@ class Case:
     @property
     def when_idle(self) -> str:
         """In which part of its sync intervals the host's time counts, as texts say it."""
-        return "with an empty device" if self.knows_idle else "outside calls that wait for the GPU"
+        return "while the GPU was idle" if self.knows_idle else "outside calls that wait for the GPU"
 
     @property
     def when_starving(self) -> str:
         """As `when_idle`, and while the launches came too slowly."""
-        return "with an empty or starving device" if self.knows_idle else self.when_idle
+        return "while the GPU was idle or short of work" if self.knows_idle else self.when_idle
 
     @property
     def is_sampled(self) -> bool:
@@ -205,8 +205,8 @@ class Case:
         return f"{self.process.name} [{self.process.pid}]" + (f" of {job}" if job else "")
 
     def amount(self, ns: float) -> str:
-        """Lost time as texts say it: "1.6 s (27% of its time)"."""
-        return f"{format_ns(int(ns))} ({format_percent(self.ratio(ns))} of its time)"
+        """Lost time as texts say it: "1.6 s (27% of wall time)"."""
+        return f"{format_ns(int(ns))} ({format_percent(self.ratio(ns))} of wall time)"
 
     @property
     def affected(self) -> Affected:

@@ -30,8 +30,8 @@ _INSIDE = 3  # cudaMemcpyKind of what stays on a GPU
 class Way(enum.Enum):
     """Where bytes go, in words."""
 
-    TO_DEVICE = "from host to device"
-    TO_HOST = "from device to host"
+    TO_DEVICE = "from host to GPU"
+    TO_HOST = "from GPU to host"
     UNKNOWN = ""
 
 

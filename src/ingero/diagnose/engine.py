@@ -45,7 +45,7 @@ MIN_SHARE = 0.10  # of the lost time, before a cause is named
 _LEAST_NS = MIN_LOST_NS // 2  # of a cause; a lost time that is just long enough to be told has one cause, not several
 _MAIN_SHARE = 1 / 3  # of a lost time that is certain, before what owns most of it is named however little that is
 EXPLAINED = 0.80  # of the lost time by all causes together, else the verdict is "unexplained"
-FAILED = "its rule failed"  # begin of the reason
+FAILED = "its check failed"  # begin of the reason
 SLOWER_RATIO = 0.10  # of wall time by which a CPU that others share does the same work more slowly
 _OF_THE_PROGRAM = frozenset(("run", "sleep"))  # states that a line of the program explains
 
@@ -100,7 +100,7 @@ def _with_blind_spots(found: Found, evidence: Evidence, rules: Iterable[Rule]) -
         return found
     windows = (found.case.window, *found.case.baselines) if found.case else ()
     reasons = "; ".join(unseen(evidence, rules, place.part, windows))
-    text = f"; it may be what this recording cannot show ({reasons})" if reasons else ""
+    text = f"; not recorded: {reasons}" if reasons else ""
     facts = {**finding.evidence, "not traced": reasons or None}
     return replace(found, finding=replace(finding, summary=finding.summary + text, evidence=facts))
 
@@ -192,7 +192,7 @@ def _unexplained(case: Case, named: list[Finding], explained: float) -> Finding:
     rest = format_percent(1 - explained)
     return Finding(
         cause=UNEXPLAINED,
-        summary=f"{case.process.name} lost time of which {rest} has no owner that can be proven{place}",
+        summary=f"{case.who} lost {case.amount(case.lost_ns)}, {rest} of it unexplained{place}",
         claims=_rest(case.left),
         root=str(case.process.pid),
         fixes=_way_on(case.evidence, where),
@@ -206,7 +206,7 @@ def _way_on(evidence: Evidence, where: Bucket | None) -> tuple[Fix, ...]:
         return ()
     return (
         Fix(
-            text="record with stacks: they say at which line it was",
+            text="record with stacks: they show the line",
             command=command("trace", "--stack=true", as_root=True),
         ),
     )
@@ -218,12 +218,12 @@ def _rest(left: Mapping[Bucket, int]) -> dict[Bucket, int]:
 
 def _place(bucket: Bucket, *, knows_idle: bool) -> str:
     words = {
-        "idle": "with nothing enqueued",
-        "launch": "while enqueuing",
+        "idle": "while the GPU was idle",
+        "launch": "while launching",
         "gpu": "on the GPU",
-        "return_delay": "after",
+        "return_delay": "in the sync return delay",
     }
     if not knows_idle:
-        host = "in the host's time of the step"
-        words |= {"idle": host, "launch": host, "gpu": "blocked for the GPU"}
+        host = "in the host time of the step"
+        words |= {"idle": host, "launch": host, "gpu": "blocked on the GPU"}
     return f"{words[bucket.part.value]} ({bucket.state})"

@@ -20,7 +20,7 @@ HEADLINES: Mapping[str, tuple[str, ...]] = {
     "CPU bottleneck in serving": ("host-bound", "gil", "cpu-contention", "cpu-throttled", "launch-bound"),
     "several processes on one GPU": ("gpu-contention", "driver-lock"),
     "GPU memory leak": ("gpu-memory-leak",),
-    "scheduling and orchestration, as far as this host shows them": (
+    "scheduling and orchestration, as visible on this host": (
         "cpu-throttled",
         "io-throttled",
         "cpu-affinity",
@@ -33,15 +33,15 @@ HEADLINES: Mapping[str, tuple[str, ...]] = {
 }
 
 VERDICTS: Mapping[str, str] = {
-    "GPU-bound: no host-side cause": "no time was lost, the GPU was busy 90% of the time or more, and the host was "
-    "seen to wait for it half of the time or more",
-    "its queue was full": "with the above: in most steps about as many launches were waiting as a stream holds, so "
-    "that launches waited for the GPU; a launch that is slow for that is no cause (queue-full)",
-    "not proven that the GPU was busy": "no time was lost, but the host enqueued for most of each step",
-    "host-bound, GPU-bound": "of a process whose step was found by what its calls repeat: its thread was blocked for "
-    "the GPU at most 8%, or at least 30%, of the steps' time; how long the GPU was idle is known within bounds, or not",
-    "no step was found": "launches, no call that ends a step by waiting for the stream it works on, and nothing that "
-    "its calls repeat: lost time cannot be measured",
-    "unexplained": "time was lost, and what all causes together own of it is less than 80%; it comes with where the "
-    "time is, with what is partly known, and with what the recording could not show of that part",
+    "GPU-bound: no host-side cause": "no lost time, GPU busy at least 90% of wall time, and the host waiting for it "
+    "at least half of that",
+    "its launch queue was full": "added to the verdict above: in most steps the launch queue was full, so launches "
+    "waited for the GPU; such a slow launch is not a cause (queue-full)",
+    "a busy GPU is not proven": "no lost time, but the host was launching for most of each step",
+    "host-bound, GPU-bound": "for a process whose steps were found by repetition: its thread was blocked on the GPU "
+    "at most 8%, or at least 30%, of step time; GPU idle time is given as bounds, where known",
+    "no repeated step was found": "launches, but no sync of the main stream and no repetition among its calls: lost "
+    "time cannot be measured",
+    "unexplained": "all causes together explain less than 80% of the lost time; the incident says where the rest was "
+    "lost, what is known in part, and what data was missing",
 }

@@ -1,4 +1,4 @@
-"""What an affected process noticed of a case: its steps or sync intervals per second and their lengths, against the reference."""
+"""What an affected process noticed of a case: its steps or sync intervals per second and their lengths, and before."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ _PARTS = ("idle", "launch", "sync")
 
 
 def impact_of(case: Case) -> Impact | None:
-    """None where no sync interval of the stream is left in the case's window."""
+    """None where no interval of the main stream is left in the case's window."""
     gpu_stream = case.evidence.gpu_streams[case.process.process]
     now, usual = _within(gpu_stream, [case.window]), _within(gpu_stream, case.baselines)
     if not len(now):
         return None
     clocks = [one for one in case.evidence.thread_state_totals(case.window) if one.process == case.process.process]
     return Impact(
-        interval=case.evidence.main_streams[case.process.process].noun,
-        intervals_per_s=_rate(now),
-        usual_intervals_per_s=_rate(usual) if len(usual) else None,
+        judged_by=case.evidence.main_streams[case.process.process].noun,
+        per_s=_rate(now),
+        baseline_per_s=_rate(usual) if len(usual) else None,
         p50_ns=_quantile(now, 0.5),
-        usual_p50_ns=_quantile(usual, 0.5) if len(usual) else None,
+        baseline_p50_ns=_quantile(usual, 0.5) if len(usual) else None,
         p99_ns=_quantile(now, 0.99),
-        usual_p99_ns=_quantile(usual, 0.99) if len(usual) else None,
-        involuntary_ratio=_involuntary(case.sync_intervals),
-        usual_involuntary_ratio=_usual_involuntary(case),
-        preemptions=clocks[0].preemptions if clocks else None,
+        baseline_p99_ns=_quantile(usual, 0.99) if len(usual) else None,
+        involuntary_off_cpu_ratio=_involuntary(case.sync_intervals),
+        baseline_involuntary_off_cpu_ratio=_usual_involuntary(case),
+        context_switches=clocks[0].switches if clocks else None,
+        involuntary_context_switches=clocks[0].preemptions if clocks else None,
     )
 
 
@@ -61,13 +62,13 @@ def _quantile(sync_intervals: Array, at: float) -> int:
 
 
 def _involuntary(sync_intervals: Array) -> float:
-    """Of the time of the thread on the path."""
+    """Of the time of the critical-path thread."""
     spent = sum(int(np.maximum(sync_intervals[f"{part}_state_ns"][:, _INVOLUNTARY], 0).sum()) for part in _PARTS)
     return spent / max(int(_lengths(sync_intervals).sum()), 1)
 
 
 def _usual_involuntary(case: Case) -> float | None:
-    """By the mean clocks of the references of the classes seen, each as often as it was seen."""
+    """By the mean thread-state times of the baselines of the step types seen, each as often as it was seen."""
     if not case.baselines:
         return None
     spent = length = 0.0

@@ -14,6 +14,8 @@ from ingero.diagnose.joins import explained_ratio
 from ingero.diagnose.model import (
     Affected,
     Bucket,
+    CodeLine,
+    Contributing,
     Culprit,
     Fact,
     FindingKind,
@@ -21,9 +23,12 @@ from ingero.diagnose.model import (
     Identity,
     Incident,
     Part,
+    Where,
     severity_of,
 )
+from ingero.diagnose.where import where_of, where_of_event
 
+_CONTRIBUTES = 0.10  # of the lost time, from which on another cause of it is named
 _SAME_INCIDENT_NS = 10_000_000_000  # quiet time between two time ranges of one fault
 
 
@@ -107,6 +112,7 @@ def _incident(part: Sequence[Found]) -> Incident:
     for one in (one for one in part if one.process == worst):
         for bucket, ns in one.finding.claims.items():
             breakdown[_place(one, bucket)] += ns
+    line = next((one.finding.line for one in [lead, *part] if one.finding.line), None)
     return Incident(
         number=0,
         cause=finding.cause,
@@ -123,7 +129,9 @@ def _incident(part: Sequence[Found]) -> Incident:
         summary=finding.summary,
         affected=_all_affected(part, drops),
         culprits=_culprits(part),
-        line=next((one.finding.line for one in [lead, *part] if one.finding.line), None),
+        line=line,
+        where=_where(lead, line),
+        contributing=_contributing(lead),
         chain=tuple(finding.chain),
         fixes=_beginning_plainly(finding.fixes),
         breakdown=dict(breakdown),
@@ -131,6 +139,22 @@ def _incident(part: Sequence[Found]) -> Incident:
         impact=impact_of(case) if case else None,
         timeline=case.timeline if case else (),
     )
+
+
+def _where(lead: Found, line: CodeLine | None) -> Where:
+    return where_of(lead.case, line, lead.finding.claims) if lead.case else where_of_event(line)
+
+
+def _contributing(lead: Found) -> tuple[Contributing, ...]:
+    """The other causes of the same lost time, from a tenth of it, most first."""
+    lost_ns = max(lead.case.lost_ns, 1) if lead.case else 1
+    others = [one for one in lead.case.findings if one.cause != lead.finding.cause] if lead.case else []
+    found = [
+        Contributing(cause=one.cause, lost_ns=one.lost_ns, share_ratio=one.lost_ns / lost_ns, headline=one.summary)
+        for one in others
+        if one.lost_ns >= _CONTRIBUTES * lost_ns
+    ]
+    return tuple(sorted(found, key=lambda one: -one.lost_ns))
 
 
 def _beginning_plainly(fixes: Sequence[Fix]) -> tuple[Fix, ...]:

@@ -45,9 +45,9 @@ def joined(findings: Sequence[Finding], amount: Callable[[int], str] = format_ns
     found = list(findings)
     for cause, owner_of, more in (
         (host_bound.CAUSE, _same_line_of, "computing at the same line"),
-        (launch_bound.CAUSE, _pressure_of, "inside launches, which touch memory, too"),
+        (launch_bound.CAUSE, _pressure_of, "inside launches"),
         (data_starvation.CAUSE, _source_of, "waiting for data of a worker that waited for it"),
-        (self_oversubscription.CAUSE, _work_of, "while its threads waited for each other's CPU meanwhile"),
+        (self_oversubscription.CAUSE, _work_of, "while its own threads waited for a CPU"),
     ):
         part = next((one for one in found if one.cause == cause), None)
         owner = owner_of(part, found) if part else None

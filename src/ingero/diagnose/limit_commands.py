@@ -143,7 +143,7 @@ def cap(evidence: Evidence, pid: int, name: str) -> Fix | None:
     if group and (asked := ask_instead(group, f"{name} [{pid}]")):
         return asked
     is_apart = group and (group.container_id or group.unit)
-    return Fix(text=f"or cap {name} [{pid}]", command=set_cpus(group)) if is_apart else None
+    return Fix(text=f"or cap the CPU of {name} [{pid}]", command=set_cpus(group)) if is_apart else None
 
 
 def ask_instead(group: Container, who: str) -> Fix | None:
@@ -151,11 +151,9 @@ def ask_instead(group: Container, who: str) -> Fix | None:
     if group.job:
         job = job_text(group.scheduler, group.job)
         command = _HOLD.get(group.scheduler, "").format(job=shell_word(group.job))
-        return Fix(text=f"or have {job} ({who}) run elsewhere, or hold it", command=command)
+        return Fix(text=f"or move {job} ({who}) to another host, or suspend it", command=command)
     if not group.container_id and _MANAGER.fullmatch(_own_unit(group)):
-        text = (
-            f"or ask whoever runs {who}: a limit on its group, {_own_unit(group)}, would be one on all that this runs"
-        )
+        text = f"or ask the owner of {who}: a limit on its cgroup, {_own_unit(group)}, would apply to everything in it"
         return Fix(text=text)
     return None
 
@@ -171,7 +169,7 @@ def exclusive_cores(group: Container | None) -> Fix | None:
         return Fix(text="give the affected process exclusive cores: Guaranteed QoS with the static CPU manager")
     if tool := _tool(group):
         command = f"sudo {tool} update --cpuset-cpus=<cores> {_id(group)}"
-        return Fix(text="give the affected process cores that the others may not use", command=command)
+        return Fix(text="give the affected process CPUs that the culprits may not use", command=command)
     return None
 
 

@@ -36,9 +36,9 @@ def longest_wait(case: Case, cpu_users: Sequence[Culprit]) -> Link | None:
     behind = next(one for one in cpu_users if one.pid == int(worst["culprit_pid"]))
     affected = case.evidence.text(int(worst["comm"])) or case.process.name
     return Link(
-        text=f"the longest single wait: {affected} [{int(worst['tid'])}] behind {behind.name} [{behind.pid}] on CPU "
+        text=f"longest single wait: {affected} [{int(worst['tid'])}] behind {behind.name} [{behind.pid}] on CPU "
         f"{int(worst['cpu'])}",
         seen_ns=length,
-        structure="one interval off the CPU, with whoever ran there longest meanwhile",
+        structure="one off-CPU interval, and which process ran longest on that CPU meanwhile",
         order=f"it began {format_ns(max(int(worst['start_ns']) - case.window.begin_ns, 0))} into the incident",
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import TYPE_CHECKING, TypeAlias
 
 from ingero.identity import waiting_mark
@@ -25,6 +26,8 @@ Identity: TypeAlias = "tuple[str, str, str, bool]"  # cause, resource, root, whe
 UNEXPLAINED = "unexplained"  # stands where a cause would, if there is none
 HIGH_RATIO = 0.20  # of wall time
 MEDIUM_RATIO = 0.05
+_MUCH_LONGER = 2  # times the mean, before the longest call is shown beside it
+_OF_A_PACKAGE = ("__init__.py", "__main__.py")  # names that alone say nothing
 
 
 class Severity(enum.IntEnum):
@@ -61,9 +64,70 @@ class CodeLine:
     waiting_thread: str = ""
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}" if self.line else self.file
+        return self._text(self.file)
+
+    @property
+    def short(self) -> str:
+        """With the file's name only; of a package's own file with the package's."""
+        path = PurePath(self.file)
+        return self._text(f"{path.parent.name}/{path.name}" if path.name in _OF_A_PACKAGE else path.name)
+
+    def _text(self, file: str) -> str:
+        place = f"{file}:{self.line}" if self.line else file
         mark = f" {waiting_mark(self.waiting_thread)}" if self.waiting_thread else ""
         return (f"{self.function}() at {place}" if self.function else place) + mark
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """The line of Python and the call on the critical path of the affected process, or why it is not known.
+
+    call: the traced call at that line, "" outside of GPU calls. mean_ns, baseline_ns: of one such call, or outside of
+    calls of one `per` (step, sync interval); None: not known, or no baseline. longest_ns: of the recorded calls.
+    is_exact: means are of every call, not of the recorded ones or of samples. state: what the thread did outside of
+    calls. who: the thread that was there, where it is not on the critical path itself.
+    why_not: a sentence where line is None.
+    """
+
+    line: CodeLine | None = None
+    call: str = ""
+    mean_ns: int | None = None
+    baseline_ns: int | None = None
+    longest_ns: int | None = None
+    is_exact: bool = False
+    state: str = ""
+    per: str = ""
+    who: str = ""
+    why_not: str = ""
+
+    @property
+    def text(self) -> str:
+        """One line: "forward() at train.py:142: cudaStreamSynchronize 47.5 ms (baseline 3.40 ms)"."""
+        if self.line is None:
+            return f"not known: {self.why_not}" if self.why_not else "not known"
+        what = self.call or (f"outside GPU calls, {self.state}" if self.state else "")
+        who = f" in thread {self.who}" if self.who else ""
+        return self.line.short + who + (f": {what}{self._times()}" if what else "")
+
+    def _times(self) -> str:
+        if self.mean_ns is None:
+            return ""
+        about = "" if self.is_exact else "about "
+        each = f" per {self.per}" if self.per else ""
+        more = [] if self.baseline_ns is None else [f"baseline {format_ns(self.baseline_ns)}"]
+        if self.longest_ns is not None and self.longest_ns > _MUCH_LONGER * self.mean_ns:
+            more.append(f"longest {format_ns(self.longest_ns)}")
+        return f" {about}{format_ns(self.mean_ns)}{each}" + (f" ({', '.join(more)})" if more else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contributing:
+    """Another cause of the same lost time, with its part of it."""
+
+    cause: str
+    lost_ns: int
+    share_ratio: float
+    headline: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +193,7 @@ class Part(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Lost time of one part in one state of the thread on the path: a name of STATES, or "device", or "unknown"."""
+    """Lost time of one part in one state of the thread on the path: a name of STATES, or "gpu_execution", or "unknown"."""
 
     part: Part
     state: str
@@ -176,23 +240,24 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Impact:
-    """What the worst affected process noticed, and what is usual for it (None where there is no reference).
+    """What the worst affected process noticed, and the same in its baseline (None where there is none).
 
-    interval: what it is judged by, `step` or `sync interval`; rates and quantiles are of these. involuntary_ratio: of
-    its time, the thread on the path could have run or was throttled; voluntary sleep does not count. preemptions: of
-    all its threads.
+    judged_by: `step` or `sync interval`; rates and quantiles are of these. involuntary_off_cpu_ratio: of its time, the
+    critical-path thread could have run or was throttled; voluntary sleep does not count. context_switches,
+    involuntary_context_switches: of all its threads.
     """
 
-    interval: str
-    intervals_per_s: float
-    usual_intervals_per_s: float | None
+    judged_by: str
+    per_s: float
+    baseline_per_s: float | None
     p50_ns: int
-    usual_p50_ns: int | None
+    baseline_p50_ns: int | None
     p99_ns: int
-    usual_p99_ns: int | None
-    involuntary_ratio: float
-    usual_involuntary_ratio: float | None
-    preemptions: int | None = None
+    baseline_p99_ns: int | None
+    involuntary_off_cpu_ratio: float
+    baseline_involuntary_off_cpu_ratio: float | None
+    context_switches: int | None = None
+    involuntary_context_switches: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +296,8 @@ class Incident:
     affected: tuple[Affected, ...] = ()
     culprits: tuple[Culprit, ...] = ()
     line: CodeLine | None = None
+    where: Where = field(default_factory=Where)
+    contributing: tuple[Contributing, ...] = ()
     chain: tuple[Link, ...] = ()
     fixes: tuple[Fix, ...] = ()
     breakdown: Mapping[str, int] = field(default_factory=dict)

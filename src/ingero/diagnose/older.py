@@ -17,7 +17,7 @@ from ingero.ops import Source
 Array = np.ndarray[Any, np.dtype[Any]]
 
 GPU_SOURCES = (Source.CUDA, Source.DRIVER, Source.CUDA_GRAPH, Source.NCCL)
-NO_STATE = "the records of this version do not say whether a thread slept or was preempted"
+NO_STATE = "recordings of this version do not show whether a thread slept or was preempted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,7 @@ def finding(evidence: Evidence, event: HostEvent, cause: str, *, whose: str, fix
     used = f" with {format_bytes(event.size_bytes)} in memory" if event.size_bytes else ""
     role = "" if victim is None else _role(evidence, victim)
     shared = is_close(evidence, event)
-    beside = "; it shared the control group of a traced process" if shared else "; no traced process was touched"
+    beside = "; it shared the cgroup of a traced process" if shared else "; no traced process was affected"
     beside = "" if victim else beside
     asked = "" if event.pid == event.other_pid else f", while {_name(evidence, event.pid)} asked for memory"
     return Finding(
@@ -63,14 +63,15 @@ def finding(evidence: Evidence, event: HostEvent, cause: str, *, whose: str, fix
         chain=(
             Link(
                 text=f"the kernel killed {name} [{event.other_pid}]",
-                structure="the kernel's mark of its victim, and what the killing thread had reclaimed for last",
+                structure="the killed process as the kernel marked it, and the cgroup that the killing thread had "
+                "reclaimed for",
                 order="after reclaim had found nothing more to free",
             ),
         ),
         fixes=fixes,
         evidence={
             "victim": event.other_pid,
-            "victim resident (bytes)": event.size_bytes,
+            "killed process resident (bytes)": event.size_bytes,
             "asked for memory": event.pid,
             "limit": event.limit or "unknown",
         },

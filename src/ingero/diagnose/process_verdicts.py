@@ -59,7 +59,7 @@ def _older_verdicts(evidence: Evidence, hit: set[str]) -> Iterator[ProcessVerdic
     for number in sorted(calls & evidence.processes.keys()):
         process = evidence.processes[number]
         is_hit = str(process.pid) in hit
-        text = "see the incidents" if is_hit else f"no host-side cause was found; {NO_STATE}"
+        text = "see incidents above" if is_hit else f"no host-side cause was found; {NO_STATE}"
         yield ProcessVerdict(process=number, pid=process.pid, name=process.name, text=text, has_incident=is_hit)
 
 
@@ -103,7 +103,7 @@ def _followed(evidence: Evidence, process: Process, gpu_stream: Array, text: str
     if not gap_ns:
         return text
     said = text if 2 * gap_ns < lived.duration_ns else f"in {format_ns(lived.duration_ns - gap_ns)}: {text}"
-    return f"{said}; for {format_ns(gap_ns)} its steps could not be followed, and nothing is said of them"
+    return f"{said}; not checked for {format_ns(gap_ns)}, in which its steps could not be followed"
 
 
 def _count(calls: Iterable[OpShare], kind: Kind) -> float:

@@ -81,7 +81,7 @@ def contention(
     lost = sum(claims.values())
     waiting = any(bucket.state == "sleep" for bucket in claims)
     longest = longest_wait(case, culprits)
-    path = "the thread on its path was runnable, not running"
+    path = "the critical-path thread was runnable but not running"
     return Finding(
         cause=cause,
         resource="cpu",
@@ -95,14 +95,14 @@ def contention(
             Link(
                 text=path + (", and so was the worker it waited for" if waiting else ""),
                 seen_ns=lost,
-                structure="the run-queue clocks within the sync intervals"
-                + (" and of the worker's path" if waiting else ""),
-                order="each wait was charged to whoever ran on that CPU during it",
+                structure="exact run-queue time inside each sync interval"
+                + (" and of the worker it waited for" if waiting else ""),
+                order="each wait is attributed to the process that ran on that CPU meanwhile",
             ),
             *((longest,) if longest else ()),
         ),
         fixes=tuple(fixes),
-        evidence={"switches": sum(one.switches or 0 for one in chosen), "cpu_users": len(chosen)},
+        evidence={"context switches": sum(one.switches or 0 for one in chosen), "culprits": len(chosen)},
     )
 
 
@@ -261,12 +261,12 @@ def apart(case: Case, culprits: list[Culprit]) -> Fix | None:
     theirs = set(rows["cpu"][np.isin(rows["culprit_pid"], [one.pid for one in culprits])].tolist()) & cores
     free = cores - theirs
     if free:
-        text = f"or keep the affected process on cores{where} where they were not seen"
+        text = f"or pin the affected process to CPUs{where} where they were not seen"
         return Fix(text=text, command=f"sudo taskset -acp {format_cpu_list(free)} {case.process.pid}")
     mine, last = format_cpu_list(cores - {max(cores)}), max(cores)
     moves = [f"sudo taskset -acp {last} {one.pid}" for one in culprits[:_MOST_NAMES]]
     command = "; ".join([f"sudo taskset -acp {mine} {case.process.pid}", *moves])
-    return Fix(text=f"or part them: they were on every core{where}", command=command)
+    return Fix(text=f"or pin them to different CPUs (they used every CPU{where})", command=command)
 
 
 def named(culprits: list[Culprit]) -> str:

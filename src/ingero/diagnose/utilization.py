@@ -75,8 +75,8 @@ def utilization_of(evidence: Evidence, process: Process, ordinal: int, windows: 
 def busy_words(busy: float, utilization: Utilization | None) -> str:
     """How long the GPU was busy, as both say it; where they contradict each other the larger idle, and why."""
     if utilization is None:
-        return f"GPU busy {format_percent(busy)} of the time"
+        return f"GPU busy {format_percent(busy)} of wall time"
     if not utilization.contradicts(busy):
-        return f"GPU busy {format_percent(busy)} of the time; {utilization.words(busy)}"
-    queued = f"work was queued or running {format_percent(busy)} of the time"
+        return f"GPU busy {format_percent(busy)} of wall time; {utilization.words(busy)}"
+    queued = f"work was queued or running {format_percent(busy)} of wall time"
     return f"{queued}, but the GPU is less busy; {utilization.words(busy)}"

@@ -35,11 +35,11 @@ def _unseen(sync_intervals: Array, *, has_incident: bool, utilization: Utilizati
     waited = int((sync_intervals["gpu_done_ns"] - sync_intervals["sync_start_ns"]).sum()) / wall
     paced = "; the host set the pace" if is_host_paced(sync_intervals).mean() > PROVEN else ""
     known = (
-        f"it waited for the GPU {format_percent(waited)} of the time{paced}; how long that was idle is not known, as "
-        "not all launches and copies were traced"
+        f"waited for the GPU {format_percent(waited)} of wall time{paced}; GPU idle time is not known, because not "
+        f"all launches and copies were traced"
     )
     known += f"; {utilization.kernels}" if utilization else ""
-    return f"{known}; see the incidents" if has_incident else f"no time was lost against its best regime; {known}"
+    return f"{known}; see incidents above" if has_incident else f"no lost time against the baseline; {known}"
 
 
 def _seen(sync_intervals: Array, *, has_incident: bool, utilization: Utilization | None) -> str:
@@ -59,23 +59,23 @@ def _seen(sync_intervals: Array, *, has_incident: bool, utilization: Utilization
         / wall
     )
     if has_incident:
-        return f"{words}; see the incidents"
+        return f"{words}; see incidents above"
     if busy < GPU_BOUND:
-        return f"no time was lost against its best regime ({words})"
+        return f"no lost time against the baseline ({words})"
     if waited < PROVEN:
         return (
-            f"no time was lost against its best regime; it enqueued {format_percent(max(seen - waited, 0))} of the "
-            f"time, so that it is not proven that the GPU was busy{_told(seen, utilization)}"
+            f"no lost time against the baseline; it was launching for {format_percent(max(seen - waited, 0))} of "
+            f"wall time, so a busy GPU is not proven{_told(seen, utilization)}"
         )
-    queue = "; its queue was full, so that launches waited for the GPU" if full.mean() > QUEUE_FULL else ""
+    queue = "; its launch queue was full, so launches waited for the GPU" if full.mean() > QUEUE_FULL else ""
     return f"GPU-bound: no host-side cause ({words}){queue}"
 
 
 def without_syncs() -> str:
     """Of a process whose launches were not traced, and that was never seen to wait for the GPU."""
     return (
-        "its steps could not be followed: launches were not traced, and it was never seen to wait for the GPU; "
-        "--max-overhead=0 traces them whatever that costs"
+        "no GPU sync and no launches traced: lost time cannot be measured. Trace launches at any cost with "
+        "--max-overhead=0"
     )
 
 
@@ -97,11 +97,11 @@ def step_verdict(
     """
     known = idle.words or "GPU idle is not known within steps"
     text = f"{_pace_words(steps, utilization, by_waits)}; {known}{_told(1 - idle.high, utilization)}"
-    return f"{text}; see the incidents" if has_incident else f"{text}; no lost time against the baseline"
+    return f"{text}; see incidents above" if has_incident else f"{text}; no lost time against the baseline"
 
 
 def _pace_words(steps: Array, utilization: Utilization | None, by_waits: PacedBy) -> str:
-    blocked = f"blocked for the GPU {100 * blocked_share(steps):.0f}% of its steps' time"
+    blocked = f"blocked on the GPU {100 * blocked_share(steps):.0f}% of step time"
     paced = paced_by(steps)
     if paced is PacedBy.GPU and utilization and utilization.contradicts(GPU_BOUND):
         return f"{blocked}, but not GPU-bound all the time"
@@ -109,14 +109,14 @@ def _pace_words(steps: Array, utilization: Utilization | None, by_waits: PacedBy
     if paced in words:
         return f"{words[paced]}: {blocked}"
     if by_waits in words:
-        return f"{words[by_waits]}, by how far ahead of the GPU the host was when it waited for it; {blocked} at least"
-    return "what sets its pace is not known: whether its launches waited for the GPU was not seen"
+        return f"{words[by_waits]}, by how far the host ran ahead of the GPU; at least {blocked}"
+    return "pace unknown: waits of its launches for the GPU were not traced"
 
 
 def without_steps(launches: int, *, syncs: int) -> str:
     """The same of a process whose calls repeat nothing, and that never waits for the stream it works on."""
     waited = f"and {format_count(syncs)} GPU syncs that end no step" if syncs else "but no GPU sync"
     return (
-        f"{format_count(launches)} launches {waited}, and no step was found that its calls repeat: lost time cannot be "
-        "measured"
+        f"{format_count(launches)} launches {waited}, and no repeated step was found: lost time cannot be measured. "
+        f"Read a result or call torch.cuda.synchronize() once per step"
     )

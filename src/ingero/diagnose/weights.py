@@ -40,10 +40,10 @@ def lower(case: Case, cpu_users: Sequence[Culprit]) -> Iterator[Fix]:
     by_nice = [one.pid for one in cpu_users if _counts_nice(groups[one.pid], own)]
     lowest = [pid for pid in by_nice if _nice_of(case, pid) >= LOWEST_NICE]
     if higher := [pid for pid in by_nice if pid not in lowest]:
-        yield Fix(text="lower their weight", command=renice(LOWEST_NICE, higher))
+        yield Fix(text="lower the culprits' CPU priority", command=renice(LOWEST_NICE, higher))
     if lowest:
         commands = "; ".join(f"sudo chrt --idle -a -p 0 {pid}" for pid in lowest[:_MOST_LOWEST])
-        yield Fix(text=f"let what has nice {LOWEST_NICE} run only where nobody else wants the CPU", command=commands)
+        yield Fix(text=f"run processes with nice {LOWEST_NICE} only on otherwise idle CPUs", command=commands)
     by_group: dict[str, list[Culprit]] = {}
     asked: dict[str, Fix] = {}
     for one in cpu_users:
@@ -56,7 +56,7 @@ def lower(case: Case, cpu_users: Sequence[Culprit]) -> Iterator[Fix]:
                 set_weight(group, Weight.LEAST, beside=own) if has_weight else set_cpus(group), []
             ).append(one)
     for command, those in list(by_group.items())[:_MOST_GROUPS]:
-        text = f"or give the control group of {named(those)} less of the CPU, at whose border nice values end"
+        text = f"or lower the CPU weight of the cgroup of {named(those)}: nice values do not count across cgroups"
         yield Fix(text=text, command=command)
     yield from list(asked.values())[:_MOST_GROUPS]
 
@@ -66,7 +66,7 @@ def raise_own(case: Case, cpu_users: Iterable[Culprit]) -> Fix:
     own = group_of(case.evidence, case.process.cgroup_id)
     theirs = next((group_of_pid(case.evidence, one.pid) for one in cpu_users), None)
     return Fix(
-        text="raise the weight of the affected process's control group",
+        text="raise the CPU weight of the affected process's cgroup",
         command=set_weight(own, Weight.MORE, beside=theirs),
     )
 

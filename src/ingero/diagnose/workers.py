@@ -50,7 +50,7 @@ TEXTS = {
     "runnable": "waiting for a CPU",
     "throttled": "throttled by a CPU quota",
     DISK: "reading from disk",
-    ASLEEP: "asleep on a timer",
+    ASLEEP: "sleeping on a timer",
     NETWORK: "waiting for the network",
     "process": "waiting for another process",
     "waiting": "waiting for something else",
@@ -227,16 +227,18 @@ def fixes(case: Case, found: Production) -> tuple[Fix, ...]:
     """What to do about what took most of the time."""
     seen = (case.evidence.process_at(pid) for pid, _, _ in found.producers)
     needed = workers_needed(case, max(at_once([one for one in seen if one], case.window), 1))
-    prefetch = Fix(text="deeper prefetch evens out single slow items", command="DataLoader(prefetch_factor=4)")
-    more = Fix(text="enough workers for this item's time", command=f"DataLoader(num_workers={needed})")
+    prefetch = Fix(text="prefetch deeper, to even out single slow items", command="DataLoader(prefetch_factor=4)")
+    more = Fix(text="run enough workers for the time that an item takes", command=f"DataLoader(num_workers={needed})")
     by_kind: dict[str, Callable[[], tuple[Fix, ...]]] = {
         ON_CPU: lambda: (_more_or_less_work(case, more, needed),),
-        COLLECTING: lambda: (Fix(text="collect less in the worker", command="gc.freeze()  # in worker_init_fn"),),
+        COLLECTING: lambda: (
+            Fix(text="run the garbage collector less often in the worker", command="gc.freeze()  # in worker_init_fn"),
+        ),
         PASSING: lambda: (
             Fix(text="pass tensors in shared memory instead of pickled objects; collate within the worker"),
         ),
-        DISK: lambda: (more, Fix(text="or keep the data nearer: page cache, local NVMe, larger records")),
-        ASLEEP: lambda: (Fix(text="take the sleep out of the worker: a retry, a rate limit, a poll"), more),
+        DISK: lambda: (more, Fix(text="or keep the data closer: page cache, local NVMe, larger records")),
+        ASLEEP: lambda: (Fix(text="remove the sleep from the worker (a retry, a rate limit, a poll)"), more),
     }
     return (*by_kind.get(found.worst, lambda: (more,))(), prefetch)
 
@@ -244,5 +246,5 @@ def fixes(case: Case, found: Production) -> tuple[Fix, ...]:
 def _more_or_less_work(case: Case, more: Fix, needed: int) -> Fix:
     cpus = max((one.cpu_count for one in case.evidence.sessions), default=0)
     if cpus and needed >= cpus:
-        return Fix(text=f"less CPU work per item: {needed} workers would be needed, and this machine has {cpus} CPUs")
+        return Fix(text=f"do less CPU work per item: {needed} workers would be needed, and this host has {cpus} CPUs")
     return more

@@ -36,7 +36,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     cause: _Line
-    summary: _Line
+    headline: _Line
     start_ns: _Moment
     end_ns: _Moment | None = None
     node: _Line = ""

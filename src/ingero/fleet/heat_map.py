@@ -42,14 +42,18 @@ class _Piece(msgspec.Struct, frozen=True):
     lost_ratio: _Ratio
 
 
+class _Impact(msgspec.Struct, frozen=True):
+    lost_ns: _Moment
+    lost_ratio: Annotated[float, msgspec.Meta(ge=0)]
+
+
 class _Incident(msgspec.Struct, frozen=True):
     number: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
     cause: _Line
     severity: _Line
     start_ns: _Moment
-    lost_ns: _Moment
-    lost_ratio: Annotated[float, msgspec.Meta(ge=0)]
-    summary: _Line
+    headline: _Line
+    impact: _Impact
     end_ns: _Moment | None = None
     timeline: Annotated[list[_Piece], msgspec.Meta(max_length=1000)] = []
 
@@ -143,10 +147,10 @@ def _columns(windows: Sequence[_Window]) -> _Columns:
 
 def _row(answer: Diagnosed, columns: _Columns, said: dict[str, int]) -> Object:
     found = answer.diagnosis
-    worst = min(found.incidents, key=lambda one: (_rank(one.severity), -one.lost_ns), default=None)
+    worst = min(found.incidents, key=lambda one: (_rank(one.severity), -one.impact.lost_ns), default=None)
     row: Object = {
         "rank": _rank(worst.severity if worst else ""),
-        "lost_ns": max((one.lost_ns for one in found.incidents), default=0),
+        "lost_ns": max((one.impact.lost_ns for one in found.incidents), default=0),
         "first": (found.window.begin_ns - columns.begin_ns) // columns.column_ns,
         "last": (found.window.end_ns - 1 - columns.begin_ns) // columns.column_ns,
         "is_judged": bool(found.verdicts or found.incidents),
@@ -155,7 +159,7 @@ def _row(answer: Diagnosed, columns: _Columns, said: dict[str, int]) -> Object:
     }
     if worst is None:
         return row | {"said": said.setdefault(answer.headline, len(said))}
-    about = {"number": worst.number, "cause": worst.cause, "severity": worst.severity, "summary": worst.summary}
+    about = {"number": worst.number, "cause": worst.cause, "severity": worst.severity, "headline": worst.headline}
     return row | {"worst": about}
 
 
@@ -181,11 +185,11 @@ def _cells(incidents: Sequence[_Incident], window: _Window, columns: _Columns) -
 
 def _whole(one: _Incident, window: _Window) -> list[_Piece]:
     """Of an incident that says nothing of its course; one without lost time has none."""
-    if not one.lost_ns:
+    if not one.impact.lost_ns:
         return []
     begin_ns = one.start_ns or window.begin_ns
     end_ns = one.end_ns or window.end_ns
-    return [_Piece(begin_ns, max(begin_ns, end_ns), min(1.0, one.lost_ratio))]
+    return [_Piece(begin_ns, max(begin_ns, end_ns), min(1.0, one.impact.lost_ratio))]
 
 
 def _missing(missing: Sequence[Missing]) -> Iterator[Object]:

@@ -92,9 +92,9 @@ def breakdown_text(
     yield from coverage_lines(reader, window)
     yield from drop_lines(reader, window)
     if shown and is_too_much:
-        yield f"Left out: lines of code and longest calls, of more than {format_count(MANY_CALLS)} recorded calls."
+        yield f"Left out: lines of code and longest calls (more than {format_count(MANY_CALLS)} recorded calls)."
     if shown and is_short:
-        yield "The whole account: --per-process"
+        yield "Full breakdown: --per-process"
 
 
 def header_lines(reader: Reader, window: Window) -> Iterator[str]:
@@ -129,10 +129,10 @@ def _process(
         utilization = _utilization(evidence, process, gpu_stream)
         yield from device_lines(gpu_stream, culprits, lines, utilization, unseen_ratio(reader, window))
         if steps and steps.how is not How.SYNC:
-            yield f"    its steps: {steps.text}"
+            yield f"    steps: {steps.text}"
         yield from _idle(evidence, process)
     elif reader.has_gpu_activities(window, process=process.process):
-        yield "  The GPU's times are the profiler's, see above."
+        yield "  GPU times are measured by the profiler, see above."
     else:
         yield "  The stream with most launches was never synced in this window: GPU idle is not known."
     if clocks:
@@ -230,7 +230,7 @@ def _title(process: Process, container: Container | None) -> Iterator[str]:
         owner = f", made by {container.owner}" if container.owner else ""
         yield f"  pod {container.pod}" + (f" in namespace {container.namespace}" if container.namespace else "") + owner
     if process.rank is None and process.rank_source:
-        yield f"  its rank is not known: {process.rank_source}"
+        yield f"  rank not known: {process.rank_source}"
 
 
 def _others(
@@ -258,6 +258,6 @@ def _others(
         names = ", ".join(f"{one.name} [{one.pid}]" for one in rest[:_MOST_NAMES]) + (
             ", ..." if rest[_MOST_NAMES:] else ""
         )
-        yield f"  {format_count(len(rest))} that ran less: {names}"
+        yield f"  {format_count(len(rest))} more that ran less: {names}"
     if quiet:
         yield ""

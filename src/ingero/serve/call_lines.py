@@ -23,20 +23,20 @@ _TOP_KERNELS = 8
 
 
 def call_lines(totals: Sequence[OpTotals]) -> Iterator[str]:
-    """A table of the operations, longest sum first."""
+    """A table of the operations, highest total first."""
     outermost = [total for total in totals if total.count]
     if not outermost:
         return
     yield (
         f"  {'call':30}{'count':>12}{'total':>11}{'p50':>10}{'p99':>10}{'max':>10}"
-        f"{'on CPU':>8}{'runnable':>9}{'asleep':>8}{'errors':>8}"
+        f"{'running':>8}{'runnable':>9}{'sleeping':>9}{'errors':>8}"
     )
     for total in outermost[:_TOP_OPS]:
         yield (
             f"  {total.name:30}{format_count(total.count):>12}{format_ns(total.sum_ns):>11}"
             f"{_optional(total.p50_ns):>10}{_optional(total.p99_ns):>10}{format_ns(total.max_ns):>10}"
             f"{_clock_share(total, 'run'):>8}{_clock_share(total, 'runq', 'throttled', 'yielded'):>9}"
-            f"{_clock_share(total, 'sleep', 'io', 'uninterruptible', 'stopped'):>8}{_count(total.errors):>8}"
+            f"{_clock_share(total, 'sleep', 'io', 'uninterruptible', 'stopped'):>9}{_count(total.errors):>8}"
         )
     if len(outermost) > _TOP_OPS:
         rest = outermost[_TOP_OPS:]
@@ -66,7 +66,7 @@ def kernel_lines(reader: Reader, window: Window, process: Process) -> Iterator[s
         return
     counts: Counter[tuple[str, str]] = Counter()
     for one in reader.kernel_launches(window, process=process.process):
-        name = one.short_name or f"handle {one.function:#x}, without a name: made before tracing"
+        name = one.short_name or f"handle {one.function:#x}, without a name: created before tracing"
         counts[name, one.library] += one.count
     if counts:
         yield f"  {'launches':>12}  kernel"
@@ -107,7 +107,7 @@ def open_call_lines(reader: Reader, window: Window, book: StackBook, *, whole_st
         if stack:
             yield from (f"  {line}" for line in stack_lines(stack))
         elif call.stack_hash:
-            yield "  at a place that is not known: its stack was lost"
+            yield "  place not known: its stack was dropped"
     if whole_stacks:
         for process, pid in dict.fromkeys((one.process, one.pid) for one in open_calls):
             mine = [one for one in open_calls if one.process == process]
@@ -123,9 +123,9 @@ def _other_threads(
     for one in last:
         ago = format_ns(window.end_ns - one.time_ns)
         state = STATE_TEXTS[one.state]
-        yield f"Meanwhile: {one.comm} {pid}/{one.tid}, {state} when last looked at, {ago} before the end"
+        yield f"Meanwhile: {one.comm} {pid}/{one.tid}, {state} when last sampled, {ago} before the end"
         stack = book.of(one.stack_hash)
-        yield from (f"  {line}" for line in stack_lines(stack)) if stack else ("  at a place that is not known",)
+        yield from (f"  {line}" for line in stack_lines(stack)) if stack else ("  place not known",)
 
 
 def _worst(reader: Reader, window: Window, process: Process, places: CallPlaces | None) -> Iterator[str]:
@@ -153,7 +153,7 @@ def _call(call: Call) -> str:
     if call.clocks:
         parts.append("= " + " + ".join(_clocks(call.clocks)))
     if call.culprit_ns:
-        parts.append(f"longest culprit {call.culprit_name}[{call.culprit_pid}] {format_ns(call.culprit_ns)}")
+        parts.append(f"{call.culprit_name} [{call.culprit_pid}] ran instead {format_ns(call.culprit_ns)}")
     if call.waker_kind and call.waker_kind != "none":
         waker = f"{call.waker_name}[{call.waker_tid}]" if call.waker_kind == "thread" else call.waker_kind
         parts.append(f"woken by {waker}")

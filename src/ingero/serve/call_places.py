@@ -20,8 +20,8 @@ class CallPlaces:
         """Of one call."""
         stack = self._book.of(call.stack_hash)
         if stack is None:
-            reason = "its stack was lost" if call.stack_hash else "no stack was taken"
-            yield f"at a place that is not known: {reason}"
+            reason = "its stack was dropped" if call.stack_hash else "no stack was taken"
+            yield f"place not known: {reason}"
             return
         waiter, waiting = self._waiter(call, stack)
         if self._is_whole:

@@ -34,7 +34,7 @@ def comparison_lines(found: Comparison) -> Iterator[str]:
     yield from (_op(one) for one in found.ops[:_TOP])
     left_out = max(0, len(found.classes) - _TOP) + max(0, len(found.ops) - _TOP)
     if left_out:
-        yield f"and {left_out} smaller ones (--json has all)"
+        yield f"and {left_out} smaller ones (--json lists all)"
 
 
 def comparison_json(found: Comparison, regression: Regression | None = None) -> Object:
@@ -58,10 +58,10 @@ def _plain(value: object) -> Json:
 
 def _headline(found: Comparison) -> str:
     if found.change_ratio is None and found.is_by_step:
-        return "No verdict: no step type in common of which both have three steps or more."
+        return "No verdict: no step type with at least three steps in both."
     if found.change_ratio is None or found.noise_ratio is None:
-        return "No verdict: the recordings have no type of step or sync interval in common that both saw often enough."
-    change = f"{100 * found.change_ratio:+.1f} %"
+        return "No verdict: the recordings have no step type or sync interval type in common that occurs often enough."
+    change = f"{100 * found.change_ratio:+.1f}%"
     return (
         f"{found.verdict.value}: {change} time for the same work (noise {format_percent(found.noise_ratio)}, one sigma)"
     )
@@ -112,7 +112,7 @@ def _ns(value: float | None) -> str:
 
 
 def _ratio(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:+.1f} %"
+    return "-" if value is None else f"{100 * value:+.1f}%"
 
 
 def _share(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""What was traced less in a window because tracing cost too much: since when, for how long, and why."""
+"""What was traced less in a window to stay within the overhead limit: since when, for how long, and why."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def unseen_ratio(reader: Reader, window: Window) -> float:
 
 
 def coverage_lines(reader: Reader, window: Window) -> Iterator[str]:
-    """One line per time range and thing given up; nothing where everything was traced."""
+    """One line per time range and reduced source; nothing where everything was traced."""
     if not reader.is_recorded("raw_overhead_levels"):
         return
     steps = held_steps(reader.overhead_levels(window), reader.sessions(), window)
     less = [(step, held) for step, held in steps if step.not_traced]
     if less:
-        yield "Less was traced, because tracing had become too expensive:"
+        yield "Tracing was reduced to stay within the overhead limit:"
     for step, held in less:
         begin, length = format_time_of_day(step.time_ns), format_ns(held.duration_ns)
         for text in sentences(step.not_traced):

@@ -15,7 +15,7 @@ VERSION = 1
 
 
 def diagnosis_json(diagnosis: Diagnosis) -> Object:
-    """Everything that was found, worst first, and what could not be looked at."""
+    """Everything that was found, worst first, and what could not be checked."""
     return {
         "version": VERSION,
         "window": window_json(diagnosis.window),
@@ -33,7 +33,7 @@ def window_json(window: Window) -> Object:
 
 
 def verdict_json(verdict: ProcessVerdict) -> Object:
-    """What is said of a process as a whole."""
+    """The verdict on a process as a whole."""
     return {
         "process": verdict.process,
         "pid": verdict.pid,
@@ -60,4 +60,4 @@ def gpu_idle_json(idle: GpuIdle) -> Object:
 
 
 def _not_evaluated(one: NotEvaluated) -> Object:
-    return {"cause": one.cause, "reason": one.reason, "time_ranges": [window_json(part) for part in one.time_ranges]}
+    return {"cause": one.cause, "reason": one.reason, "ranges": [window_json(part) for part in one.time_ranges]}

@@ -20,7 +20,7 @@ _SOURCE_TEXTS = {
 
 
 def not_traced_lines(reader: Reader, window: Window) -> Iterator[str]:
-    """Sources of which nothing can be in the recording: silence about them is not a zero."""
+    """Sources of which nothing can be in the recording: their absence is not a zero."""
     by_reason = not_traced(reader, window)
     for why, sources in by_reason.items():
         yield f"not traced: {', '.join(_SOURCE_TEXTS.get(source, source) for source in sources)}: {why}"
@@ -41,9 +41,9 @@ def not_traced(reader: Reader, window: Window) -> dict[str, list[str]]:
 
 
 def removed_lines(reader: Reader, window: Window) -> Iterator[str]:
-    """What the window would hold if the size limit had not taken it."""
+    """What the size limit has pruned or downsampled in the window."""
     gone = [one for one in reader.removed() if one.until_ns > window.begin_ns]
-    for kind, text in (("removed", "removed"), ("folded", "kept by the minute only")):
+    for kind, text in (("removed", "pruned"), ("folded", "downsampled to minutes")):
         mine = [one for one in gone if one.kind == kind]
         if mine:
             limit = format_bytes(max(mine, key=lambda one: one.noted_ns).max_db_bytes)
@@ -52,12 +52,12 @@ def removed_lines(reader: Reader, window: Window) -> Iterator[str]:
 
 
 def drop_lines(reader: Reader, window: Window) -> Iterator[str]:
-    """What was lost, repaired or could not be told, with the reason."""
+    """What was dropped or corrected, with the reason."""
     drops = reader.drops(window)
     if not drops:
-        yield "Nothing was lost while recording."
+        yield "No data was dropped while recording."
         return
-    yield "Lost or repaired while recording:"
+    yield "DROPPED or corrected while recording:"
     for drop in drops:
         amount = format_counter(drop.counter, drop.count)
         yield f"  {amount:>12}  {drop.reason or drop.counter}"

@@ -35,14 +35,14 @@ def _asked(of_gpus: Iterable[Sequence[GpuUse]], recorded_ns: int) -> Iterator[st
     total_ns = sum(asked.values())
     if asked and total_ns >= _SHOWN_ASKED * recorded_ns:
         share, each = format_percent(total_ns / max(recorded_ns, 1)), format_ns(total_ns // len(asked))
-        yield f"NVML was asked {len(asked)} times for that, {each} each in the driver: {share} of the time"
+        yield f"NVML was sampled {len(asked)} times for this, {each} each in the driver: {share} of the time"
 
 
 def _parts(samples: Sequence[GpuUse], seconds: float) -> Iterator[str]:
     busy = [one.gpu_percent for one in samples if one.gpu_percent is not None]
     clocks = [one.sm_clock_mhz for one in samples if one.sm_clock_mhz is not None]
     most_mhz = max((one.max_sm_clock_mhz or 0 for one in samples), default=0)
-    yield f"{sum(busy) / len(busy):.0f} % busy" if busy else "utilisation not told by its driver"
+    yield f"{sum(busy) / len(busy):.0f}% busy" if busy else "utilization not reported by its driver"
     if clocks:
         mhz = sum(clocks) / len(clocks)
         yield f"{mhz:.0f} of {most_mhz} MHz" if most_mhz else f"{mhz:.0f} MHz"
@@ -58,7 +58,7 @@ def _throttling(samples: Sequence[GpuUse]) -> Iterator[str]:
     for name, count in counts.most_common():
         percent = 100 * count / len(told)
         if percent >= _SHOWN_PERCENT:
-            yield f"throttled by {name} {percent:.0f} % of the time"
+            yield f"throttled by {name} {percent:.0f}% of the time"
 
 
 def _memory(samples: Sequence[GpuUse]) -> Iterator[str]:

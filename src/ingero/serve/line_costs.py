@@ -15,7 +15,7 @@ from ingero.units import format_count, format_ns
 _TOP_LINES = 8
 _NO_LINE = "a thread without Python frames"
 _NOT_READ = "a line of Python that was not read"
-_NO_STACK = "a place that is not known: no stack was stored"
+_NO_STACK = "place not known: no stack was stored"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def line_cost_lines(costs: Sequence[LineCost], totals: Sequence[OpTotals]) -> It
     recorded_ns, all_ns = sum(cost.ns for cost in costs), sum(total.sum_ns for total in totals)
     recorded, calls = sum(cost.recorded for cost in costs), sum(counts.values())
     yield (
-        f"  lines, from the recorded calls alone: {format_ns(recorded_ns)} of {format_ns(all_ns)}, "
+        f"  lines of code, from recorded calls only: {format_ns(recorded_ns)} of {format_ns(all_ns)}, "
         f"{format_count(recorded)} of {format_count(calls)} calls:"
     )
     for cost in costs[:_TOP_LINES]:

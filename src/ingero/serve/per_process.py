@@ -1,4 +1,4 @@
-"""One block per process: its calls with percentiles, what kept it off the CPU, and what others took from it."""
+"""One block per process: its calls with percentiles, its involuntary off-CPU time, and what ran meanwhile."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def per_process_lines(reader: Reader, window: Window, *, pid: int | None = None)
         yield from _process(one, traced, clocks.get(one.process), totals[one.process], worst, recorded_ns)
     for cpu_user in _cpu_users(reader.culprits(window), {one.process for one in seen}, traced)[:_TOP_CPU_USERS]:
         stolen = format_ns(cpu_user.stolen_ns)
-        yield f"  {cpu_user.name} [{cpu_user.pid}]: CPU stolen {stolen}, {format_count(cpu_user.switches)} switches"
+        switches = f"{format_count(cpu_user.switches)} context switches"
+        yield f"  {cpu_user.name} [{cpu_user.pid}]: CPU time used meanwhile {stolen}, {switches}"
     yield ""
 
 
@@ -77,9 +78,9 @@ def _off_cpu(total: ThreadStateTotals, recorded_ns: int) -> str:
     lost = _involuntary_total_ns(total)
     share = format_percent(lost / recorded_ns)
     return (
-        f"off the CPU against its will {format_ns(lost)} of {format_ns(recorded_ns)} ({share}, up to "
-        f"{total.threads} threads summed), {format_count(total.switches)} context switches, "
-        f"{format_count(total.preemptions)} preemptions"
+        f"involuntary off-CPU time {format_ns(lost)} of {format_ns(recorded_ns)} ({share}, up to {total.threads} "
+        f"threads summed), {format_count(total.switches)} context switches, {format_count(total.preemptions)} of them "
+        "involuntary"
     )
 
 

@@ -66,12 +66,12 @@ def sample_lines(lines: Sequence[SampledLine]) -> Iterator[str]:
     if not lines:
         return
     total = sum(line.samples for line in lines)
-    yield f"  where its threads were outside GPU calls, summed over threads, from {format_count(total)} samples:"
+    yield f"  outside GPU calls, summed over threads, from {format_count(total)} samples:"
     for group in ([one for one in lines if one.is_running], [one for one in lines if not one.is_running]):
         for line in group[:_TOP_LINES]:
             threads = f" ({format_count(line.threads)} threads)" if line.threads > 1 else ""
             yield f"    {format_ns(line.ns):>10}  {line.state}: {line.place}{threads}"
         rest = group[_TOP_LINES:]
         if rest:
-            what = STATE_TEXTS["run"] if rest[0].is_running else "asleep or blocked"
+            what = STATE_TEXTS["run"] if rest[0].is_running else "sleeping or blocked"
             yield f"    {format_ns(sum(one.ns for one in rest)):>10}  {what}: {format_count(len(rest))} other lines"

@@ -1,4 +1,4 @@
-"""Where the time of a process's device and threads went, and who ran while they waited for a CPU."""
+"""Where the time of a process's GPU and threads went, and which processes ran while they waited for a CPU."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _TOP_CULPRITS = 5
 _TOP_PIDS = 4
 _SHOWN_SHARE = 0.005  # of the part's time; smaller clocks say nothing
 _MOSTLY = 0.5
-_SEEN = ("GPU idle (nothing queued)", "GPU busy (work queued or running)")
-_UNSEEN = ("host time, from one GPU sync to the next", "waited for the GPU: sync until ready")
+_SEEN = ("GPU idle: nothing queued", "GPU busy: work queued or running (first launch to completion)")
+_UNSEEN = ("host time, from one GPU sync to the next", "GPU sync wait: until the GPU was done")
 _SHOWN_CULPRIT_NS = 1_000_000
 
 
@@ -40,7 +40,7 @@ def device_lines(
     wall = gpu_stream.wall_ns
     empty, busy = _UNSEEN if unseen_ratio > _MOSTLY else _SEEN
     intervals = format_counted(gpu_stream.sync_intervals, How.SYNC.noun)
-    yield f"  {intervals} of {_device_name(gpu_stream.device)}, {format_ns(wall)} of wall time:"
+    yield f"  {_device_name(gpu_stream.device)}: {intervals} in {format_ns(wall)} of wall time"
     yield _share(empty, gpu_stream.idle.total_ns, wall)
     yield from _part(gpu_stream.idle, wall)
     if lines:
@@ -53,51 +53,54 @@ def device_lines(
         bounds = (
             f"  (between {format_ns(gpu_stream.return_delay_low_ns)} and {format_ns(gpu_stream.return_delay_high_ns)})"
         )
-    yield _share("sync return delay (GPU done, call not returned)", gpu_stream.return_delay_ns, wall) + bounds
+    yield _share("sync return delay: GPU done, call not yet returned", gpu_stream.return_delay_ns, wall) + bounds
     if lines:
         yield from lines.late_lines()
     runnable = gpu_stream.sync.clock("runq") + gpu_stream.sync.clock("throttled") + gpu_stream.sync.clock("yielded")
     if gpu_stream.return_delay_ns > wall * _SHOWN_SHARE and runnable:
-        yield f"      in these calls the thread was runnable but not running for {format_ns(runnable)}"
+        yield f"      inside these calls the thread was runnable but not running for {format_ns(runnable)}"
         cpu_users = _cpu_users(culprits)
         if cpu_users:
-            yield f"      while this process waited for a CPU, others ran: {cpu_users}"
+            yield f"      CPUs it waited for ran: {cpu_users}"
     if unseen_ratio:
-        counted = "" if unseen_ratio > _MOSTLY else "; of that all host time counts as idle, and only the wait as busy"
+        counted = (
+            "" if unseen_ratio > _MOSTLY else "; in that time, host time counts as idle, and only the sync wait as busy"
+        )
         share = format_percent(unseen_ratio)
-        yield f"    GPU idle is not known: not all launches and copies were traced for {share} of the time{counted}"
+        yield f"    GPU idle is not known: launches and copies were not all traced for {share} of the time{counted}"
     if gpu_stream.incomplete:
-        yield f"    {gpu_stream.incomplete} of these intervals are incomplete: a scheduler event was missed and repaired"
+        yield f"    {gpu_stream.incomplete} of these intervals are incomplete (a scheduler event was missed, and corrected)"
 
 
 def step_lines(totals: StepTotals, steps: ProcessSteps) -> Iterator[str]:
     """Where the wall time of steps by repetition went: the host's own time, and what its thread was blocked for."""
     wall, blocked_ns = totals.wall_ns, sum(totals.blocked_ns)
     marker = f", from one {totals.marker} to the next" if totals.marker else ""
-    yield f"  {steps.text}{marker}, {format_ns(wall)} of wall time:"
+    yield f"  {steps.text}{marker}, in {format_ns(wall)} of wall time"
     yield _share("host time of the step", max(wall - blocked_ns, 0), wall)
     for clock in STATES:
         spent = getattr(totals.clocks, f"{clock}_ns")
         if spent > wall * _SHOWN_SHARE:
             yield f"      {format_ns(spent):>10}  {STATE_TEXTS[clock]}"
-    yield _share("blocked for the GPU", blocked_ns, wall)
+    yield _share("blocked on the GPU", blocked_ns, wall)
     for kind, ns in zip(BLOCKED_KINDS, totals.blocked_ns, strict=True):
         if ns > wall * _SHOWN_SHARE:
             yield f"      {format_ns(ns):>10}  {BLOCKED_TEXTS[kind]}"
     for count, why in ((totals.unseen, "were not traced"), (totals.untimed - totals.unseen, "had no durations")):
         if count > 0:
             of_them = f"launches of {format_count(count)} of them {why}"
-            yield f"    {of_them}: what they were blocked on a full queue is not known"
+            yield f"    {of_them}: time blocked on a full launch queue is not known"
     if totals.incomplete:
-        yield f"    {format_count(totals.incomplete)} of them are incomplete: a scheduler event was missed and repaired"
+        why = "a scheduler event was missed, and corrected"
+        yield f"    {format_count(totals.incomplete)} of them are incomplete ({why})"
 
 
 def thread_lines(clocks: ThreadStateTotals, culprits: Sequence[CulpritTotals]) -> Iterator[str]:
     """What the threads did, summed over them."""
     total = clocks.clocks.total_ns
     yield (
-        f"  its threads (up to {clocks.threads}), {format_ns(total)} summed, {format_count(clocks.switches)} switches, "
-        f"{format_count(clocks.preemptions)} preemptions:"
+        f"  threads (up to {clocks.threads}): {format_ns(total)} summed; {format_count(clocks.switches)} context "
+        f"switches, {format_count(clocks.preemptions)} of them involuntary"
     )
     for clock in STATES:
         spent = getattr(clocks.clocks, f"{clock}_ns")
@@ -105,13 +108,15 @@ def thread_lines(clocks: ThreadStateTotals, culprits: Sequence[CulpritTotals]) -
             yield _share(STATE_TEXTS[clock], spent, total)
     cpu_users = _cpu_users(culprits)
     if cpu_users:
-        yield f"    who ran while they were runnable: {cpu_users}"
+        yield f"    CPUs they waited for ran: {cpu_users}"
 
 
 def quiet_text(clocks: Clocks) -> str:
-    """The clocks of a process that made no traced call."""
+    """The thread-state time of a process that made no traced call."""
     values = [(clock, getattr(clocks, f"{clock}_ns")) for clock in STATES]
-    return ", ".join(f"{clock} {format_ns(ns)}" for clock, ns in values if ns > clocks.total_ns * _SHOWN_SHARE)
+    return ", ".join(
+        f"{STATE_TEXTS[clock]} {format_ns(ns)}" for clock, ns in values if ns > clocks.total_ns * _SHOWN_SHARE
+    )
 
 
 def placed(one: CulpritTotals, containers: Mapping[int, Container], own: int) -> CulpritTotals:
@@ -120,11 +125,11 @@ def placed(one: CulpritTotals, containers: Mapping[int, Container], own: int) ->
     if container is None or not container.container_id or one.culprit_cgroup_id == own:
         return one
     place = f"pod {container.pod}" if container.pod else f"container {short_id(container.container_id)}"
-    return replace(one, culprit_name=f"{one.culprit_name} in {place} ")
+    return replace(one, culprit_name=f"{one.culprit_name} in {place}")
 
 
 def _device_name(device: int) -> str:
-    return f"GPU {device}" if device >= 0 else "a GPU that was chosen before tracing"
+    return f"GPU {device}" if device >= 0 else "a GPU selected before tracing began"
 
 
 def _part(part: Part, wall: int) -> Iterator[str]:
@@ -132,7 +137,7 @@ def _part(part: Part, wall: int) -> Iterator[str]:
         if part.states_ns[index] > wall * _SHOWN_SHARE:
             yield f"      {format_ns(part.states_ns[index]):>10}  {STATE_TEXTS[clock]}"
     if part.unknown_ns > wall * _SHOWN_SHARE:
-        yield f"      {format_ns(part.unknown_ns):>10}  handed over between threads, no single account"
+        yield f"      {format_ns(part.unknown_ns):>10}  unattributed: launch and sync on different threads"
 
 
 def _cpu_users(culprits: Sequence[CulpritTotals]) -> str:
@@ -152,7 +157,7 @@ def _pid_list(pids: Sequence[int]) -> str:
     if not pids:
         return ""
     more = f" and {len(pids) - _TOP_PIDS} more" if len(pids) > _TOP_PIDS else ""
-    return f"[{','.join(map(str, pids[:_TOP_PIDS]))}{more}]"
+    return f" [{', '.join(map(str, pids[:_TOP_PIDS]))}{more}]"
 
 
 def _share(text: str, part: int, whole: int) -> str:

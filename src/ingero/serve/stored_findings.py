@@ -7,7 +7,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from ingero.diagnose.concerned import is_about
-from ingero.diagnose.incident_json import Object
+from ingero.diagnose.incident_json import (
+    Object,
+    breakdown_json,
+    culprit_json,
+    evidence_json,
+    lost_json,
+    noticed_json,
+    where_json,
+)
+from ingero.diagnose.model import CodeLine, Where
 from ingero.serve.findings_json import VERSION, window_json
 from ingero.store.reader import Reader
 from ingero.store.records import CausalChain, StoredIncident, Window
@@ -45,7 +54,7 @@ def stored_lines(found: Stored, *, most: int | None = None) -> Iterator[str]:
     """A line or two each. most: of the chains, with how many more there are."""
     for one in found.incidents:
         ended = (
-            "goes on" if one.end_ns is None else f"until {format_moment(one.end_ns, of_ns=one.end_ns - one.start_ns)}"
+            "ongoing" if one.end_ns is None else f"until {format_moment(one.end_ns, of_ns=one.end_ns - one.start_ns)}"
         )
         lost = f", lost {format_ns(one.lost_ns)} ({format_percent(one.lost_ratio or 0)})" if one.lost_ns else ""
         yield f"{format_moment(one.start_ns)}  {one.severity}  {one.cause}  {ended}{lost}"
@@ -60,7 +69,7 @@ def stored_lines(found: Stored, *, most: int | None = None) -> Iterator[str]:
 
 
 def stored_json(found: Mapping[str, Stored], window: Window) -> Object:
-    """The same with the keys of a diagnosis, which says what could not be looked at; here nobody looked again.
+    """The same with the keys of a diagnosis, without what could not be checked: nothing was diagnosed again.
 
     found: by node; under "" where the recording holds one.
     """
@@ -76,15 +85,33 @@ def stored_json(found: Mapping[str, Stored], window: Window) -> Object:
 
 
 def _incident_json(one: StoredIncident) -> Object:
-    plain = {name: value for name, value in asdict(one).items() if name not in ("incident", "session", "peak")}
-    parsed = {name: json.loads(plain[name]) for name in _JSON_COLUMNS}
-    ratios = {name: plain[name] or 0.0 for name in ("lost_ratio", "explained_ratio")}
-    return (
-        plain
-        | parsed
-        | ratios
-        | {"number": one.incident, "peak_ratio": one.peak or 0.0, "impact": None, "timeline": []}
-    )
+    """By the keys of `incident_json`; what is not stored is null or empty."""
+    parsed = {name: json.loads(getattr(one, name)) for name in _JSON_COLUMNS}
+    line = CodeLine(**parsed["line"]) if parsed["line"] else None
+    where = Where(line=line) if line else Where(why_not="not stored while recording")
+    return {
+        "number": one.incident,
+        "node": "",
+        "cause": one.cause,
+        "kind": one.kind,
+        "severity": one.severity,
+        "resource": one.resource,
+        "root": one.root,
+        "start_ns": one.start_ns,
+        "end_ns": one.end_ns,
+        "headline": one.summary,
+        "impact": lost_json(one.lost_ns, one.lost_ratio or 0.0, one.peak or 0.0, one.explained_ratio or 0.0)
+        | noticed_json(None),
+        "where": where_json(where),
+        "fix": parsed["fixes"],
+        "breakdown": breakdown_json(parsed["breakdown"]),
+        "affected": parsed["affected"],
+        "culprits": [culprit_json(culprit) for culprit in parsed["culprits"]],
+        "contributing": [],
+        "evidence": [evidence_json(link) for link in parsed["chain"]],
+        "timeline": [],
+        "details": parsed["evidence"],
+    }
 
 
 def _is_about(one: StoredIncident, pid: int | None) -> bool:

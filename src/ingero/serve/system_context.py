@@ -1,4 +1,4 @@
-"""The machine while it was recorded, in a few lines: CPU, memory, load, and how busy its GPUs called themselves."""
+"""The host while it was recorded, in a few lines: CPU, memory, load, and GPU utilization."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def system_lines(reader: Reader, window: Window, *, has_incident: bool) -> Itera
         memory = max(one.mem_percent or 0 for one in snapshots)
         load = max(one.load_avg or 0 for one in snapshots)
         mean = sum(cpu) / len(cpu)
-        yield f"machine: CPU {mean:.0f} % (most {max(cpu):.0f} %), memory {memory:.0f} %, load {load:.1f}"
+        yield f"host: CPU {mean:.0f}% (peak {max(cpu):.0f}%), memory {memory:.0f}%, load {load:.1f}"
     swap = max((one.swap_used_bytes or 0 for one in snapshots), default=0)
     if swap:
         yield f"swap in use: {format_bytes(swap)}"
@@ -26,8 +26,8 @@ def system_lines(reader: Reader, window: Window, *, has_incident: bool) -> Itera
     recorded_ns = reader.recorded_ns(window)
     if stalled > 0.01 * recorded_ns:
         share = format_percent(min(1.0, stalled / recorded_ns))
-        yield f"some task waited for a CPU for {format_ns(stalled)}, {share} of the time (PSI)"
+        yield f"CPU pressure: some task waited for a CPU for {format_ns(stalled)}, {share} of the time (PSI)"
     gpus = list(gpu_lines(reader, window))
     yield from gpus
     if gpus and has_incident:
-        yield "That is how busy they call themselves; what they waited for is above."
+        yield "This is utilization as the driver reports it; what the GPUs waited for is above."

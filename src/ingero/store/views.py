@@ -46,7 +46,7 @@ def _add_columns(db: apsw.Connection, version: int) -> None:
         stored, found = earlier_names.find(db, name, schema="main")
         older = columns_of(version).get(name, {}) if stored else {}
         if stored and (stored != name or older or any(found.get(column) != column for column in wanted)):
-            columns = {column: default for column, default in wanted.items() if default} | found | older
+            columns = {column: default for column, default in wanted.items() if default} | found | dict(older)
             texts = ", ".join(f"{text} AS {quoted(column)}" for column, text in columns.items())
             db.execute(f"CREATE TEMP VIEW {name} AS SELECT {texts} FROM main.{stored}")
 

@@ -74,4 +74,4 @@ def test_what_a_loop_loses_at_best_is_not_the_allocations_of_an_incident(tmp_pat
         scene.train(trainer, 8, LENGTH_S, Step(empty_ms=4))
     incidents = diagnosed_file(tmp_path / "scene.db").incidents
     found = next(one for one in incidents if one.cause == "allocation-churn")
-    assert "at best lost to" not in found.evidence
+    assert "lost in the baseline to" not in found.evidence

@@ -37,7 +37,7 @@ def test_the_time_from_failure_to_success_is_charged_to_the_retry(tmp_path: Path
     assert incident.lost_ratio == pytest.approx(4.5 / 11.05, rel=0.05)
     assert incident.line is not None
     assert incident.line.line == 42
-    assert "gave back" in incident.summary
+    assert "freed" in incident.summary
 
 
 def test_retries_without_a_record_are_counted_by_their_failures(tmp_path: Path) -> None:

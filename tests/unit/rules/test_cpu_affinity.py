@@ -47,7 +47,7 @@ def test_a_narrowed_mask_is_named_with_the_cpus_that_stood_idle(tmp_path: Path) 
     assert causes(diagnosis) == ["cpu-affinity"]
     incident = diagnosis.incidents[0]
     assert incident.lost_ratio == pytest.approx(LATE_MS / (6.55 + LATE_MS), rel=0.05)
-    assert "CPU 0 only, before 0-3, while CPU 1-3 stood idle 95%" in incident.summary
+    assert "CPU 0 only, before 0-3, while CPU 1-3 were idle 95%" in incident.summary
     assert incident.fixes[0].command == "sudo taskset -acp 0-3 100"
 
 
@@ -174,7 +174,7 @@ def two_nodes(scene: Scene, trainer: Actor, *, mask: str = "0", home: int = 0) -
 
 def test_a_wider_mask_stays_on_the_node_of_the_gpu(tmp_path: Path) -> None:
     (fix,) = diagnosed(tmp_path, two_nodes).incidents[0].fixes
-    assert fix.text == "let 100 run on every CPU of NUMA node 0, its GPU's"
+    assert fix.text == "allow 100 on every CPU of NUMA node 0, its GPU's"
     assert fix.command == "sudo taskset -acp 0-1 100"
 
 

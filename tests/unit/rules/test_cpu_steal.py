@@ -31,7 +31,7 @@ def test_time_lost_while_the_hypervisor_ran_others_is_stolen(tmp_path: Path, ste
     found = diagnosis(tmp_path, 0.6, step=step)
     assert causes(found) == ["cpu-steal"]
     assert found.incidents[0].lost_ratio == pytest.approx(6 / 12.55, rel=0.05)
-    assert "60% of one was stolen meanwhile (usually 0.0%)" in found.incidents[0].summary
+    assert "60% of a CPU was stolen (baseline 0.0%)" in found.incidents[0].summary
 
 
 def test_no_more_is_charged_than_was_stolen(tmp_path: Path) -> None:

@@ -62,4 +62,4 @@ def test_the_own_threads_that_share_the_quota_are_told_with_the_setting_of_the_f
     assert "16 threads share 0.5, and would use up 15 as well" in first.text
     assert "OMP_NUM_THREADS=1" in first.command
     assert "torch.set_num_threads(1)" in first.command
-    assert "or raise the quota of its control group to at least 4 CPUs" in second.text
+    assert "or raise the quota of its cgroup to at least 4 CPUs" in second.text

@@ -49,7 +49,7 @@ def test_who_let_go_of_the_lock_is_named_the_recorder_first(tmp_path: Path) -> N
     (incident,) = diagnosed(tmp_path, held).incidents
     assert [(one.pid, one.name) for one in incident.culprits] == [(AGENT_PID, "ingero"), (500, "nv-hostengine")]
     assert "ingero itself [77], as it asked NVML, and nv-hostengine (500) let go of it" in incident.summary
-    assert [one.text for one in incident.fixes][1] == "let nv-hostengine [500] ask less often"
+    assert [one.text for one in incident.fixes][1] == "make nv-hostengine [500] poll less often"
 
 
 def test_a_lock_outside_calls_is_not_the_drivers(tmp_path: Path) -> None:

@@ -76,9 +76,9 @@ def kept_inside_a_call(scene: Scene, trainer: Actor, *, tid: int = HOLDER) -> No
 def test_a_call_that_keeps_the_lock_is_named_with_its_line(tmp_path: Path) -> None:
     (incident,) = diagnosed(tmp_path, kept_inside_a_call).incidents
     assert incident.cause == "gil"
-    held = "which its thread python held inside cudaStreamSynchronize, destroy_event() at /app/watch.py:35"
+    held = "held by its thread python inside cudaStreamSynchronize, destroy_event() at /app/watch.py:35"
     assert held in incident.summary
-    assert "let go of the lock while cudaStreamSynchronize waits" in incident.fixes[0].text
+    assert "release the GIL while cudaStreamSynchronize waits" in incident.fixes[0].text
 
 
 def test_a_call_of_the_thread_that_waits_does_not_keep_the_lock(tmp_path: Path) -> None:

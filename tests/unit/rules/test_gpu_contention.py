@@ -172,7 +172,7 @@ def test_the_driver_tells_when_a_process_that_was_always_there_works(tmp_path: P
     assert causes(diagnosis) == ["gpu-contention"]
     incident = diagnosis.incidents[0]
     assert [(one.pid, one.name) for one in incident.culprits] == [(300, "neighbor")]
-    assert "neighbor [300] ran there 50% of that time (usually 0.0%)" in incident.summary
+    assert "neighbor [300] ran there 50% of that time (baseline 0.0%)" in incident.summary
     assert incident.lost_ratio == pytest.approx(6 / 12.55, rel=0.05)
 
 

@@ -38,7 +38,7 @@ def test_ranks_that_each_see_one_gpu_are_told_by_the_number_of_the_driver(tmp_pa
         ("gpu-slower", "GPU-3", 1),
         ("gpu-slower", "GPU-5", 1),
     ]
-    assert ["because GPU 3 took 1.5 times" in found[0].summary, "because GPU 5 took" in found[1].summary] == [
+    assert ["because GPU 3 took 1.5x" in found[0].summary, "because GPU 5 took" in found[1].summary] == [
         True,
         True,
     ]

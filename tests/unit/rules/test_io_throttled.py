@@ -35,7 +35,7 @@ def test_the_own_limit_is_named_and_not_who_else_used_the_disk(tmp_path: Path) -
     diagnosis = diagnosed(tmp_path, reading)
     assert causes(diagnosis) == ["io-throttled"]
     (incident,) = diagnosis.incidents
-    assert "its own control group /job one limits to 20.0 MiB/s read from disk 8:0" in incident.summary
+    assert "its own cgroup /job one limits to 20.0 MiB/s read from disk 8:0" in incident.summary
     assert incident.lost_ratio == pytest.approx(WAIT_MS / 24.55, rel=0.1)
     assert incident.culprits == ()
     assert incident.fixes[0].command.startswith("echo '8:0 rbps=max' | sudo tee '/sys/fs/cgroup/job one/io.max'")

@@ -105,7 +105,7 @@ def test_launches_without_durations_are_named_by_samples_inside_them(tmp_path: P
     diagnosis = without_durations(tmp_path)
     assert causes(diagnosis) == ["launch-bound"]
     (incident,) = diagnosis.incidents
-    assert "it was on a CPU inside them, by" in incident.summary
+    assert "it was running inside launches, by" in incident.summary
     assert str(incident.line) == "forward() at /app/model.py:7"
     assert incident.lost_ratio == pytest.approx(4 / 10.55, rel=0.2)
 

@@ -38,7 +38,7 @@ def test_copies_that_became_slow_are_named_with_their_bandwidth(tmp_path: Path) 
     assert diagnosis.incidents[0].evidence["bytes per second"] == pytest.approx(BYTES / 8e-3, rel=0.03)
 
 
-@pytest.mark.parametrize(("kind", "words"), [(1, "copying from host to device:"), (2, "copying from device to host:")])
+@pytest.mark.parametrize(("kind", "words"), [(1, "copying from host to GPU:"), (2, "copying from GPU to host:")])
 def test_the_direction_is_that_of_the_recorded_copies(tmp_path: Path, kind: int, words: str) -> None:
     with Scene(tmp_path / "copies.db", seconds=LENGTH_S) as scene:
         trainer = scene.process(100, "python")
@@ -63,7 +63,7 @@ def test_a_process_that_has_pinned_nothing_copies_from_pageable_memory(tmp_path:
             if pinned:
                 scene.memory(trainer, "cudaHostAlloc", 1, 1, BYTES)
         found[pinned] = diagnosed_file(path).incidents[0]
-    assert "copying from memory that is not pinned to device" in found[False].summary
+    assert "copying from memory that is not pinned to GPU" in found[False].summary
     assert (found[False].evidence["pageable"], found[True].evidence["pageable"]) == (True, None)
 
 
@@ -132,7 +132,7 @@ def test_what_a_copy_ran_after_it_had_slept_is_what_its_bytes_took(tmp_path: Pat
     diagnosis = batches(tmp_path, (0, 6, 1.4), (QUIET_S, 6, 3.4))
     assert causes(diagnosis) == ["memcpy-bound"]
     assert diagnosis.incidents[0].lost_ratio == pytest.approx(2 / 9.4, rel=0.05)
-    assert diagnosis.incidents[0].evidence["direction"] == "from host to device"
+    assert diagnosis.incidents[0].evidence["direction"] == "from host to GPU"
 
 
 def test_what_a_copy_slept_before_is_the_device(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_reclaim_on_the_path_is_charged_with_the_limit(tmp_path: Path) -> None:
     incident = diagnosis.incidents[0]
     assert incident.evidence["limit"] == "cgroup"
     assert incident.lost_ratio == pytest.approx(RECLAIM_MS / (6.55 + RECLAIM_MS), rel=0.05)
-    assert "its control group" in incident.summary
+    assert "its cgroup" in incident.summary
 
 
 def test_reclaim_that_is_tried_again_and_again_is_charged_whether_it_runs_or_waits(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_worker_that_reads_again_what_was_evicted_is_under_pressure(tmp_path: 
 
     diagnosis = diagnosed(tmp_path, thrashing)
     assert causes(diagnosis) == ["memory-pressure"]
-    assert "reading again what had been evicted" in diagnosis.incidents[0].summary
+    assert "rereading evicted pages" in diagnosis.incidents[0].summary
     assert diagnosis.incidents[0].lost_ratio == pytest.approx(18 / 26.55, rel=0.1)
 
 

@@ -57,7 +57,7 @@ def test_a_stranger_in_another_group_is_a_mere_event(tmp_path: Path, limit: str)
 
     incident = diagnosed(tmp_path, script, cgroup_id=OWN_GROUP).incidents[0]
     assert (incident.severity, incident.kind) == (Severity.LOW, FindingKind.EVENT)
-    assert incident.summary.endswith("; no traced process was touched")
+    assert incident.summary.endswith("; no traced process was affected")
 
 
 def test_without_host_events_they_are_not_evaluated(tmp_path: Path) -> None:

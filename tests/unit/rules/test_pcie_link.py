@@ -29,7 +29,10 @@ def test_fewer_lanes_are_named_with_the_bytes_that_go_over_them(tmp_path: Path) 
     diagnosis = diagnosed_file(scene_of(tmp_path, (4, 2)))
     assert causes(diagnosis) == ["pcie-link"]
     (incident,) = diagnosis.incidents
-    assert "is of generation 4 with 2 lanes, before generation 4 with 16 lanes: 16.0 MiB a step" in incident.summary
+    expected = (
+        "is of generation 4 with 2 lanes, before generation 4 with 16 lanes: 16.0 MiB are copied over it per step"
+    )
+    assert expected in incident.summary
     assert incident.lost_ratio == pytest.approx(3.6 / 10.15, rel=0.05)
 
 

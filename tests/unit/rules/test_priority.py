@@ -32,7 +32,7 @@ def test_a_reniced_affected_is_told_both_numbers(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, lambda scene, trainer: hogged(scene, trainer, {"nice": 19}, {"nice": 0}))
     assert causes(diagnosis) == ["priority"]
     incident = diagnosis.incidents[0]
-    assert "nice 0 against 19; nice of 100 was 0 before" in incident.summary
+    assert "nice 0 vs 19; nice of 100 was 0 before" in incident.summary
     assert [one.pid for one in incident.culprits] == [900]
     assert incident.lost_ratio == pytest.approx(LATE_MS / (6.55 + LATE_MS), rel=0.05)
     assert incident.fixes[0].command == "sudo renice -n 0 -p $(ls /proc/100/task)"
@@ -62,7 +62,7 @@ def test_a_heavier_control_group_goes_before(tmp_path: Path) -> None:
 
     diagnosis = diagnosed(tmp_path, heavier)
     assert causes(diagnosis) == ["priority"]
-    assert "CPU weight 1000 against 100" in diagnosis.incidents[0].summary
+    assert "CPU weight 1000 vs 100" in diagnosis.incidents[0].summary
 
 
 def test_weights_of_groups_that_are_not_side_by_side_mean_nothing(tmp_path: Path) -> None:

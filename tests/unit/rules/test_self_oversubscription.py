@@ -281,7 +281,7 @@ def test_contention_for_more_work_is_part_of_that_work(tmp_path: Path) -> None:
     assert causes(diagnosis) == ["data-starvation"]
     incident = diagnosis.incidents[0]
     assert incident.lost_ns > 1.1 * incident.evidence["worker on-cpu (ns)"]
-    assert "while its threads waited for each other's CPU" in incident.summary
+    assert "while its own threads waited for a CPU" in incident.summary
     assert format_ns(incident.lost_ns) in incident.summary
 
 

@@ -30,7 +30,7 @@ def test_a_loop_that_reads_the_loss_too_often_is_named_with_its_line(tmp_path: P
     incident = diagnosis.incidents[0]
     assert incident.lost_ratio == pytest.approx(1 - PER_STEP_MS / (4 * PER_QUARTER_MS), rel=0.1)
     assert str(incident.line) == "log_loss() at /srv/job/train.py:110"
-    assert incident.evidence["syncs per launch against before"] == pytest.approx(4, rel=0.1)
+    assert incident.evidence["syncs per launch against the baseline"] == pytest.approx(4, rel=0.1)
 
 
 def test_more_syncs_that_cost_nothing_are_silent(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_loop_that_has_always_waited_at_several_lines_is_told_from_zero(tmp_pa
     (incident,) = diagnosis.incidents
     assert incident.kind is FindingKind.BOTTLENECK
     assert incident.lost_ratio == pytest.approx(2 / 3 * 1.0 / PER_QUARTER_MS, rel=0.1)
-    assert "waits for the GPU 3 times in each step, at log_loss() at /srv/job/train.py:110 and" in incident.summary
+    assert "to 3 GPU syncs per step, at log_loss() at /srv/job/train.py:110 and" in incident.summary
 
 
 def test_a_loop_that_waits_at_one_line_waits_for_its_step(tmp_path: Path) -> None:

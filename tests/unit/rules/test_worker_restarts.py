@@ -41,7 +41,7 @@ def test_workers_that_are_made_anew_for_each_pass_are_named_with_the_option_that
     assert causes(diagnosis) == ["worker-restarts"]
     (incident,) = diagnosis.incidents
     assert incident.lost_ratio == pytest.approx(0.3, abs=0.03)
-    assert "making its 1 data workers anew for each pass over the data, 12 times" in incident.summary
+    assert "re-creating its 1 data workers for each pass over the data, 12 times" in incident.summary
     assert str(incident.line) == "run_epoch() at /app/train.py:12"
     assert incident.fixes[0].command == "DataLoader(persistent_workers=True)"
 

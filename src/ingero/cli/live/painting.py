@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ingero.cli.live.lines import STYLES, Line, width_of
+from ingero.foreign_text import encodable
 
 HOME = "\x1b[H"
 _SAMPLE = "x"
@@ -36,7 +37,7 @@ class Painter:
 
     def _encodable(self, line: Line) -> Line:
         encoding = self._encoding
-        return tuple((text.encode(encoding, "replace").decode(encoding), style) for text, style in line)
+        return tuple((encodable(text, encoding), style) for text, style in line)
 
 
 def _codes(console: Console, name: str) -> tuple[str, str]:

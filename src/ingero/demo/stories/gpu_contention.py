@@ -28,7 +28,7 @@ def script(scene: WholeScene) -> None:
 
 def number(measured: Measured) -> Number:
     """Which share of the GPU each of them got."""
-    share = measured.fact("share of the device (ratio)")
+    share = measured.fact("share of the GPU (ratio)")
     mine = measured.incident.affected[0]
     other = measured.incident.culprits[0]
     text = (

@@ -26,7 +26,7 @@ def find(case: Case) -> Iterator[Finding]:
         cause=CAUSE,
         resource="gpu memory",
         root=str(case.process.pid),
-        summary=f"{case.who} lost {case.amount(lost)} allocating device memory: {grown.text}",
+        summary=f"{case.who} lost {case.amount(lost)} allocating GPU memory: {grown.text}",
         claims=claims,
         is_apart=case.kind is FindingKind.BOTTLENECK and grown.count >= _EACH_STEP,
         line=case.line_of(grown.largest),
@@ -43,10 +43,10 @@ def find(case: Case) -> Iterator[Finding]:
 
 RULE = Rule(
     cause=CAUSE,
-    title="allocating device memory took the time",
+    title="time was lost allocating GPU memory",
     order=50,
     needs=("sync_intervals", "op_stats", "allocation_times"),
-    shows="exact counts and sums of allocations and frees per step against the reference",
-    limits="what a framework's own cache does without calling the driver is not seen",
+    shows="exact counts and sums of allocations and frees per step against the baseline",
+    limits="allocations from a framework's own cache make no driver call and are not visible",
     find=find,
 )

@@ -102,8 +102,8 @@ def _finding(
         kind=None if claims else FindingKind.EVENT,
         severity=None if claims else Severity.LOW,
         window=None if claims else Window(begin_ns=first.begin_ns, end_ns=last.end_ns + 1),
-        summary=f"{process.name} [{process.pid}] {lost} because GPU memory ran out {times}: its allocator gave back "
-        f"{format_count(retries.frees)} cached blocks and asked again for {format_bytes(worst.size_bytes)}{place}",
+        summary=f"{process.name} [{process.pid}] {lost} because GPU memory ran out {times}: its allocator freed "
+        f"{format_count(retries.frees)} cached blocks and retried {format_bytes(worst.size_bytes)}{place}",
         claims=claims,
         line=line,
         chain=(
@@ -126,7 +126,7 @@ def _finding(
         evidence={
             "retries": retries.count,
             "of them with a record": len(retries.recorded),
-            "blocks given back": retries.frees,
+            "blocks freed": retries.frees,
             "time in retries (ns)": retries.cost_ns,
         },
     )

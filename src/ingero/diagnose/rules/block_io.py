@@ -90,7 +90,7 @@ def _chain(waits: DiskWaits, requests: Requests, issuer: str, lost: int) -> Iter
         structure="waits in the kernel that the device's completion ended, or with a request of that thread under way",
         order="the request began before the wait ended",
     )
-    before = f", usually {format_ns(usual.queue_ns + usual.device_ns)}" if usual.events else ""
+    before = f", baseline {format_ns(usual.queue_ns + usual.device_ns)}" if usual.events else ""
     yield Link(
         text=f"each took {format_ns(requests.queue_ns)} in the queue and {format_ns(requests.device_ns)} in the "
         f"device{before}",
@@ -103,36 +103,38 @@ def _chain(waits: DiskWaits, requests: Requests, issuer: str, lost: int) -> Iter
 
 def _fixes(requests: Requests, others: Sequence[Culprit], main: Segment, case: Case) -> Iterator[Fix]:
     if others:
-        yield Fix(text="let the others wait for the disk", command=f"sudo ionice -c 3 -p {pids(others)}")
+        yield Fix(text="lower the I/O priority of the others", command=f"sudo ionice -c 3 -p {pids(others)}")
         device = device_name(requests.device).removeprefix("disk ")
         yield Fix(
-            text="or limit them in their control group, which works with every I/O scheduler",
+            text="or limit them in their cgroup, which works with every I/O scheduler",
             command=f"echo '{device} rbps=<bytes> wbps=<bytes>' > <cgroup>/io.max",
         )
     if requests.is_write and main.pid == case.process.pid:
         yield Fix(
-            text="write the checkpoint beside the training: copy to host memory, let another thread or process write",
+            text="write the checkpoint asynchronously: copy to host memory, and write from another thread or process",
             command="torch.distributed.checkpoint.async_save(...)",
         )
     elif not requests.is_write:
         share = requests.queue_ns / max(requests.queue_ns + requests.device_ns, 1)
         more = (
-            "the queue is full: fewer readers, larger requests" if share > _QUEUED else "read earlier: deeper prefetch"
+            "the disk queue is full: use fewer readers and larger requests"
+            if share > _QUEUED
+            else "read earlier: deeper prefetch"
         )
         yield Fix(text=f"{more}; or keep the data in memory or on a local disk")
 
 
 RULE = Rule(
     cause=CAUSE,
-    title="waited for a disk",
+    title="I/O wait for a disk",
     order=20,
     needs=("sync_intervals", "offcpu", "IO"),
-    shows="the waits of the thread on the path, and of the worker that it waited for, that a block device ended; the "
-    "requests behind them, without which there is no such finding, with device, issuer, direction, time in the queue "
-    "and in the device; who else used the device",
-    limits="of processes that are not traced requests from 10 ms on are known, of those that took that long only "
-    "with their time in the queue one in 16; who dirtied the pages that the kernel's writeback writes is not; waits "
-    "below 100 us are not followed; of a disk that is slower for the same bytes a step, with nobody else seen on it, "
-    "less than 5% of wall time is not told: disks vary by themselves",
+    shows="the waits of the critical-path thread, and of the worker that it waited for, that a block device ended; "
+    "the block requests behind them, with device, issuer, direction, time in the queue and in the device; the other "
+    "processes that used the device",
+    limits="requests of untraced processes are known from 10 ms on (with their queue time: 1 in 16); which process "
+    "dirtied the pages that the kernel writes back is not known; waits below 100 µs are not followed; a disk that is "
+    "slower for the same bytes per step, without another user, is reported from 5% of wall time: disks vary on their "
+    "own",
     find=find,
 )

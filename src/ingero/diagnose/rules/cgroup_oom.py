@@ -18,25 +18,28 @@ def watch(evidence: Evidence) -> Iterator[Finding]:
     for event in kills(evidence, (CGROUP,)):
         place = evidence.container_of(event.cgroup_id)
         raised = Fix(
-            text=f"raise the memory limit{'' if place else ' of its control group'}",
+            text=f"raise the memory limit{'' if place else ' of its cgroup'}",
             command=set_memory(group_of(evidence, event.cgroup_id)),
         )
         yield finding(
             evidence,
             event,
             CAUSE,
-            whose=f"the memory limit of {place or 'its control group'}",
-            fixes=(raised, Fix(text="or need less", command="DataLoader(num_workers=<fewer>, prefetch_factor=1)")),
+            whose=f"the memory limit of {place or 'its cgroup'}",
+            fixes=(
+                raised,
+                Fix(text="or use less memory", command="DataLoader(num_workers=<fewer>, prefetch_factor=1)"),
+            ),
         )
 
 
 RULE = Rule(
     cause=CAUSE,
-    title="killed at a control group's memory limit",
+    title="killed at a cgroup's memory limit",
     order=10,
     needs=("HOST",),
-    shows="the kill with its victim, the victim's memory, and who asked for memory; critical for a traced process or "
-    "its worker, an event of low weight for any other process",
-    limits="which of several nested groups had the limit is not told",
+    shows="the kill, the killed process with its memory, and which process asked for memory; CRITICAL for a traced "
+    "process or its worker, LOW for any other",
+    limits="with nested cgroups, the one that reached its limit is not known",
     watch=watch,
 )

@@ -125,13 +125,13 @@ def _ongoing(evidence: Evidence, one: FirstUse) -> Finding:
         window=Window(begin_ns=one.since_ns, end_ns=one.seen_ns + 1),
         process=one.process,
         summary=f"{name} [{one.pid}] has been loading or compiling code for {format_ns(length_ns)}, inside {one.name}, "
-        f"before its first step: it works, it does not hang",
+        f"before its first step: it is working, not hung",
         line=one.line,
         chain=(
             Link(
                 text=f"its thread was on a CPU, or waited for one, for {format_ns(one.awake_ns)} of that",
                 seen_ns=one.awake_ns,
-                structure="the thread's clocks while the call was open, or its samples inside the driver",
+                structure="thread-state time while the call was in flight, or samples inside the driver",
                 order="no step has ended before",
             ),
         ),
@@ -186,14 +186,14 @@ def _first_finding(evidence: Evidence, process: Process, before: Window, slow: S
 
 RULE = Rule(
     cause=CAUSE,
-    title="first use of contexts, modules and memory",
+    title="slow first calls: contexts, modules, memory",
     order=46,
     needs=("sync_intervals", "op_stats", "events"),
     wants=("launch_times", "allocation_times"),
     shows="the first calls of a process that began while it was recorded, against its later ones; while a first call "
     "lasts, how long it has, and how much of that its thread was on a CPU",
     limits="a process that ran before the recording began has no first steps in it; half of the time must lie in "
-    "recorded calls of five times the usual duration and more",
+    "recorded calls of at least five times the baseline duration",
     find=find,
     explains_start=True,
     watch=watch,

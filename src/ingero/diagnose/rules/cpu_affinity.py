@@ -100,15 +100,15 @@ def _finding(case: Case, facts: SchedulerFacts, claims: dict[Bucket, int], confi
         resource="cpu",
         root=f"{worst.pid} on {mask}",
         summary=f"{case.who} lost {case.amount(lost)} waiting for a CPU: {name} may run on CPU {mask} only{was}, while "
-        f"CPU {others} stood idle {format_percent(facts.idle_cpus(outside) / len(outside))} of the time{instead}",
+        f"CPU {others} were idle {format_percent(facts.idle_cpus(outside) / len(outside))} of the time{instead}",
         claims=claims,
         least_ratio=0.0 if worst.was else UNOWNED_RATIO,  # an old mask is not what has changed
         culprits=tuple(one for one in cpu_users if one.pid not in case.job),
         chain=(
             Link(
-                text=f"a thread on the path waited for CPU {mask}",
+                text=f"a critical-path thread waited for CPU {mask}",
                 seen_ns=lost,
-                structure="its mask, its run-queue clock, and the idle time of the CPUs outside the mask",
+                structure="its mask, its run-queue time, and the idle time of the CPUs outside the mask",
                 order="the mask was in force while it waited",
             ),
         ),
@@ -125,9 +125,9 @@ def _finding(case: Case, facts: SchedulerFacts, claims: dict[Bucket, int], confi
 def _wider(case: Case, facts: SchedulerFacts, one: _Confined) -> Fix:
     """More CPUs, near its GPU as long as there are any that it may not use yet."""
     near = near_cpus(case, facts.all_cpus)
-    wide, text = facts.all_cpus, f"let {one.pid} run on every CPU"
+    wide, text = facts.all_cpus, f"allow {one.pid} on every CPU"
     if near.where and near.cpus - one.mask:
-        wide, text = near.cpus, f"let {one.pid} run on every CPU of {near.where}"
+        wide, text = near.cpus, f"allow {one.pid} on every CPU of {near.where}"
     elif near.where:
         text += f": it has all of {near.where} already, and others are farther from its memory and GPU"
     return Fix(text=text, command=f"sudo taskset -acp {format_cpu_list(wide)} {one.pid}")
@@ -135,12 +135,12 @@ def _wider(case: Case, facts: SchedulerFacts, one: _Confined) -> Fix:
 
 RULE = Rule(
     cause=CAUSE,
-    title="confined to busy CPUs while others stood idle",
+    title="confined to busy CPUs while others were idle",
     order=25,
     needs=("sync_intervals", "offcpu", "scheduling", "cpu_seconds"),
-    shows="the mask of the thread on the path, or of the worker it waited for, its run-queue clock, and how much the "
-    "CPUs outside the mask stood idle in those seconds",
-    limits="masks are looked at once a second; in a container a mask that never changed is taken for its allotment, of "
+    shows="the mask of the critical-path thread, or of the worker it waited for, its run-queue time, and how much the "
+    "CPUs outside the mask were idle in those seconds",
+    limits="masks are read once per second; in a container a mask that never changed is taken for its allotment, of "
     "which the CPUs outside may belong to others: then the time is contention",
     find=find,
 )

@@ -79,10 +79,10 @@ def _taken_ns(case: Case, window: Window) -> int:
 
 RULE = Rule(
     cause=CAUSE,
-    title="other processes had the CPU",
+    title="other processes were using the CPU",
     order=30,
     needs=("sync_intervals", "culprits"),
-    shows="the run-queue clocks of the threads on the path, and who ran on their CPU meanwhile, to the nanosecond",
+    shows="run-queue time of the critical-path threads, and which process ran on their CPU meanwhile, in nanoseconds",
     limits="CPU time taken by the hypervisor or by interrupts inside a slice counts as the affected process's own",
     find=find,
 )

@@ -41,37 +41,35 @@ def _by_clock(case: Case, claims: dict[Bucket, int], found: Stolen) -> Finding:
     usual_ratio = found.usual_ratio or 0.0
     return _finding(
         claims,
-        summary=f"{case.who} lost {case.amount(sum(claims.values()))} because the hypervisor ran others on the CPUs of "
-        f"this machine: {format_percent(found.ratio)} of one was stolen meanwhile (usually "
-        f"{format_percent(usual_ratio)})",
+        summary=f"{case.who} lost {case.amount(sum(claims.values()))} to the hypervisor: "
+        f"{format_percent(found.ratio)} of a CPU was stolen (baseline {format_percent(usual_ratio)})",
         link=Link(
-            text="the hypervisor took CPUs away",
+            text="the hypervisor ran other guests on these CPUs",
             seen_ns=int(found.ratio * case.wall_ns),
             expected_ns=int(usual_ratio * case.wall_ns),
-            structure="the kernel's steal clock of each CPU; no more is charged than was stolen in the same second",
+            structure="steal time of each CPU; at most what was stolen in the same second is attributed",
             order="in the seconds in which the time was lost",
         ),
-        fix=Fix(text="ask for CPUs that are not shared, or move to another host", command="vmstat 1  # column st"),
-        evidence={"stolen (ratio)": round(found.ratio, 3), "usually stolen (ratio)": round(usual_ratio, 3)},
+        fix=Fix(text="use dedicated CPUs, or move to another host", command="vmstat 1  # column st"),
+        evidence={"stolen (ratio)": round(found.ratio, 3), "baseline stolen (ratio)": round(usual_ratio, 3)},
     )
 
 
 def _by_timers(case: Case, claims: dict[Bucket, int], found: Paused) -> Finding:
     return _finding(
         claims,
-        summary=f"{case.who} lost {case.amount(sum(claims.values()))} because the whole machine was paused from "
-        f"outside, {format_count(found.count)} times: timers of its kernel came up to "
-        f"{format_ns(found.longest_ns)} late",
+        summary=f"{case.who} lost {case.amount(sum(claims.values()))} because the whole host was paused from outside, "
+        f"{format_count(found.count)} times: timers of its kernel came up to {format_ns(found.longest_ns)} late",
         link=Link(
-            text="the hypervisor, or the firmware, let none of this machine run",
+            text="the hypervisor, or the firmware, paused the whole host",
             seen_ns=sum(claims.values()),
-            structure="timers of the kernel that were due in the pauses and came as they ended; the steal clock tells "
-            "no such pause where a hypervisor limits a machine as a whole",
+            structure="timers of the kernel that were due in the pauses and came as they ended; steal time does not "
+            "show such a pause where a hypervisor limits a VM as a whole",
             order="the waits for the GPU ended with the pauses, or the work was longer by them",
         ),
         fix=Fix(
-            text="ask who limits this virtual machine: a CPU quota, or a host that is overbooked; on hardware of its "
-            "own the firmware does (SMIs)",
+            text="find what limits this virtual machine: a CPU quota or an overcommitted host; on bare metal, "
+            "firmware (SMIs)",
             command=f"{command('query')} \"SELECT timestamp, duration_ns FROM events WHERE op_name = 'late_timer'\"",
         ),
         evidence={"pauses": found.count, "longest pause (ns)": found.longest_ns},
@@ -93,15 +91,15 @@ def _finding(claims: dict[Bucket, int], *, summary: str, link: Link, fix: Fix, e
 
 RULE = Rule(
     cause=CAUSE,
-    title="the hypervisor took the CPU",
+    title="the hypervisor took the CPU (steal time)",
     order=15,
     needs=("sync_intervals", "cpu_seconds"),
     wants=("HOST",),
-    shows="the steal time of the worst CPU, second by second, against the reference, and that the time was lost in "
-    "those seconds; or how often the whole machine was paused, by timers of its kernel that came late, and that waits "
+    shows="the steal time of the worst CPU, second by second, against the baseline, and that the time was lost in "
+    "those seconds; or how often the whole host was paused, by timers of its kernel that came late, and that waits "
     "ended with the pauses",
-    limits="a guest does not see which thread it hit: what the CPU's own steal clock allows for is the most that is "
-    "charged; where that is less than half of a lost time, or the reference shorter than a second, nothing is claimed; a "
+    limits="a guest cannot see which thread was hit: at most the steal time of the CPU is attributed; where that is "
+    "less than half of the lost time, or the baseline is shorter than a second, nothing is claimed; a "
     "pause is seen as far as a timer was due in it, on a CPU that runs within 10 ms, on one that idles within 20 ms",
     find=find,
 )

@@ -44,10 +44,10 @@ def find(case: Case) -> Iterator[Finding]:
         claims=claims,
         chain=(
             Link(
-                text="the kernel throttled the thread on the path",
+                text="the kernel throttled the critical-path thread",
                 seen_ns=lost,
                 expected_ns=0,
-                structure="the throttled clock of its own run queue",
+                structure="throttled time of its own run queue",
                 order="from the moment the quota was used up to the next period",
             ),
         ),
@@ -120,18 +120,18 @@ def _fixes(case: Case, quota: Quota | None, lost_ns: int, threads: int, *, is_co
         yield Fix(text=f"{or_}raise the CPU limit, or remove it and keep the request", command=command)
     else:
         least = f" to at least {wanted:.2g} CPUs" if quota else ""
-        yield Fix(text=f"{or_}raise the quota of its control group{least}", command=command)
+        yield Fix(text=f"{or_}raise the quota of its cgroup{least}", command=command)
     if not is_many:
-        yield Fix(text="or use less CPU time at once: fewer threads share one quota", command="OMP_NUM_THREADS=1")
+        yield Fix(text="or run fewer threads at once: they share one quota", command="OMP_NUM_THREADS=1")
 
 
 RULE = Rule(
     cause=CAUSE,
-    title="throttled by a CPU quota",
+    title="throttled (CPU quota)",
     order=10,
     needs=("sync_intervals", "thread_state_seconds"),
-    shows="the kernel's own throttled clock of the thread on the path, the quota and its period, and in how many "
+    shows="the kernel's throttled time of the critical-path thread, the quota and its period, and in how many "
     "periods it was used up",
-    limits="before Linux 6.18 a task throttled through a parent group is seen by its own run queue's clock",
+    limits="before Linux 6.18 a task throttled through a parent group shows in its own run queue's time",
     find=find,
 )

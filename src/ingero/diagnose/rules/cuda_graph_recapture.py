@@ -55,7 +55,7 @@ def _finding(case: Case, made: list[Capture], expected_ns: int, usual: float, cl
         ),
         fixes=(
             Fix(text="capture once per shape and keep the graphs; pad batches to a few shapes"),
-            Fix(text="see what recompiles", command="TORCH_LOGS=recompiles,cudagraphs"),
+            Fix(text="show what recompiles", command="TORCH_LOGS=recompiles,cudagraphs"),
         ),
         evidence={"captures": len(made), "usually": round(usual, 1), "time in captures (ns)": cost},
     )
@@ -63,10 +63,10 @@ def _finding(case: Case, made: list[Capture], expected_ns: int, usual: float, cl
 
 RULE = Rule(
     cause=CAUSE,
-    title="CUDA graphs were captured again and again",
+    title="CUDA graphs were captured repeatedly",
     order=47,
     needs=("sync_intervals", "op_stats", "events"),
-    shows="begin and end of each capture and the instantiation after it, against the reference, with the line",
+    shows="begin and end of each capture and the instantiation after it, against the baseline, with the line",
     limits="a capture that ends on another thread than it began is not followed; more than 100 captures a second are "
     "recorded in part",
     find=find,

@@ -18,7 +18,7 @@ STOPPED_NS = 3_000_000_000
 MIN_RATE = 5.0  # launches of graphs a second, before their end is one
 DROPPED = 0.5  # of the rate before, and less
 MIN_LAUNCHES = 1000
-MORE_LAUNCHES = 2.0  # times as many single launches as before: what the graphs held is launched one by one
+MORE_LAUNCHES = 2.0  # times as many single launches as before: the kernels of the graphs are launched one by one
 _MOST_PIECES = 60
 
 
@@ -95,7 +95,7 @@ def _stopped(evidence: Evidence, process: Process) -> Finding | None:
         f"for {format_ns(stopped.duration_ns)}: it launches {format_count(now)} kernels a second one by one (before: "
         f"{format_count(usual)})",
         link=Link(
-            text="what the graphs held is launched one by one",
+            text="the kernels of the graphs are launched one by one",
             seen_ns=stopped.duration_ns,
             structure="exact counts of launches of graphs and of kernels, second by second",
             order="the kernels became more when the graphs became fewer",
@@ -127,8 +127,8 @@ def _finding(process: Process, *, window: Window, summary: str, link: Link, evid
         culprits=(Culprit(pid=process.pid, name=process.name),),
         chain=(link,),
         fixes=(
-            Fix(text="see why the graph is left out: another shape, grad mode, or an input on the host"),
-            Fix(text="let PyTorch say it", command="TORCH_LOGS=cudagraphs,perf_hints"),
+            Fix(text="find why the graph is skipped: another shape, grad mode, or an input on the host"),
+            Fix(text="log it in PyTorch", command="TORCH_LOGS=cudagraphs,perf_hints"),
         ),
         evidence=evidence,
     )
@@ -140,6 +140,6 @@ RULE = Rule(
     order=90,
     needs=("op_stats", "events", "launches"),
     shows="how many graphs were made, and exact counts of launches of graphs and of kernels since",
-    limits="of several graphs, one that is never launched beside others that are is not told",
+    limits="of several graphs, one that is never launched beside others that are is not reported",
     watch=watch,
 )

@@ -58,8 +58,8 @@ def _waited(case: Case) -> Finding | None:
         cause=CAUSE,
         resource="data",
         root=str(case.process.pid),
-        summary=f"{case.who} waited {case.amount(lost)} for data {case.when_idle}; {found.who} was "
-        f"{TEXTS[found.worst]}{source} {format_percent(found.worst_share)} of that{at(found.line)}",
+        summary=f"{case.who} waited {case.amount(lost)} for input data {case.when_idle}; {found.who} spent "
+        f"{format_percent(found.worst_share)} of that {TEXTS[found.worst]}{source}{at(found.line)}",
         claims=claims,
         culprits=found.culprits(lost),
         line=found.line,
@@ -67,7 +67,7 @@ def _waited(case: Case) -> Finding | None:
             Link(
                 text=f"the producer was {TEXTS[name]}",
                 seen_ns=int(ns * scale),
-                structure="it woke the thread that feeds the GPU",
+                structure="it woke the launching thread",
                 order=f"what it did from {since} until it delivered",
             )
             for name, ns in found.doing[:3]
@@ -102,22 +102,22 @@ def _own_finding(case: Case, kind: Doing, mine: Spent, claims: dict[Bucket, int]
     lost = sum(claims.values())
     is_loading = kind is Doing.LOADING
     fix = (
-        Fix(text="let workers load while the GPU computes", command="DataLoader(num_workers=4, prefetch_factor=2)")
+        Fix(text="load in workers while the GPU computes", command="DataLoader(num_workers=4, prefetch_factor=2)")
         if is_loading
-        else Fix(text="let workers hand over tensors in shared memory, not pickled objects")
+        else Fix(text="pass tensors in shared memory instead of pickled objects")
     )
     return Finding(
         cause=CAUSE,
         resource="data",
         root=str(case.process.pid),
-        summary=f"{case.who} spent {case.amount(lost)} {kind.value} in the thread that feeds the GPU{at(mine.line)}",
+        summary=f"{case.who} spent {case.amount(lost)} {kind.value} in the launching thread{at(mine.line)}",
         claims=claims,
         line=mine.line,
         chain=(
             Link(
-                text=f"the thread that feeds the GPU was {kind.value}{at(mine.line)}",
+                text=f"the launching thread was {kind.value}{at(mine.line)}",
                 seen_ns=int(mine.ns),
-                structure=f"{mine.count} samples on its CPU with a data loader's frames, beyond the reference",
+                structure=f"{mine.count} samples on its CPU with a data loader's frames, beyond the baseline",
                 order=f"{case.when_idle}, before the next launch",
             ),
         ),
@@ -141,9 +141,9 @@ def _hidden(case: Case, found: HiddenWork) -> Finding:
         root=str(case.process.pid),
         kind=FindingKind.EVENT,
         severity=severity_of(found.ratio),
-        summary=f"{who} takes {needed} for each step of {case.who}, which usually takes {usual}: it is not waited for "
-        f"while something else makes the steps as slow, and alone would cost {format_percent(found.ratio)} of the "
-        f"time; it came to be {TEXTS[found.doing]}{at(found.line)}",
+        summary=f"{who} takes {needed} for each step of {case.who}, whose baseline is {usual}: hidden while another "
+        f"cause makes the steps as slow, it would alone cost {format_percent(found.ratio)} of wall time; it was "
+        f"{TEXTS[found.doing]}{at(found.line)}",
         culprits=(Culprit(pid=found.worker.pid, name=found.worker.name),),
         line=found.line,
         chain=(
@@ -152,23 +152,23 @@ def _hidden(case: Case, found: HiddenWork) -> Finding:
                 seen_ns=int(found.needed_ns),
                 expected_ns=int(found.step_ns),
                 structure="the intervals off the CPU of its main thread, and the steps of the same seconds",
-                order="in the reference it had time left and waited for the loop",
+                order="in the baseline it had time left and waited for the loop",
             ),
         ),
-        fixes=(Fix(text="repair it with the other cause: one alone wins nothing"), *fixes(case, work)),
+        fixes=(Fix(text="fix it together with the other cause: one alone gains nothing"), *fixes(case, work)),
         evidence={"worker was": found.doing, "would cost (ratio)": round(found.ratio, 4), "sub-cause": HIDDEN},
     )
 
 
 RULE = Rule(
     cause=CAUSE,
-    title="no data was ready for the GPU",
+    title="no input data was ready for the GPU",
     order=40,
     needs=("sync_intervals", "offcpu"),
-    shows="the sleeps of the feeding thread with an empty device, followed through whoever ended them to a worker or a "
-    "producing thread, what that did meanwhile, and its line; without workers, the loading in the feeding thread; "
+    shows="the sleeps of the launching thread while the GPU was idle, followed through their wakers to a worker or "
+    "producing thread, what it did meanwhile, and its line; without workers, the loading in the launching thread; "
     "workers whose step is longer than the loop's best while another cause makes the loop as slow",
-    limits="waits below 100 us are not followed; a worker in another container than the trainer's is not seen; lines "
+    limits="waits below 100 µs are not followed; a worker in another container than the trainer's is not seen; lines "
     "need stacks",
     find=find,
 )

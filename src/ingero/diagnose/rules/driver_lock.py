@@ -22,7 +22,7 @@ _MOST_HOLDERS = 4
 _UNINTERRUPTIBLE = THREAD_STATES.index("uninterruptible")
 _THREAD = WAKER_KINDS.index("thread")
 _WATCHERS = {  # by the names of their processes, as far as the kernel keeps these
-    "nv-hostengine": "dcgm-exporter --collect-interval=30000  # of whoever asks it; in ms",
+    "nv-hostengine": "dcgm-exporter --collect-interval=30000  # in the exporter; in ms",
     "dcgm-exporter": "dcgm-exporter --collect-interval=30000  # in ms",
     "nvidia-smi": "nvidia-smi --loop=30",
     "nvidia_gpu_expo": "curl its /metrics less often: scrape_interval: 30s",
@@ -76,7 +76,8 @@ def find(case: Case) -> Iterator[Finding]:
         fixes=(
             *_less_often(holders, case.evidence.agent_pids),
             Fix(
-                text="see who else is in the driver: monitoring, other jobs, MPS", command="sudo fuser -v /dev/nvidia*"
+                text="list the other users of the driver: monitoring, other jobs, MPS",
+                command="sudo fuser -v /dev/nvidia*",
             ),
             Fix(text="keep the driver loaded and its state initialized", command="sudo nvidia-smi -pm 1"),
         ),
@@ -129,11 +130,11 @@ def _less_often(holders: list[Culprit], agents: frozenset[int]) -> Iterator[Fix]
     for one in holders:
         if one.pid in agents:
             yield Fix(
-                text="this is the recorder's own doing: it asks the less often the longer an answer takes, for at most "
-                "1% of the time; it ends with the recording"
+                text="this is caused by the recorder itself: it polls less often the longer an answer takes, at most "
+                "1% of the time, and stops with the recording"
             )
         elif one.name in _WATCHERS:
-            yield Fix(text=f"let {one.name} [{one.pid}] ask less often", command=_WATCHERS[one.name])
+            yield Fix(text=f"make {one.name} [{one.pid}] poll less often", command=_WATCHERS[one.name])
 
 
 def _others(case: Case) -> list[Culprit]:
@@ -148,12 +149,12 @@ def _others(case: Case) -> list[Culprit]:
 
 RULE = Rule(
     cause=CAUSE,
-    title="blocked in the GPU driver's own locks",
+    title="blocked on locks of the GPU driver",
     order=45,
     needs=("sync_intervals", "op_stats", "thread_state_seconds"),
     wants=("launch_times", "allocation_times"),
-    shows="time blocked in the kernel inside GPU calls beyond the reference, by call, and who woke the thread there, "
-    "as whoever lets go of a lock does: another job, a watcher of GPUs, the recorder itself",
+    shows="time blocked in the kernel inside GPU calls beyond the baseline, by call, and who woke the thread there, "
+    "as the holder of a lock does: another job, a GPU monitor, the recorder itself",
     limits="which lock it was is not visible; a lock that went through several hands is the last one's; the first run "
     "in a container may hide other users of the GPU",
     find=find,

@@ -24,22 +24,22 @@ def find(case: Case) -> Iterator[Finding]:
         cause=CAUSE,
         resource="interpreter",
         root=str(case.process.pid),
-        summary=f"{case.who} lost {case.amount(lost)} collecting Python's garbage{at(grown.line)}",
+        summary=f"{case.who} lost {case.amount(lost)} in Python garbage collection{at(grown.line)}",
         claims=claims,
         line=grown.line,
         chain=(
             Link(
-                text="the thread that feeds the GPU collected garbage",
+                text="the launching thread was in garbage collection",
                 seen_ns=int(grown.ns),
                 expected_ns=0,
-                structure=f"{grown.count} samples in which its interpreter said that it collects",
+                structure=f"{grown.count} samples in which its interpreter was collecting",
                 order=case.when_starving,
             ),
         ),
         fixes=(
-            Fix(text="keep what lives long out of the collector's way", command="gc.collect(); gc.freeze()"),
+            Fix(text="exclude long-lived objects from collection", command="gc.collect(); gc.freeze()"),
             Fix(
-                text="and collect where nobody waits, once in so many steps",
+                text="and collect explicitly, once every N steps",
                 command="gc.disable()  # then gc.collect()",
             ),
         ),
@@ -49,11 +49,11 @@ def find(case: Case) -> Iterator[Finding]:
 
 RULE = Rule(
     cause=CAUSE,
-    title="Python's garbage collection took the time",
+    title="time was lost in Python garbage collection",
     order=58,
     needs=("sync_intervals", "stack_samples"),
-    shows="samples of the feeding thread that its interpreter marks as collecting, beyond those of the reference, with "
-    "the line at which the collection began",
+    shows="samples of the launching thread that its interpreter marks as collecting, beyond those of the baseline, "
+    "with the line at which the collection began",
     limits="no mark on Python 3.8, 3.14 and later, or without a GIL; a collection in another thread shows as the "
     "interpreter lock",
     find=find,

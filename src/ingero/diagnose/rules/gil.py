@@ -54,14 +54,14 @@ def find(case: Case) -> Iterator[Finding]:
         cause=CAUSE,
         resource="interpreter lock",
         root=str(own),
-        summary=f"{case.who} lost {case.amount(lost)} waiting for the interpreter lock, which its thread {holder} held"
-        f"{doing}{at(line)}",
+        summary=f"{case.who} lost {case.amount(lost)} waiting for the interpreter lock (GIL), held by its thread "
+        f"{holder}{doing}{at(line)}",
         claims=claims,
         culprits=(Culprit(pid=own, name=holder, lost_ns=lost),),
         line=line,
         chain=(
             Link(
-                text="the thread that feeds the GPU asked for the lock again and again",
+                text="the launching thread waited for the lock repeatedly",
                 seen_ns=lost,
                 structure="sleeps at the lock of its interpreter"
                 if is_place_known
@@ -73,14 +73,14 @@ def find(case: Case) -> Iterator[Finding]:
         ),
         fixes=(
             Fix(
-                text=f"let go of the lock while {inside.name} waits",
+                text=f"release the GIL while {inside.name} waits",
                 command="ctypes.CDLL, not PyDLL; py::call_guard<py::gil_scoped_release>(); Py_BEGIN_ALLOW_THREADS",
             ),
         )
         if inside
         else (
             Fix(text="move pure-Python work out of the process", command="multiprocessing.Process(...)"),
-            Fix(text="or let threads hand over sooner", command="sys.setswitchinterval(0.0005)"),
+            Fix(text="or shorten the switch interval", command="sys.setswitchinterval(0.0005)"),
         ),
         evidence={"holder": holder, "inside": inside.name if inside else None},
     )
@@ -147,14 +147,14 @@ def _holder(case: Case) -> tuple[str, CodeLine | None, str]:
 
 RULE = Rule(
     cause=CAUSE,
-    title="another thread held the interpreter lock",
+    title="another thread held the interpreter lock (GIL)",
     order=35,
     needs=("sync_intervals", "offcpu"),
-    shows="sleeps on the path at the lock of the interpreter, however short, and the thread that ran meanwhile, with "
-    "its line",
-    limits="where that lock is, is read from the interpreter. Without stacks, or where it cannot be read, three sleeps "
-    "of one switch interval (5 ms), of any thread, within ten seconds tell its place; without them, or with another C "
-    "library than glibc, only waits of one interval are told, and shorter ones look like another lock. So do waits for "
-    "the own lock of a sub-interpreter",
+    shows="sleeps on the critical path at the lock of the interpreter, however short, and the thread that ran "
+    "meanwhile, with its line",
+    limits="where that lock is, is read from the interpreter. Without stacks, or where it cannot be read, three "
+    "sleeps of one switch interval (5 ms), of any thread, within ten seconds tell its place; without them, or with "
+    "another C library than glibc, only waits of one interval are reported, and shorter ones look like another lock. "
+    "So do waits for the own lock of a sub-interpreter",
     find=find,
 )

@@ -162,19 +162,18 @@ def _finding(case: Case, sharing: _Sharing, claims: dict[Bucket, int]) -> Findin
         cause=CAUSE,
         resource="gpu",
         root=root,
-        summary=f"{case.who} lost {case.amount(lost)} because it shares {device} with {name}: it got "
-        f"{format_percent(sharing.share)} of the GPU's time while both had work, and its own took "
-        f"{sharing.slower:.1f} times as long",
+        summary=f"{case.who} lost {case.amount(lost)} sharing {device} with {name}: while both had work queued, it "
+        f"got {format_percent(sharing.share)} of the GPU's time, and its own work took {sharing.slower:.1f}x as long",
         claims=claims,
         culprits=(Culprit(pid=other.pid, name=other.name, lost_ns=lost, container=container, job=job),),
         chain=(
             Link(
-                text=f"{name} had work on the same device",
+                text=f"{name} had work on the same GPU",
                 seen_ns=sharing.busy_ns,
                 expected_ns=0,
-                structure=f"{sharing.sync_intervals} sync intervals with its work took {sharing.slower:.2f} times the usual, those "
-                f"without {sharing.slower_alone:.2f} times",
-                order="its work was enqueued before this process's was done",
+                structure=f"{sharing.sync_intervals} sync intervals with its work took {sharing.slower:.2f}x the baseline, "
+                f"those without {sharing.slower_alone:.2f}x",
+                order="its work was queued before this process's was done",
             ),
         ),
         fixes=(
@@ -318,14 +317,14 @@ def _finding_by_work(
         what = f"lost up to {case.amount(lost)} waiting for GPU {gpu} while"
         order = "waits for the GPU became longer in those seconds, at most as much as the others' kernels ran is theirs"
     else:
-        what = f"lost {case.amount(lost)} because GPU {gpu} took {slowdown:.1f} times as long for the same work while"
+        what = f"lost {case.amount(lost)} because GPU {gpu} took {slowdown:.1f}x as long for the same work while"
         order = f"the GPU was slower in the seconds in which they ran, and not in the others{clocks}"
     return Finding(
         cause=CAUSE,
         resource="gpu",
         root=now[0].uuid,
         summary=f"{case.who} {what} kernels of {who} ran there {format_percent(ratio)} of that time "
-        f"(usually {format_percent(usual_ratio)})",
+        f"(baseline {format_percent(usual_ratio)})",
         claims=claims,
         culprits=tuple(
             Culprit(pid=pid, name=name or "", lost_ns=int(lost * one.more / more))
@@ -336,14 +335,14 @@ def _finding_by_work(
                 text=f"kernels of {who} ran on the same GPU",
                 seen_ns=sum(one.sm_percents.get(pid, 0) for one in now for pid, _ in names) * SECOND_NS // 100,
                 expected_ns=int(usual_ratio * len(now) * SECOND_NS),
-                structure="the driver's own account of each process (NVML), sampled once a second",
+                structure="NVML's per-process utilization, sampled once per second",
                 order=order,
             ),
         ),
         fixes=_to_part(case, who, [one.pid for one in others], gpu),
         evidence={
             "others' kernels ran (ratio)": round(ratio, 3),
-            "usually (ratio)": round(usual_ratio, 3),
+            "baseline (ratio)": round(usual_ratio, 3),
             "slowdown": None if slowdown is None else round(slowdown, 3),
             "other's pid": others[0].pid,
         },
@@ -359,7 +358,7 @@ def _named(case: Case, pids: Sequence[int]) -> tuple[str, list[tuple[int, str | 
 def _to_part(case: Case, who: str, pids: Iterable[int], gpu: int) -> tuple[Fix, ...]:
     return (
         Fix(
-            text="trace both: then each one's share is known",
+            text="trace both processes, to measure the share of each",
             command=command("trace", "--pid", ",".join(map(str, (case.process.pid, *sorted(pids)))), as_root=True),
         ),
         Fix(text="move one of them to another GPU", command=f"CUDA_VISIBLE_DEVICES=<other> # of {shell_word(who)}"),
@@ -377,7 +376,7 @@ def _untraced_finding(
         resource="gpu",
         root=there[0].uuid,
         summary=f"{case.who} lost {case.amount(lost)} while {who}, which is not traced, was on GPU {gpu}: the GPU "
-        f"took {slowdown:.1f} times as long for the same work, at the same clocks",
+        f"took {slowdown:.1f}x as long for the same work, at the same clocks",
         claims=claims,
         culprits=tuple(Culprit(pid=pid, name=name or "", lost_ns=lost // len(names)) for pid, name in names),
         chain=(
@@ -399,12 +398,12 @@ RULE = Rule(
     order=72,
     needs=("sync_intervals",),
     wants=("enqueues", "gpu_samples", "GPU", WHICH_GPU),
-    shows="the GPU's time for sync intervals of the same class with and without another traced process's work on it, and "
-    "which share each of them got; that it is the same GPU the driver's list of processes proves, or that neither can "
-    "reach another",
+    shows="the GPU's time for sync intervals of the same step type with and without another traced process's work on "
+    "it, and which share each of them got; that it is the same GPU the driver's list of processes proves, or that "
+    "neither can reach another",
     limits="of a process that is not traced only the driver's list of processes tells that it came; two that started "
-    "in the same second and never ran alone have no reference; of a process whose GPU is not known nothing is said; "
-    "where launches are not traced, what others took is a bound: as long as the driver saw kernels of theirs run, "
-    "which it does not tell of sliced GPUs",
+    "in the same second and never ran alone have no baseline; of a process whose GPU is not known nothing is "
+    "reported; where launches are not traced, what others took is a bound: as long as the driver saw kernels of "
+    "theirs run, which it does not tell of sliced GPUs",
     find=find,
 )

@@ -53,10 +53,10 @@ def _finding(evidence: Evidence, process: Process, failed: list[tuple[FailedAllo
         ),
         fixes=(
             Fix(
-                text="let PyTorch map small pieces into one range of addresses",
+                text="use expandable segments in PyTorch",
                 command="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
             ),
-            Fix(text="look for a limit of MPS or of a partition", command="env | grep CUDA_MPS; nvidia-smi -L"),
+            Fix(text="check for an MPS or partition limit", command="env | grep CUDA_MPS; nvidia-smi -L"),
         ),
         evidence={
             "requests that failed": len(failed),
@@ -72,8 +72,8 @@ RULE = Rule(
     order=14,
     needs=("allocations", "gpu_samples", "GPU"),
     shows="the failed request and the free memory of that GPU in the driver's samples before and after it",
-    limits="the driver is asked once a second: where memory was taken or given back between the samples, or the "
-    "process uses several GPUs, nothing is said; a limit of MPS looks the same; fragmentation inside a framework's "
-    "cache is told by allocator-retry",
+    limits="the driver is sampled once per second: where memory was allocated or freed between the samples, or the "
+    "process uses several GPUs, nothing is reported; a limit of MPS looks the same; fragmentation inside a framework's "
+    "cache is reported by allocator-retry",
     watch=watch,
 )

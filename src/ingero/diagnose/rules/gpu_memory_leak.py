@@ -93,9 +93,9 @@ def _finding(evidence: Evidence, process: Process, window: Window, one: Held, mi
     facts: dict[str, Fact] = {
         "bytes per minute": round(per_minute),
         "grown (bytes)": one.growth_bytes,
-        "held (bytes)": one.end_bytes,
+        "in use (bytes)": one.end_bytes,
         "allocations": one.allocations,
-        "given back (ratio)": round(one.freed_bytes / max(one.allocated_bytes, 1), 4),
+        "freed (ratio)": round(one.freed_bytes / max(one.allocated_bytes, 1), 4),
         "calls not followed": missed,
         "time until full (ns)": full_ns,
     }
@@ -120,11 +120,9 @@ def _finding(evidence: Evidence, process: Process, window: Window, one: Held, mi
             ),
         ),
         fixes=(
+            Fix(text="find what keeps these tensors: lists of lost times (use .item() or .detach()), unbounded caches"),
             Fix(
-                text="see what keeps these tensors: lists of lost times (use .item() or .detach()), caches without a limit"
-            ),
-            Fix(
-                text="in PyTorch, see who holds them",
+                text="in PyTorch, show what holds them",
                 command="torch.cuda.memory._record_memory_history(); torch.cuda.memory._dump_snapshot('memory.pickle')",
             ),
         ),

@@ -91,7 +91,7 @@ def _link(first: FailedAllocation, line: CodeLine | None) -> Link:
         text=f"{first.name} answered error {OUT_OF_MEMORY} (out of memory){again}" + (f" in {line}" if line else ""),
         seen_ns=first.end_ns - first.begin_ns,
         structure="the return code of the call",
-        order=f"{first.frees} blocks were given back before the last try" if first.frees else "nothing was given back",
+        order=f"{first.frees} blocks were freed before the last attempt" if first.frees else "nothing was freed",
     )
 
 
@@ -113,7 +113,7 @@ def _fixes(has_others: bool) -> tuple[Fix, ...]:
     if not has_others:
         return (smaller,)
     who = Fix(
-        text="see who else has memory on it, and move one of them",
+        text="list the processes that use its memory, and move one",
         command="nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv",
     )
     return who, smaller
@@ -121,12 +121,12 @@ def _fixes(has_others: bool) -> tuple[Fix, ...]:
 
 RULE = Rule(
     cause=CAUSE,
-    title="a GPU had no memory for a request",
+    title="a GPU memory allocation failed",
     order=15,
     needs=("allocations",),
     shows="the return code, the bytes asked for, the line, what each line holds, and the other processes on that GPU",
     limits="a framework that has a limit of its own fails without a call; where a process allocates more than 100 "
     "times a second only failures and some of the successes have a record, so that a repeated request that "
-    "succeeded can be missed; then nothing is said of a process that goes on",
+    "succeeded can be missed; then nothing is reported of a process that goes on",
     watch=watch,
 )

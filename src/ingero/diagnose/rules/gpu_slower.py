@@ -51,8 +51,8 @@ def find(case: Case) -> Iterator[Finding]:
         cause=CAUSE,
         resource="gpu",
         root=root,
-        summary=f"{case.who} lost {case.amount(lost)} because {name}{or_link} took "
-        f"{seen / max(usual, 1):.1f} times as long for the same work, and the host did not cause it",
+        summary=f"{case.who} lost {case.amount(lost)} because {name}{or_link} took {seen / max(usual, 1):.1f}x as "
+        "long for the same work, not caused by the host",
         claims=claims,
         chain=(
             Link(
@@ -60,14 +60,14 @@ def find(case: Case) -> Iterator[Finding]:
                 seen_ns=int(seen),
                 expected_ns=int(usual),
                 structure="the wait in the sync ended with the GPU, not with the host",
-                order="the launches came as fast as in the reference",
+                order="the launches came as fast as in the baseline",
             ),
         ),
         fixes=(
-            Fix(text="look at clocks, power and other users of the GPU", command="nvidia-smi -q -d PERFORMANCE,CLOCK"),
+            Fix(text="check clocks, power and other users of the GPU", command="nvidia-smi -q -d PERFORMANCE,CLOCK"),
             *((LINK,) if may_be_link else ()),
         ),
-        evidence={"slowdown": round(seen / max(usual, 1), 3), "bytes a step": int(pcie.copied_bytes(case))},
+        evidence={"slowdown": round(seen / max(usual, 1), 3), "bytes per step": int(pcie.copied_bytes(case))},
     )
 
 
@@ -126,11 +126,12 @@ RULE = Rule(
     order=75,
     needs=("sync_intervals", "enqueues", "thread_state_seconds", "op_stats"),
     wants=("cpu_seconds",),
-    shows="the GPU's time for sync intervals of the same class against the reference, less what the host can have caused",
+    shows="the GPU's time for sync intervals of the same step type against the baseline, less what the host can have "
+    "caused",
     limits="which kernel became slower is not visible without device-side profiling; equal launches with more work "
-    "each look the same where they begin at once; a device that becomes slower little by little looks like work that "
-    "grows, unless its driver says why; a slower link looks the same unless its driver says it has fewer lanes: where "
-    "enough is copied for that, the bytes of a step are named; of a rank nothing is said where NCCL was not traced: "
-    "it may wait for another",
+    "each look the same where they begin at once; a GPU that slows down gradually looks like growing work, unless its "
+    "driver reports why; a slower link looks the same unless its driver reports fewer lanes: where enough is copied "
+    "for that, the bytes of a step are named; of a rank nothing is reported where NCCL was not traced: it may wait "
+    "for another",
     find=find,
 )

@@ -54,13 +54,11 @@ def find(case: Case) -> Iterator[Finding]:
             Link(
                 text=f"the driver lowered the clocks of GPU {gpu}: {why}",
                 seen_ns=lost,
-                structure=f"the GPU was {slowdown:.2f} times slower, its clocks {clocks:.2f} times lower",
+                structure=f"the GPU was {slowdown:.2f}x slower, its clocks {clocks:.2f}x lower",
                 order="in the seconds in which the driver gave that reason",
             ),
         ),
-        fixes=(
-            Fix(text="look at cooling and at the power limit", command=f"nvidia-smi -i {gpu} -q -d PERFORMANCE,POWER"),
-        ),
+        fixes=(Fix(text="check cooling and the power limit", command=f"nvidia-smi -i {gpu} -q -d PERFORMANCE,POWER"),),
         evidence={"slowdown": round(slowdown, 3), "clock ratio": round(clocks, 3), "reason": why},
     )
 
@@ -79,6 +77,6 @@ RULE = Rule(
     wants=(WHICH_GPU,),
     shows="the driver's reason, the clocks, and a slowdown of the GPU that is equal to their ratio within 15%, "
     "and of which they make at least half",
-    limits="sampled once a second; clocks that somebody has set are no throttling",
+    limits="sampled once per second; clocks that were set by a user are not throttling",
     find=find,
 )

@@ -34,16 +34,16 @@ def find(case: Case) -> Iterator[Finding]:
         line=grown.line,
         chain=(
             Link(
-                text=f"the thread that feeds the GPU was on a CPU outside calls, {grown.line}",
+                text=f"the launching thread was on a CPU outside calls, {grown.line}",
                 seen_ns=int(grown.ns),
                 expected_ns=0,
-                structure=f"{grown.count} samples on its CPU beyond those of the reference",
+                structure=f"{grown.count} samples on its CPU beyond those of the baseline",
                 order=f"{case.when_starving}, before the next launch",
             ),
         ),
         fixes=(
             Fix(text="move this work into data workers, or out of the step", command="DataLoader(num_workers=N)"),
-            Fix(text="or see what it does in detail", command=f"py-spy top --pid {case.process.pid}"),
+            Fix(text="or profile it in detail", command=f"py-spy top --pid {case.process.pid}"),
         ),
         evidence={"samples": grown.count, "sampled (ns)": int(grown.ns)},
     )
@@ -51,14 +51,14 @@ def find(case: Case) -> Iterator[Finding]:
 
 RULE = Rule(
     cause=CAUSE,
-    title="the program's own code on the host took the time",
+    title="time was lost in the program's own host code",
     order=60,
     needs=("sync_intervals", "stack_samples"),
-    shows="on-CPU clocks of the feeding thread outside calls, and its line from samples beyond those of the reference",
-    limits="a line is named from five samples on (about 50 ms); without stacks such time is unexplained. What a loop "
-    "computes at its best is told from a quarter of its time on, in functions that no call comes from from a tenth. "
-    "As far as short calls took longer on the CPU, too, its caches were colder, and that is nobody's. "
-    "A loop that asks for work in system calls that answer at once (select, poll, epoll, sched_yield) is idle; one "
-    "that asks a queue in memory alone looks like work",
+    shows="running time of the launching thread outside calls, and its line from samples beyond those of the baseline",
+    limits="a line is named from five samples on (about 50 ms); without stacks such time is unexplained. Computing in "
+    "the baseline is reported from a quarter of its time on (a tenth in functions that make no call). Where short "
+    "calls took longer on the CPU, too, caches were colder, which is attributed to nothing. A loop that asks for work "
+    "in system calls that answer at once (select, poll, epoll, sched_yield) is idle; one that asks a queue in memory "
+    "alone looks like work",
     find=find,
 )

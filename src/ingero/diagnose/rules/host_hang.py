@@ -80,7 +80,7 @@ def _finding(halt: HaltedProcess) -> Finding:
             "waits in the kernel at": own.wchan or None,
             "object": own.object or None,
             "thread": own.tid,
-            "nobody will end it": halt.is_certain,
+            "nothing can end the wait": halt.is_certain,
             "stack": _stack(halt, own) or None,
         },
     )
@@ -106,7 +106,7 @@ def _pipe_read(halt: HaltedProcess, row: HaltRow) -> str:
     if found := owners(row):
         return f"waits for a pipe that {_people(found, 'should fill')}"
     del halt
-    return "waits for a pipe whose other end nobody else has open"
+    return "waits for a pipe whose other end no other process has open"
 
 
 def _pipe_write(halt: HaltedProcess, row: HaltRow) -> str:
@@ -115,7 +115,7 @@ def _pipe_write(halt: HaltedProcess, row: HaltRow) -> str:
     return (
         f"waits for room in a pipe that {_people(found, 'should read')}"
         if found
-        else "waits for room in a pipe that nobody reads"
+        else "waits for room in a pipe that no process reads"
     )
 
 
@@ -124,7 +124,7 @@ def _lock(halt: HaltedProcess, row: HaltRow) -> str:
         found = _people(owners(row), "could release")
         return f"waits for a lock or semaphore in shared memory{f' that {found}' if found else ''}"
     if row.object:
-        return f"waits for a lock in its own memory that nobody will release: {row.object}{_forked(halt, row)}"
+        return f"waits for a lock in its own memory that no thread will release: {row.object}{_forked(halt, row)}"
     if row.level == HaltLevel.NEVER:
         deeper = any(one.depth > row.depth and one.pid == row.pid and one.kind not in LOCKS for one in halt.rows)
         end = "another thread of it holds" if deeper else f"no thread is left to release{_forked(halt, row)}"
@@ -243,12 +243,12 @@ def _stack(halt: HaltedProcess, row: HaltRow) -> str:
 
 def _fixes(halt: HaltedProcess) -> tuple[Fix, ...]:
     own = halt.own
-    looks = Fix(text="see all its threads", command=f"py-spy dump --pid {own.pid}")
+    looks = Fix(text="show all its threads", command=f"py-spy dump --pid {own.pid}")
     if halt.dead is not None:
         return (*_of_the_dead(halt), looks)
     stopped = [one for row in halt.rows for one in owners(row) if one.state in ("T", "t")]
     if stopped:
-        return (Fix(text="let it continue", command=f"kill -CONT {' '.join(str(one.pid) for one in stopped)}"), looks)
+        return (Fix(text="resume it", command=f"kill -CONT {' '.join(str(one.pid) for one in stopped)}"), looks)
     last = halt.rows[-1] if halt.own.kind not in ("pipe-write", "file-lock") else own
     of_kind = _FIXES.get(last.kind)
     return (*(of_kind(halt, last) if of_kind else ()), looks)
@@ -256,9 +256,7 @@ def _fixes(halt: HaltedProcess) -> tuple[Fix, ...]:
 
 def _of_the_dead(halt: HaltedProcess) -> tuple[Fix, ...]:
     assert halt.dead is not None
-    found = [
-        Fix(text="end it and start it again: nobody will deliver what it waits for", command=f"kill {halt.own.pid}")
-    ]
+    found = [Fix(text="kill and restart it: nothing can deliver what it waits for", command=f"kill {halt.own.pid}")]
     if (halt.dead.exit_code or 0) & 0x7F == _SIGBUS:
         found.insert(
             0,
@@ -269,7 +267,7 @@ def _of_the_dead(halt: HaltedProcess) -> tuple[Fix, ...]:
         )
     if (halt.dead.exit_code or 0) & 0x7F == int(signal.SIGKILL):
         found.append(
-            Fix(text="see whether the kernel killed it for memory", command="sudo dmesg | grep -i 'killed process'")
+            Fix(text="check whether the kernel OOM-killed it", command="sudo dmesg | grep -i 'killed process'")
         )
     return tuple(found)
 
@@ -289,10 +287,10 @@ def _holder_fixes(halt: HaltedProcess, row: HaltRow) -> tuple[Fix, ...]:
     del halt
     found = owners(row)
     if not found:
-        return (Fix(text="see who has the file open", command=f"sudo lsof {shell_word(row.object)}"),)
+        return (Fix(text="list processes that have the file open", command=f"sudo lsof {shell_word(row.object)}"),)
     return (
         Fix(
-            text="see what the holder does",
+            text="show what the holder does",
             command=f"sudo cat /proc/{found[0].pid}/stack; py-spy dump --pid {found[0].pid}",
         ),
     )
@@ -308,7 +306,7 @@ def _pipe_fixes(halt: HaltedProcess, row: HaltRow) -> tuple[Fix, ...]:
                 command=f"timeout 5 cat /proc/{row.pid}/fd/1 > /dev/null  # frees it once, if it is its output",
             ),
         )
-    return (Fix(text="see whether its workers live", command=f"ps --ppid {row.pid} -o pid,stat,wchan:20,args"),)
+    return (Fix(text="check whether its workers are alive", command=f"ps --ppid {row.pid} -o pid,stat,wchan:20,args"),)
 
 
 _FIXES: dict[str, Callable[[HaltedProcess, HaltRow], tuple[Fix, ...]]] = {
@@ -319,17 +317,17 @@ _FIXES: dict[str, Callable[[HaltedProcess, HaltRow], tuple[Fix, ...]]] = {
     "pipe-write": _pipe_fixes,
     "network-file": lambda _halt, row: (
         Fix(
-            text="see whether the file server answers",
+            text="check whether the file server answers",
             command=f"findmnt -T {shell_word(row.object.split(' on ')[0])}; nfsstat -m",
         ),
     ),
     "socket-read": lambda _halt, row: (
-        Fix(text="see the connection", command=f"sudo ss -tnpi | grep -A1 {shell_word('pid=' + str(row.pid) + ',')}"),
+        Fix(text="show the connection", command=f"sudo ss -tnpi | grep -A1 {shell_word('pid=' + str(row.pid) + ',')}"),
         Fix(text="give the call a timeout"),
     ),
     "timer": lambda _halt, row: (
         Fix(
-            text="look for what it waits for: a lock file that a killed process left is to be deleted",
+            text="check what it waits for: delete a lock file that a killed process left",
             command=f"ls -l {operand(row.object)}; sudo lsof {operand(row.object)}" if row.object else "",
         ),
     ),
@@ -337,18 +335,18 @@ _FIXES: dict[str, Callable[[HaltedProcess, HaltRow], tuple[Fix, ...]]] = {
 
 RULE = Rule(
     cause=CAUSE,
-    title="no step any more: the process waits outside GPU calls",
+    title="no more steps: the process waits outside GPU calls",
     order=22,
     needs=("halts", "sync_intervals"),
     wants=("stack_samples",),
-    shows="since when no step was made, the waiting thread's state, system call and what that is for: a pipe and who "
-    "should read or fill it, a lock and its holder or the fork since which it is held, a file and its lock's holder or "
-    "its network mount, a connection's peer, a loop that sleeps, a child; the same of whoever could end it, workers "
-    "that have died with how, and the Python stacks",
-    limits="told after 3 s, and 5 usual steps, where nobody who could end the wait will; after 5 s, 5 usual steps and "
-    "1.5 times the longest step before, where somebody could: not of a process that others ask for work, nor while "
-    "whoever could end it computes or uses a disk; a thread that waits for any of several files (epoll) is not told, "
-    "nor one that computes",
+    shows="since when no step was made; the waiting thread's state, system call and what it waits for: a pipe and the "
+    "process that should read or fill it, a lock and its holder or the fork since which it is held, a file and its "
+    "lock's holder or its network mount, a connection's peer, a loop that sleeps, a child; the same for the threads "
+    "that could end the wait, workers that have died with how, and the Python stacks",
+    limits="reported after 3 s and 5 baseline steps, where nothing can end the wait; after 5 s, 5 baseline steps and "
+    "1.5 times the longest step before, where something could; not reported for a process that serves requests, nor "
+    "while a thread that could end the wait computes or uses a disk; a thread that waits for any of several files "
+    "(epoll) is not reported, nor one that computes",
     find=find,
     watch=watch,
 )

@@ -22,7 +22,7 @@ def watch(evidence: Evidence) -> Iterator[Finding]:
             CAUSE,
             whose="the host's memory" if event.limit == HOST else unknown,
             fixes=(
-                Fix(text="find who used it", command="sudo dmesg | grep -A40 'invoked oom-killer'"),
+                Fix(text="find the processes that used it", command="sudo dmesg | grep -A40 'invoked oom-killer'"),
                 Fix(text="give the others a limit", command="systemd-run -p MemoryMax=<bytes> <command>"),
             ),
         )
@@ -33,8 +33,8 @@ RULE = Rule(
     title="killed because the host had no memory left",
     order=10,
     needs=("HOST",),
-    shows="the kill with its victim, the victim's memory, and who asked for memory; critical for a traced process, "
-    "an event of low weight for any other",
-    limits="what other processes used at that moment stands in the kernel's log only",
+    shows="the kill, the killed process with its memory, and which process asked for memory; CRITICAL for a traced "
+    "process, LOW for any other",
+    limits="the memory of other processes at that time is only in the kernel log",
     watch=watch,
 )

@@ -28,7 +28,7 @@ HANGS_NS = 1_900_000_000  # two seconds, between looks a second apart; and beyon
 TIMES_LONGEST = 10
 MIN_LATE = 0.5  # of the time in such syncs, lost by a late rank on its host: then they waited for it
 BY_CODE = {(int(op.source), op.code): op.name for op in OPS}
-_ERRORS = Fix(text="look for device errors", command="sudo dmesg | grep -i xid; nvidia-smi -q | grep -i error")
+_ERRORS = Fix(text="check for GPU errors", command="sudo dmesg | grep -i xid; nvidia-smi -q | grep -i error")
 _WAITS = {(int(op.source), op.code) for op in OPS if op.kind & (Kind.SYNC | Kind.COPY | Kind.LAUNCH | Kind.ALLOC)}
 
 
@@ -61,7 +61,7 @@ def find(case: Case) -> Iterator[Finding]:
     window, source, op = _call(case, worst)
     if communicating(case.evidence, case.process.process, window.begin_ns, window.end_ns):
         return
-    name = BY_CODE.get((source, op), "a wait for its device")
+    name = BY_CODE.get((source, op), "a wait for its GPU")
     length = window.duration_ns
     line = case.evidence.call_line(case.window, case.process.process, source, op)
     yield Finding(
@@ -78,8 +78,8 @@ def find(case: Case) -> Iterator[Finding]:
                 text=f"{name} did not return for {format_ns(length)}",
                 seen_ns=length,
                 expected_ns=int(times[hung][0]),
-                structure="the longest call of its step" if case.is_of_steps else "the sync of the stream itself",
-                order="the steps before and after it took their usual time",
+                structure="the longest call of its step" if case.is_of_steps else "the sync of the main stream",
+                order="the steps before and after it took their baseline time",
             ),
         ),
         fixes=(_ERRORS,),
@@ -151,11 +151,11 @@ def _finding(evidence: Evidence, call: InFlight) -> Finding:
                 text=f"thread {call.tid} entered {call.name} and had not returned when last seen",
                 seen_ns=_open_ns(call),
                 structure="the open call in the thread's own frame",
-                order="it was not seen open any more" if is_over else "nothing that the thread did later is on record",
+                order="it was no longer open when last seen" if is_over else "the thread has recorded nothing since",
             ),
         ),
         fixes=(
-            *(() if is_over else (Fix(text="see where the program waits", command=f"py-spy dump --pid {call.pid}"),)),
+            *(() if is_over else (Fix(text="show where the program waits", command=f"py-spy dump --pid {call.pid}"),)),
             _ERRORS,
         ),
         evidence={"open (ns)": _open_ns(call), "thread": call.tid},

@@ -66,7 +66,7 @@ def find(case: Case) -> Iterator[Finding]:
         resource="io limit",
         root=limit.path,
         summary=f"{case.who} lost {case.amount(lost)} while {case.thread_name(main)} [{main.pid}] waited for a disk "
-        f"that its own control group {label(limit.path)} limits to {limit.text}",
+        f"that its own cgroup {label(limit.path)} limits to {limit.text}",
         claims=claims,
         line=line,
         chain=(
@@ -76,11 +76,11 @@ def find(case: Case) -> Iterator[Finding]:
                 seen_ns=waited_ns,
                 expected_ns=int(in_device_ns),
                 structure="the limit that was in force, and the kernel's own times of each request",
-                order="held back by the limit, before they came into the disk's queue",
+                order="throttled before they reached the disk queue",
             ),
         ),
         fixes=(
-            Fix(text="raise the limit, or take it away", command=free_io(limit.path, limit.device, limit.limit)),
+            Fix(text="raise or remove the limit", command=free_io(limit.path, limit.device, limit.limit)),
             Fix(
                 text="or read the mapped file whole, or copy it to another disk, before it is used: page by page each "
                 "touch waits"
@@ -110,12 +110,12 @@ def _of(requests: Requests, limits: list[_Limit]) -> _Limit | None:
 
 RULE = Rule(
     cause=CAUSE,
-    title="held back by the I/O limit of its control group",
+    title="throttled by the I/O limit of its cgroup",
     order=17,
     needs=("sync_intervals", "offcpu", "IO", "scheduling"),
-    shows="waits of the path for a disk, the limit of the control group, and how short its requests were in the queue "
-    "and in the device",
-    limits="that a limit was reached is concluded: the kernel does not say for how long it held a request back; limits "
-    "by latency (io.latency) and by weight or cost (io.weight, io.cost) are not looked at",
+    shows="waits of the critical path for a disk, the limit of the cgroup, and how short its requests were in the "
+    "queue and on the disk",
+    limits="that a limit was reached is inferred: the kernel does not report for how long it throttled a request; "
+    "limits by latency (io.latency) and by weight or cost (io.weight, io.cost) are not checked",
     find=find,
 )

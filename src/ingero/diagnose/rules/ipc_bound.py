@@ -47,7 +47,7 @@ def find(case: Case) -> Iterator[Finding]:
         line=asleep.line,
         chain=(
             Link(
-                text=f"the thread that feeds the GPU slept until {partner} woke it",
+                text=f"the launching thread slept until {partner} woke it",
                 seen_ns=lost,
                 structure="who woke it, a process outside its own tree",
                 order="the wait ended with the answer, before the next launch",
@@ -55,7 +55,7 @@ def find(case: Case) -> Iterator[Finding]:
         ),
         fixes=(
             Fix(
-                text=f"see what {partner} does meanwhile",
+                text=f"profile {partner} meanwhile",
                 command=command("trace", "--pid", str(culprits[0].pid), as_root=True),
             ),
             Fix(text="or ask for the next answer before this step ends, so that both work side by side"),
@@ -69,8 +69,8 @@ RULE = Rule(
     title="another process answered late",
     order=37,
     needs=("sync_intervals", "offcpu"),
-    shows="sleeps of the feeding thread that another process ended, with that process and the line",
+    shows="sleeps of the launching thread that another process ended, with that process and the line",
     limits="only where the process is seen to train (data workers of its own) or to ask (a client's frames): else "
-    "a wait for another process is time without demand",
+    "a wait for another process counts as no work requested",
     find=find,
 )

@@ -20,10 +20,10 @@ from ingero.units import format_bytes, format_ns, format_percent
 CAUSE = "kv-cache-pressure"
 _FIXES = (
     Fix(
-        text="admit less at a time, or leave the cache more room",
+        text="admit fewer requests at a time, or give the cache more memory",
         command="vllm serve <model> --max-num-seqs <fewer> --gpu-memory-utilization <share>",
     ),
-    Fix(text="shorten what is kept", command="vllm serve <model> --max-model-len <tokens> --kv-cache-dtype fp8"),
+    Fix(text="shorten the cached context", command="vllm serve <model> --max-model-len <tokens> --kv-cache-dtype fp8"),
 )
 
 
@@ -61,12 +61,12 @@ def _churn(case: Case, grown: Growth, claims: Mapping[Bucket, int]) -> Finding:
         resource="gpu memory",
         root=str(case.process.pid),
         summary=f"{case.who} serves with a full GPU and lost {case.amount(sum(claims.values()))} allocating for its "
-        f"cache of keys and values{f' in {line}' if line else ''}: {grown.text}",
+        f"KV cache{f' in {line}' if line else ''}: {grown.text}",
         claims=claims,
         line=line,
         chain=(
             grown.link(
-                text=f"the thread that feeds the GPU was inside {grown.largest.totals.name}, called for the cache",
+                text=f"the launching thread was inside {grown.largest.totals.name}, called for the cache",
                 structure="the calls' exact sums; most of their recorded time in code that keeps keys and values",
                 order="the GPU was more than 95% full meanwhile, and fewer kernels were launched per second",
             ),
@@ -92,8 +92,7 @@ def _finding(
         severity=None if claims else Severity.MEDIUM,
         window=None if claims else Window(begin_ns=retries[0].begin_ns, end_ns=retries[-1].end_ns + 1),
         summary=f"{process.name} [{process.pid}] serves with {format_percent(used)} of the GPU's memory in use; "
-        f"{len(retries)} times its cache of keys and values got no memory until other blocks were given back, "
-        f"{format_ns(cost)} in all",
+        f"{len(retries)} times its KV cache got no memory until other blocks were freed, {format_ns(cost)} in all",
         claims=claims,
         line=line,
         chain=(
@@ -113,12 +112,12 @@ def _finding(
 
 RULE = Rule(
     cause=CAUSE,
-    title="a full GPU makes the key-value cache of a server wait for memory",
+    title="GPU memory is full, and the KV cache of a server waits for memory",
     order=47,
     needs=("allocations", "gpu_samples", "GPU", "offcpu", "stack_samples"),
-    shows="a process that waits for requests, on a GPU that is more than 95% full, whose cache code asked for memory "
-    "in vain and again with success, or took the lost time while fewer kernels were launched",
-    limits="a cache whose blocks are allocated once at the start makes no calls later; how full it is and whom it "
+    shows="a process that waits for requests, on a GPU that is more than 95% full, whose cache code got memory only "
+    "on a retry, or spent the lost time allocating while fewer kernels were launched",
+    limits="a cache whose blocks are allocated once at the start makes no calls later; how full it is and what it "
     "evicts is not visible",
     find=find,
     watch=watch,

@@ -25,19 +25,20 @@ def find(case: Case) -> Iterator[Finding]:
         cause=CAUSE,
         resource="launches",
         root=str(case.process.pid),
-        summary=f"{case.who} lost {case.amount(lost)} because launches came too slowly for the GPU: {grown.text}",
+        summary=f"{case.who} lost {case.amount(lost)} because kernels were launched too slowly to keep the GPU busy: "
+        f"{grown.text}",
         claims=claims,
         line=case.line_of(grown.largest),
         chain=(
             grown.link(
-                text="the GPU had worked off its queue before the next launch came",
-                structure="the times of every eighth of the launches against the reference",
+                text="the GPU had finished its queue before the next launch",
+                structure="the times of every eighth of the launches against the baseline",
                 order="each launch returned before the GPU could begin with it",
             ),
         ),
         fixes=(
-            Fix(text="fewer, larger kernels", command="torch.compile(model, mode='reduce-overhead')"),
-            Fix(text="or CUDA graphs for the part that repeats itself"),
+            Fix(text="launch fewer, larger kernels", command="torch.compile(model, mode='reduce-overhead')"),
+            Fix(text="or use CUDA graphs for the repeated part"),
         ),
         evidence={"launches per step": round(grown.count, 1), "usually": round(grown.usual_count, 1)},
     )
@@ -56,11 +57,11 @@ def _claims(case: Case, grown: Growth) -> dict[Bucket, int]:
 
 RULE = Rule(
     cause=CAUSE,
-    title="launches came too slowly for the GPU",
+    title="kernels were launched too slowly for the GPU",
     order=55,
     needs=("sync_intervals", "op_stats", "launches", "launch_times"),
     shows="exact counts and sums of launches per step, and checkpoints of their times within the step",
-    limits="what of a slower launch is the driver's own is not told apart; of a loop that never pauses it is not known "
-    "whether its launches are slow or wait for room in the queue",
+    limits="time in the driver itself cannot be distinguished; of a loop that never pauses it is not known whether "
+    "its launches are slow or wait for room in the queue",
     find=find,
 )

@@ -28,20 +28,20 @@ def find(case: Case) -> Iterator[Finding]:
         cause=CAUSE,
         resource="lock",
         root=str(case.process.pid),
-        summary=f"{case.who} lost {case.amount(lost)} waiting{at(wait.waiter_line)}: its thread {holder} held a lock"
+        summary=f"{case.who} lost {case.amount(lost)} waiting{at(wait.waiter_line)}: its thread {holder} held the lock"
         f"{at(wait.partner_line)}",
         claims=claims,
         culprits=(wait.culprit(lost),),
         line=wait.partner_line or wait.waiter_line,
         chain=(
             Link(
-                text=f"the thread that feeds the GPU was asleep{at(wait.waiter_line)}",
+                text=f"the launching thread was sleeping{at(wait.waiter_line)}",
                 seen_ns=lost,
                 structure=f"{holder} woke it; its stack was in no queue",
                 order=f"{holder} was busy until it woke the sleeper",
             ),
         ),
-        fixes=(Fix(text="hold the lock for less: copy under it, work outside it"),),
+        fixes=(Fix(text="hold the lock for a shorter time: copy under it, work outside it"),),
         evidence=facts | ({"holder waited for a CPU that its job had (ns)": crowded} if crowded else {}),
     )
 
@@ -51,7 +51,7 @@ RULE = Rule(
     title="another thread of the process held a lock",
     order=36,
     needs=("sync_intervals", "offcpu", "stack_samples"),
-    shows="sleeps of the feeding thread that another thread of its process ended, both with their lines",
+    shows="sleeps of the launching thread that another thread of its process ended, both with their lines",
     limits="which lock it was is not read; a queue written in C looks like a lock; native locks need frames of Python",
     find=find,
 )

@@ -31,8 +31,8 @@ def find(case: Case) -> Iterator[Finding]:
         cause=CAUSE,
         resource=device_name(requests.device),
         root=str(main.pid),
-        summary=f"{case.who} lost {case.amount(lost)} while {case.thread_name(main)} [{main.pid}] touched memory that "
-        f"was not there: {format_count(faults)} page faults read from {device_name(requests.device)}",
+        summary=f"{case.who} lost {case.amount(lost)} while {case.thread_name(main)} [{main.pid}] touched memory "
+        f"that was not resident: {format_count(faults)} major page faults read from {device_name(requests.device)}",
         claims=claims,
         line=case.evidence.sampled_line(case.window, process.process, states=("io", "uninterruptible")),
         chain=(
@@ -45,10 +45,10 @@ def find(case: Case) -> Iterator[Finding]:
         ),
         fixes=(
             Fix(
-                text="read files instead of mapping them, or tell the kernel what comes",
+                text="read files instead of mapping them, or advise the kernel (madvise)",
                 command="mmap.madvise(MADV_WILLNEED)",
             ),
-            Fix(text="or touch everything once before the loop", command="vmtouch -t <file>"),
+            Fix(text="or prefault everything once before the loop", command="vmtouch -t <file>"),
         ),
         evidence={"page faults read from disk": faults} | requests.facts,
     )
@@ -56,10 +56,10 @@ def find(case: Case) -> Iterator[Finding]:
 
 RULE = Rule(
     cause=CAUSE,
-    title="touched memory that had to be read from disk",
+    title="major page faults: touched memory had to be read from disk",
     order=18,
     needs=("sync_intervals", "offcpu", "IO"),
-    shows="block reads issued inside page faults of the thread on the path, or of the worker it waited for",
+    shows="block reads issued inside page faults of the critical-path thread, or of the worker it waited for",
     limits="faults that need no disk are not recorded: they are CPU time in the kernel; for faults because memory is "
     "short see memory-pressure",
     find=find,

@@ -40,18 +40,22 @@ def _finding(evidence: Evidence, process: Process, window: Window, live_bytes: i
         severity=Severity.MEDIUM,
         window=window,
         summary=f"{process.name} [{process.pid}] holds {format_bytes(live_bytes)} of managed memory on a GPU with "
-        f"{format_bytes(total)}: what it touches beyond that is moved to and fro",
+        f"{format_bytes(total)}: pages beyond that are migrated back and forth",
         culprits=(Culprit(pid=process.pid, name=process.name, container=container),),
         chain=(
             Link(
-                text=f"{format_bytes(live_bytes)} of managed memory were live at a time",
-                structure="each free is paired with its allocation in the kernel; what the GPU has, its driver says",
+                text=f"{format_bytes(live_bytes)} of managed memory were in use at a time",
+                structure="each free is paired with its allocation in the kernel; the memory of the GPU is as its "
+                "driver reports it",
                 order="pages that do not fit are evicted before others can come",
             ),
         ),
         fixes=(
-            Fix(text="make what is used at a time fit: smaller pieces, or another GPU"),
-            Fix(text="or say where it shall be", command="cudaMemAdvise(..., cudaMemAdviseSetPreferredLocation, ...)"),
+            Fix(text="make the working set fit: smaller pieces, or a larger GPU"),
+            Fix(
+                text="or set its preferred location",
+                command="cudaMemAdvise(..., cudaMemAdviseSetPreferredLocation, ...)",
+            ),
         ),
         evidence={"managed (bytes)": live_bytes, "memory of the GPU (bytes)": total},
     )
@@ -62,7 +66,7 @@ RULE = Rule(
     title="more managed memory than the GPU has",
     order=90,
     needs=("allocations", "gpu_samples", "GPU"),
-    shows="the bytes of managed memory that were live at a time, against the memory of the GPU",
+    shows="the bytes of managed memory that were in use at a time, against the memory of the GPU",
     limits="which pages move, and what that costs, happens on the GPU; managed memory that the GPU never touches "
     "counts, too; a process with several GPUs is not judged",
     watch=watch,

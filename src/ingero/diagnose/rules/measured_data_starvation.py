@@ -38,11 +38,11 @@ def _finding(report: ProfileReport) -> Finding:
         cause=CAUSE,
         resource="data",
         lost_ns=share.idle_ns,
-        summary=f"{who(report.process)} waited for input data with an idle GPU {percent(share.ratio)} "
+        summary=f"{who(report.process)} waited for input data while the GPU was idle {percent(share.ratio)} "
         f"{period(report)}{where}",
         links=[*_loading(report), *([_emptied(emptied)] if emptied else [])],
         line=emptied.line if emptied else None,
-        fixes=(Fix(text="let workers load while the GPU computes", command="DataLoader(num_workers=4)"),),
+        fixes=(Fix(text="load in workers while the GPU computes", command="DataLoader(num_workers=4)"),),
         evidence={"input data (ratio)": round(share.ratio, 4)},
     )
 
@@ -72,7 +72,7 @@ def _is_long(report: ProfileReport, wait: WaitPlace) -> bool:
 
 RULE = Rule(
     cause=CAUSE,
-    title="no data was ready for the GPU (imported profiles)",
+    title="no input data was ready for the GPU (imported profiles)",
     order=40,
     needs=(GPU_ACTIVITIES,),
     shows="idle gaps of the GPU, as measured, in which the thread that launched next was in a range of the data "

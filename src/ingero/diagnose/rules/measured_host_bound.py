@@ -34,7 +34,7 @@ def _finding(report: ProfileReport, place: HostPlace) -> Finding:
         cause=CAUSE,
         resource="host code",
         lost_ns=lost_ns,
-        summary=f"{who(report.process)} ran host code with an idle GPU {percent(lost_ns / report.judged_ns)} "
+        summary=f"{who(report.process)} ran host code while the GPU was idle {percent(lost_ns / report.judged_ns)} "
         f"{period(report)}, most of it {place.text}",
         line=place.line,
         links=(
@@ -52,7 +52,7 @@ def _finding(report: ProfileReport, place: HostPlace) -> Finding:
 
 RULE = Rule(
     cause=CAUSE,
-    title="the program's own code on the host took the time (imported profiles)",
+    title="time was lost in the program's own host code (imported profiles)",
     order=60,
     needs=(GPU_ACTIVITIES,),
     shows="idle gaps of the GPU of a millisecond and more, as measured, and the line or range that the thread was in "

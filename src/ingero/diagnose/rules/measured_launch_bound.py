@@ -40,7 +40,7 @@ def _finding(report: ProfileReport) -> Finding:
         resource="launches",
         lost_ns=lost_ns,
         part=Part.LAUNCH,
-        summary=f"{who(report.process)} launched too slowly for the GPU, which was idle "
+        summary=f"{who(report.process)} launched kernels too slowly for the GPU, which was idle "
         f"{percent(lost_ns / report.judged_ns)} {period(report)} in {gaps}",
         links=(
             Link(
@@ -51,8 +51,8 @@ def _finding(report: ProfileReport) -> Finding:
             ),
         ),
         fixes=(
-            Fix(text="fewer, larger kernels", command="torch.compile(model, mode='reduce-overhead')"),
-            Fix(text="or CUDA graphs for the part that repeats itself"),
+            Fix(text="launch fewer, larger kernels", command="torch.compile(model, mode='reduce-overhead')"),
+            Fix(text="or use CUDA graphs for the repeated part"),
         ),
         evidence={"idle gaps": report.gaps},
     )
@@ -60,7 +60,7 @@ def _finding(report: ProfileReport) -> Finding:
 
 RULE = Rule(
     cause=CAUSE,
-    title="launches came too slowly for the GPU (imported profiles)",
+    title="kernels were launched too slowly for the GPU (imported profiles)",
     order=55,
     needs=(GPU_ACTIVITIES,),
     shows="how much of the steps the GPU was idle in gaps of under a millisecond, as measured, and how many there were",

@@ -42,8 +42,8 @@ def _finding(report: ProfileReport) -> Finding:
             ),
         ),
         fixes=(
-            Fix(text="pinned memory, and copies beside the kernels", command="DataLoader(pin_memory=True)"),
-            Fix(text="or keep on the GPU what is copied again and again"),
+            Fix(text="use pinned memory, and overlap copies with kernels", command="DataLoader(pin_memory=True)"),
+            Fix(text="or keep repeatedly copied data on the GPU"),
         ),
         evidence={"only copies (ratio)": round(report.copy_only_ratio, 4), "copied (bytes)": report.copied_bytes},
     )
@@ -51,10 +51,10 @@ def _finding(report: ProfileReport) -> Finding:
 
 RULE = Rule(
     cause=CAUSE,
-    title="copies between host and GPU took the time (imported profiles)",
+    title="time was lost in copies between host and GPU (imported profiles)",
     order=70,
     needs=(GPU_ACTIVITIES,),
     shows="the time on the GPU of copies between it and the host in which no kernel ran, as measured",
-    limits="copies from GPU to GPU are work; a call that waited before its copy began is told as a wait",
+    limits="copies from GPU to GPU are work; a call that waited before its copy began is reported as a wait",
     watch=watch,
 )

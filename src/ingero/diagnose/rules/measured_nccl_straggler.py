@@ -72,6 +72,6 @@ RULE = Rule(
     order=60,
     needs=(GPU_ACTIVITIES,),
     shows="for each collective the rank whose kernel was shortest, which came last, and what the others waited",
-    limits="needs the profiles of the ranks in one recording; why a rank came late its own diagnosis says",
+    limits="needs the profiles of the ranks in one recording; why a rank came late is in its own diagnosis",
     watch=watch,
 )

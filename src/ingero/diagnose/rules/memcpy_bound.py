@@ -51,9 +51,9 @@ def _finding(case: Case, blocking: Growth, moved: Moved, claims: dict[Bucket, in
         cause=CAUSE,
         resource="copies",
         root=str(case.process.pid),
-        summary=f"{case.who} lost {case.amount(lost)} {_words(largest, moved.way, pageable)}: "
-        f"{largest.totals.name} {format_ns(int(largest.ns))} per step for {format_bytes(int(moved.bytes))}, "
-        f"{format_bytes(int(speed))}/s{f' (usually {format_bytes(int(usual))}/s)' if usual else ''}",
+        summary=f"{case.who} lost {case.amount(lost)} {_words(largest, moved.way, pageable)}: {largest.totals.name} "
+        f"{format_ns(int(largest.ns))} per step for {format_bytes(int(moved.bytes))}, "
+        f"{format_bytes(int(speed))}/s{f' (baseline {format_bytes(int(usual))}/s)' if usual else ''}",
         claims=claims,
         line=case.line_of(largest),
         chain=(
@@ -80,9 +80,9 @@ def _words(copies: OpChange, way: Way, pageable: Pageable) -> str:
         return f"blocked in {copies.totals.name} (pageable){way_there}"
     kind = " memory that is not pinned" if pageable is not Pageable.NO else ""
     if way is Way.TO_DEVICE:
-        return f"copying from{kind or ' host'} to device"
+        return f"copying from{kind or ' host'} to GPU"
     if way is Way.TO_HOST:
-        return f"copying from device to{kind or ' host'}"
+        return f"copying from GPU to{kind or ' host'}"
     return f"copying with{kind}" if kind else "copying"
 
 
@@ -91,15 +91,15 @@ def _fixes(way: Way) -> tuple[Fix, ...]:
     if way is Way.TO_HOST:
         return (
             Fix(
-                text="copy into pinned memory without waiting, and read it a step later",
+                text="copy asynchronously into pinned memory, and read it one step later",
                 command="host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True); host.copy_(x, non_blocking=True)",
             ),
-            Fix(text="or copy less, or less often: reduce on the GPU first"),
+            Fix(text="or copy less: reduce on the GPU first"),
             LINK,
         )
     return (
-        Fix(text="pinned memory", command="DataLoader(pin_memory=True)"),
-        Fix(text="asynchronous copies", command="x.to('cuda', non_blocking=True)"),
+        Fix(text="use pinned memory", command="DataLoader(pin_memory=True)"),
+        Fix(text="use asynchronous copies", command="x.to('cuda', non_blocking=True)"),
         LINK,
     )
 
@@ -110,11 +110,11 @@ def _blocks(ns: float, size_bytes: float) -> bool:
 
 RULE = Rule(
     cause=CAUSE,
-    title="copies between host and device took the time",
+    title="time was lost in copies between host and GPU",
     order=58,
     needs=("sync_intervals", "op_stats", "copies"),
-    shows="time and bytes of copies that block, their direction, and their bandwidth against the reference",
-    limits="only bytes between host and device count, and only the time that the fastest recorded copy of the case "
+    shows="time and bytes of copies that block, their direction, and their bandwidth against the baseline",
+    limits="only bytes between host and GPU count, and only the time that the fastest recorded copy of the case "
     "would take for them, or, of pageable ones that slept first, what they ran; of asynchronous pageable ones "
     "that polled only more bytes count, for they may have waited; blocking ones of megabytes that all wait for"
     " a device that became slower look like slow ones; of copies that do not block only the size is known: a "

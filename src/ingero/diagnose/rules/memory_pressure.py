@@ -37,17 +37,17 @@ def _add(case: Case, claims: dict[Bucket, int], more: dict[Bucket, int]) -> None
 
 def _finding(case: Case, pressure: Pressure, claims: dict[Bucket, int], reclaiming_ns: int) -> Finding:
     lost = sum(claims.values())
-    place = case.evidence.container_of(case.process.cgroup_id) or "its control group"
+    place = case.evidence.container_of(case.process.cgroup_id) or "its cgroup"
     whose = "the host" if pressure.limit == "host" else place
     read_again = lost - reclaiming_ns
     reclaims = pressure.reclaims
     doing = [f"{format_ns(reclaiming_ns)} freeing memory"] if reclaiming_ns else []
-    doing += [f"{format_ns(read_again)} reading again what had been evicted"] if read_again else []
+    doing += [f"{format_ns(read_again)} rereading evicted pages"] if read_again else []
     links = [
         Link(
-            text=f"{format_count(len(reclaims))} times somebody on its path had to free memory of {whose} first",
+            text=f"{format_count(len(reclaims))} times a critical-path thread first had to free memory of {whose}",
             seen_ns=sum(one.duration_ns or 0 for one in reclaims),
-            structure="direct reclaim and compaction of the thread on the path, or of the worker it waited for",
+            structure="direct reclaim and compaction of the critical-path thread, or of the worker it waited for",
             order="inside the allocation that the work waited for",
         )
     ]
@@ -57,7 +57,7 @@ def _finding(case: Case, pressure: Pressure, claims: dict[Bucket, int], reclaimi
                 text="pages that had been in memory were read from disk",
                 seen_ns=read_again,
                 expected_ns=0,
-                structure="block reads of touched pages and of files that needed no disk in the reference",
+                structure="block reads of touched pages and of files that needed no disk in the baseline",
                 order="reclaim had evicted them",
             )
         )
@@ -65,7 +65,7 @@ def _finding(case: Case, pressure: Pressure, claims: dict[Bucket, int], reclaimi
         cause=CAUSE,
         resource="memory",
         root="host" if pressure.limit == "host" else str(case.process.cgroup_id or case.process.pid),
-        summary=f"{case.who} lost {case.amount(lost)} because the memory of {whose} was short: {', '.join(doing)}",
+        summary=f"{case.who} lost {case.amount(lost)} to memory pressure in {whose}: {', '.join(doing)}",
         claims=claims,
         chain=tuple(links),
         fixes=tuple(_fixes(case, pressure.limit)),
@@ -81,9 +81,11 @@ def _finding(case: Case, pressure: Pressure, claims: dict[Bucket, int], reclaimi
 
 def _fixes(case: Case, limit: str) -> Iterator[Fix]:
     if limit == "host":
-        yield Fix(text="find who uses the host's memory", command="ps -eo pid,comm,rss --sort=-rss | head")
+        yield Fix(
+            text="find the processes that use the host's memory", command="ps -eo pid,comm,rss --sort=-rss | head"
+        )
     else:
-        place = "" if case.evidence.container_of(case.process.cgroup_id) else " of its control group"
+        place = "" if case.evidence.container_of(case.process.cgroup_id) else " of its cgroup"
         yield Fix(
             text=f"raise the memory limit{place}: page cache counts into it",
             command=set_memory(group_of(case.evidence, case.process.cgroup_id)),
@@ -92,20 +94,20 @@ def _fixes(case: Case, limit: str) -> Iterator[Fix]:
     fewer = str(workers // 2) if workers > 1 else "<fewer>"
     now = f" than its {workers}" if workers > 1 else ""
     yield Fix(
-        text=f"or need less: fewer workers{now}, smaller prefetch",
+        text=f"or use less: fewer workers{now}, smaller prefetch",
         command=f"DataLoader(num_workers={fewer}, prefetch_factor=1)",
     )
 
 
 RULE = Rule(
     cause=CAUSE,
-    title="memory was short",
+    title="memory pressure",
     order=15,
     needs=("sync_intervals", "offcpu", "HOST"),
     wants=("IO",),
-    shows="reclaim and compaction of the thread on the path and of the worker it waited for, each with its time and "
+    shows="reclaim and compaction of the critical-path thread and of the worker it waited for, each with its time and "
     "whose limit it was for; block reads of pages that had been in memory before",
     limits="work of the kernel's own reclaim threads costs the job only what others see as their CPU time; whether a "
-    "file was in memory before is told from the reference, so that a bottleneck has its reclaim only",
+    "file was in memory before is reported from the baseline, so that a bottleneck has its reclaim only",
     find=find,
 )

@@ -52,7 +52,7 @@ def _finding(evidence: Evidence, ranks: HungRanks) -> Finding:
     is_over = has_passed(evidence, first.process, ranks.seen_ns)
     last = ranks.last.get(first.process)
     collective = f" after {last.op}" if last else ""
-    who = f"{' and '.join(missing)} did not come" if missing else "all ranks are inside: a device or a link hangs"
+    who = f"{' and '.join(missing)} did not come" if missing else "all ranks are inside: a GPU or a link hangs"
     return Finding(
         cause=CAUSE,
         resource="collective",
@@ -71,12 +71,12 @@ def _finding(evidence: Evidence, ranks: HungRanks) -> Finding:
                 text=f"{' and '.join(inside)} wait in {first.name}",
                 seen_ns=length,
                 structure="open calls of ranks that share a communicator",
-                order="the last of them went in before nobody got ahead any more",
+                order="the last of them entered, then no rank made progress",
             ),
         ),
         fixes=(
-            Fix(text="see where the missing rank is", command=f"py-spy dump --pid {_pid(evidence, ranks)}"),
-            Fix(text="let NCCL say what it waits for", command="TORCH_NCCL_TRACE_BUFFER_SIZE=2000 NCCL_DEBUG=INFO"),
+            Fix(text="show where the missing rank is", command=f"py-spy dump --pid {_pid(evidence, ranks)}"),
+            Fix(text="make NCCL log what it waits for", command="TORCH_NCCL_TRACE_BUFFER_SIZE=2000 NCCL_DEBUG=INFO"),
         ),
         absorbs=ranks.missing,
         evidence={"inside": len(inside), "missing": len(missing), "open (ns)": length},
@@ -110,15 +110,18 @@ def _alone(evidence: Evidence, meeting: Meeting) -> Finding:
             Link(
                 text=f"{' and '.join(inside)} wait in {first.name}, which returns when every rank is in it",
                 seen_ns=length,
-                structure="open calls, and the ranks and world size that the environments of the processes say",
-                order="the last of them went in before nobody else came",
+                structure="open calls, and ranks and world size from the environments of the processes",
+                order="the last of them entered, then no other rank came",
             ),
         ),
         fixes=(
             Fix(
-                text="see whether the missing ranks were started, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE"
+                text="check whether the missing ranks were started, with the same MASTER_ADDR, MASTER_PORT and "
+                "WORLD_SIZE"
             ),
-            Fix(text="let NCCL say whom it waits for", command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP"),
+            Fix(
+                text="make NCCL log which rank it waits for", command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP"
+            ),
         ),
         absorbs=tuple(one.process for one in meeting.outside),
         evidence={
@@ -148,7 +151,7 @@ def _unseen(meeting: Meeting) -> list[str]:
 
 def _nobody_missing(meeting: Meeting) -> str:
     if meeting.world_size is None:
-        return "who is missing is not known: its environment says no rank and world size"
+        return "the missing rank is not known: its environment has no rank and world size"
     return "all ranks are inside: they cannot reach each other"
 
 
@@ -183,9 +186,9 @@ RULE = Rule(
     order=19,
     needs=("in_flight", "communicators", "NCCL"),
     shows="which ranks are inside since when, which are missing, and the line where a missing one is; the same of "
-    "ranks that wait in ncclCommInitRank for 8 s (30 s where nobody is missing)",
-    limits="ranks on nodes whose recordings are not merged are not seen; who is missing in ncclCommInitRank is told "
-    "by the ranks and the world size in the environments",
+    "ranks that wait in ncclCommInitRank for 8 s (30 s where no rank is missing)",
+    limits="ranks on nodes whose recordings are not merged are not seen; who is missing in ncclCommInitRank is "
+    "reported by the ranks and the world size in the environments",
     find=find,
     watch=watch,
 )

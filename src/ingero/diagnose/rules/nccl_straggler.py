@@ -32,13 +32,13 @@ def find(case: Case) -> Iterator[Finding]:
         cause=CAUSE,
         resource="collective",
         root=name,
-        summary=f"ranks waited for {name} in their collectives; {case.who} lost {case.amount(lost)} by that",
+        summary=f"{name} kept the other ranks waiting in collectives; {case.who} lost {case.amount(lost)}",
         claims=claims,
         culprits=(Culprit(pid=late.process.pid, name=late.process.name, lost_ns=lost),),
         absorbs=(late.process.process,),
         chain=(
             Link(
-                text=f"{rank_name(case)} waited for its device in a collective that {name} entered late",
+                text=f"{rank_name(case)} waited for its GPU in a collective that {name} entered late",
                 seen_ns=lost,
                 structure=f"both use one communicator; {why}",
                 order=f"{name} lost the time before it could enter, the others after they had",
@@ -52,7 +52,7 @@ def _kept_waiting_by(case: Case) -> tuple[Case, int, str] | None:
     """The peer that a rank waited for, what that lost by itself, and how that is known."""
     late = straggler(case)
     if late is not None:
-        return late, late.host_ns, "of its ranks this one waited least for its device"
+        return late, late.host_ns, "of its ranks this one waited least for its GPU"
     return max(_throttled_peers(case), key=lambda one: one[1], default=None)
 
 
@@ -110,7 +110,7 @@ RULE = Rule(
     title="one rank kept the others waiting in their collectives",
     order=60,
     needs=("sync_intervals", "communicators", "NCCL"),
-    shows="the rank with the least device wait of those that share a communicator, or one whose GPU lowered its "
+    shows="the rank with the least GPU wait of those that share a communicator, or one whose GPU lowered its "
     "clocks and not theirs, and what it lost its time to",
     limits="ranks on nodes whose recordings are not merged are not seen; then the wait is a slower device",
     find=find,

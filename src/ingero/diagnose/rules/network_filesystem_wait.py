@@ -64,8 +64,8 @@ def find(case: Case) -> Iterator[Finding]:
         cause=CAUSE,
         resource="file system",
         root=str(servers.most_common(1)[0][0][0] if servers else case.process.pid),
-        summary=f"{case.who} lost {case.amount(lost)} while {name} [{pid}] waited for a file that no local disk holds "
-        f"(NFS, FUSE or the like){by}{touched}",
+        summary=f"{case.who} lost {case.amount(lost)} while {name} [{pid}] waited for a file on a network or FUSE "
+        f"filesystem{by}{touched}",
         claims=claims,
         culprits=tuple(Culprit(pid=number, name=server, lost_ns=ns) for (number, server), ns in servers.items()),
         line=line,
@@ -79,7 +79,7 @@ def find(case: Case) -> Iterator[Finding]:
         ),
         fixes=(
             *((_READ_WHOLE,) if touched else ()),
-            Fix(text="see what the mount does", command="nfsiostat 1 5; mount | grep -E 'nfs|fuse'"),
+            Fix(text="show what the mount does", command="nfsiostat 1 5; mount | grep -E 'nfs|fuse'"),
             Fix(text="copy the data to a local disk, or cache it", command="cachefilesd  # mount option fsc"),
             Fix(text="read ahead further: larger records, more workers", command="DataLoader(prefetch_factor=8)"),
         ),
@@ -95,12 +95,12 @@ def _ended_by(segments: list[Segment], copied: CopiedFaults | None) -> str:
 
 RULE = Rule(
     cause=CAUSE,
-    title="waited for a file that no local disk holds",
+    title="I/O wait for a network or FUSE filesystem",
     order=22,
     needs=("sync_intervals", "offcpu", "IO"),
     wants=("thread_state_seconds",),
-    shows="I/O waits of the path during which neither the process nor the kernel had a block request, and who ended "
-    "them; sleeps inside copies to the GPU that another process ended, while touched pages had to be read",
+    shows="I/O waits of the critical path during which neither the process nor the kernel had a block request, and "
+    "who ended them; sleeps inside copies to the GPU that another process ended, while touched pages had to be read",
     limits="a device whose requests other threads issue (dm-crypt, md) looks alike; a FUSE file opened for direct I/O "
     "sleeps like any wait for another process, and is a data-starvation",
     find=find,

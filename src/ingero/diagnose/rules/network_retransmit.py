@@ -44,8 +44,8 @@ def find(case: Case) -> Iterator[Finding]:
         cause=CAUSE,
         resource="network",
         root=peer,
-        summary=f"{case.who} lost {case.amount(lost)} while {case.thread_name(worst)} [{worst.pid}] waited for packets "
-        f"that were lost and sent again: {format_count(packets)} on its connection with {peer}",
+        summary=f"{case.who} lost {case.amount(lost)} while {case.thread_name(worst)} [{worst.pid}] waited for "
+        f"{format_count(packets)} retransmitted packets on its connection with {peer}",
         claims=claims,
         line=_line(case, worst),
         chain=(
@@ -60,10 +60,10 @@ def find(case: Case) -> Iterator[Finding]:
         ),
         fixes=(
             Fix(
-                text="look for the lost time: drops of the interface, of the switch port",
+                text="find the packet loss: drops of the interface, of the switch port",
                 command="ip -s link; nstat -az | grep -i retrans",
             ),
-            Fix(text="see which connections suffer", command="ss -tino state established"),
+            Fix(text="list the affected connections", command="ss -tino state established"),
         ),
         evidence={"retransmitted segments": packets, "waits": len(segments), "peer": peer},
         waits_for=workers_of(case, segments),
@@ -71,7 +71,7 @@ def find(case: Case) -> Iterator[Finding]:
 
 
 def _is_wait(case: Case, one: Segment) -> bool:
-    """A worker's; a process that waits for the network itself has no demand."""
+    """A worker's; a process that waits for the network itself has no work requested."""
     is_worker = one.pid in case.family and one.pid != case.process.pid
     return is_worker and one.state == "sleep" and one.waker_kind == "network"
 
@@ -87,13 +87,13 @@ def _line(case: Case, worst: Segment) -> CodeLine | None:
 
 RULE = Rule(
     cause=CAUSE,
-    title="waited for packets that were sent again",
+    title="waited for TCP retransmits",
     order=24,
     needs=("sync_intervals", "offcpu", "TCP", "NET"),
-    shows="the sleeps on the path that the network ended and that hold a retransmit of a connection of that process: "
-    "of its own, or of the other end where that is on this host",
-    limits="a peer on another host sends again unseen: then the wait is the worker's, and data-starvation says "
-    "network; RDMA does not pass through TCP; a process that waits for the network itself, without a worker, has no "
-    "demand",
+    shows="the sleeps on the critical path that the network ended and that hold a retransmit of a connection of that "
+    "process: of its own, or of the other end where that is on this host",
+    limits="retransmits by a peer on another host are not visible: then the wait is the worker's, and data-starvation "
+    "reports network; RDMA does not pass through TCP; a process that waits for the network itself, without a worker, "
+    "has no work requested",
     find=find,
 )

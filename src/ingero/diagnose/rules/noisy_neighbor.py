@@ -22,7 +22,7 @@ def find(case: Case) -> Iterator[Finding]:
         case,
         CAUSE,
         CpuUser.NEIGHBOR,
-        text="{who} lost {lost} waiting for a CPU while its neighbor {cpu_users} ran",
+        text="{who} lost {lost} waiting for a CPU while {cpu_users} ran",
         fixes=(),
     )
     if finding:
@@ -40,12 +40,12 @@ def _fixes(case: Case, cpu_users: list[Culprit]) -> Iterator[Fix]:
 
 def _of_the_host(case: Case, cpu_user: Culprit) -> Iterator[Fix]:
     for fix in lower(case, [cpu_user]):
-        yield replace(fix, text=f"or lower the weight of {cpu_user.name} [{cpu_user.pid}], a process of the host")
+        yield replace(fix, text=f"or lower the CPU priority of {cpu_user.name} [{cpu_user.pid}], a process of the host")
 
 
 RULE = Rule(
     cause=CAUSE,
-    title="another container had the CPU",
+    title="another container was using the CPU",
     order=29,
     needs=("sync_intervals", "culprits", "raw_cgroups"),
     shows="as cpu-contention, with the container of each process that ran instead",

@@ -59,7 +59,7 @@ RULE = Rule(
     title="waiting for the disk (recordings of older versions)",
     order=95,
     needs=("offcpu", "events"),
-    shows="off-CPU intervals that end within 200 us of a block request of the same process",
+    shows="off-CPU intervals that end within 200 µs of a block request of the same process",
     limits=NO_STATE,
     watch=watch,
 )

@@ -77,7 +77,7 @@ def _name(evidence: Evidence, process: int) -> str:
 
 RULE = Rule(
     cause=CAUSE,
-    title="no data was ready for the GPU (recordings of older versions)",
+    title="no input data was ready for the GPU (recordings of older versions)",
     order=96,
     needs=("events",),
     shows="pauses between recorded GPU calls, and whose context switches the host counted meanwhile",

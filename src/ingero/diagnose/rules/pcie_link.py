@@ -41,7 +41,7 @@ def find(case: Case) -> Iterator[Finding]:
         resource="link",
         root=root,
         summary=f"{case.who} lost {case.amount(lost)} because the link to {name} is of {now.text}, "
-        f"before {before.text}: {format_bytes(int(size))} a step are copied over it",
+        f"before {before.text}: {format_bytes(int(size))} are copied over it per step",
         claims=claims,
         chain=(
             Link(
@@ -49,18 +49,18 @@ def find(case: Case) -> Iterator[Finding]:
                 seen_ns=lost,
                 expected_ns=int(total_ns),
                 structure="generation and lanes of the link at its fastest, by the driver, and the bytes of the copies",
-                order="the device was ready later after the same launches and bytes",
+                order="the GPU was ready later after the same launches and bytes",
             ),
         ),
         fixes=(
             LINK,
             Fix(
-                text="look for errors of the link, and seat the card or its riser anew",
+                text="check for link errors, and reseat the card or its riser",
                 command="sudo dmesg | grep -iE 'aer|pcie|nvrm'; sudo lspci -vvv | grep -E 'LnkSta|LnkCap'",
             ),
-            Fix(text="or copy less: keep what does not change on the GPU, send smaller types"),
+            Fix(text="or copy less: keep constant data on the GPU, use smaller types"),
         ),
-        evidence={"bytes a step": int(size), "link": now.text, "link before": before.text},
+        evidence={"bytes per step": int(size), "link": now.text, "link before": before.text},
     )
 
 

@@ -203,7 +203,7 @@ def _finding(case: Case, spikes: _Spikes, claims: dict[Bucket, int], line: CodeL
                 order=f"{every:.0f} steps from one to the next, give or take {spikes.distances.std():.1f}",
             ),
         ),
-        fixes=(Fix(text="do what this line does less often, or in a thread or process of its own"),),
+        fixes=(Fix(text="run this line less often, or in its own thread or process"),),
         evidence={
             "steps between spikes": round(every, 1),
             "spikes": count,
@@ -215,7 +215,7 @@ def _finding(case: Case, spikes: _Spikes, claims: dict[Bucket, int], line: CodeL
 
 RULE = Rule(
     cause=CAUSE,
-    title="a step in every so many takes much longer",
+    title="periodic slow steps",
     order=85,
     needs=("sync_intervals",),
     wants=("stack_samples",),

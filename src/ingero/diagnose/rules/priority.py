@@ -98,11 +98,11 @@ def _goes_before(
         return ""
     if _groups(case, cpu_user.pid) <= {case.process.cgroup_id or 0, 0}:
         if affected.policy == IDLE_POLICY and row.policy != IDLE_POLICY:
-            return f"policy {row.policy} against idle"
-        return f"nice {row.nice} against {affected.nice}" if affected.nice - row.nice >= MIN_NICE else ""
+            return f"policy {row.policy} vs idle"
+        return f"nice {row.nice} vs {affected.nice}" if affected.nice - row.nice >= MIN_NICE else ""
     is_heavier = (row.cpu_weight or 0) >= MIN_WEIGHT * (affected.cpu_weight or math.inf)
     is_heavier = is_heavier and _are_side_by_side(case, cpu_user)
-    return f"CPU weight {row.cpu_weight} against {affected.cpu_weight}" if is_heavier else ""
+    return f"CPU weight {row.cpu_weight} vs {affected.cpu_weight}" if is_heavier else ""
 
 
 def _are_side_by_side(case: Case, cpu_user: Culprit) -> bool:
@@ -137,16 +137,16 @@ def _finding(
         cause=CAUSE,
         resource="cpu",
         root="host",
-        summary=f"{case.who} lost {case.amount(lost)} waiting for a CPU while {named(cpu_users)} went before it "
+        summary=f"{case.who} lost {case.amount(lost)} waiting for a CPU while {named(cpu_users)} ran ahead of it "
         f"({why}{reniced})",
         claims=claims,
         culprits=tuple(cpu_users),
         chain=(
             Link(
-                text=f"the thread on its path was runnable, and who ran has a higher priority: {why}",
+                text=f"the critical-path thread was runnable, and the processes that ran have a higher priority: {why}",
                 seen_ns=lost,
-                structure="the run-queue clocks within the sync intervals, and the priorities that were in force",
-                order="each wait was charged to whoever ran on that CPU during it",
+                structure="exact run-queue time inside each sync interval, and the priorities in force",
+                order="each wait is attributed to the process that ran on that CPU meanwhile",
             ),
         ),
         fixes=tuple(_fixes(case, affected, cpu_users, why)),
@@ -154,7 +154,7 @@ def _finding(
             "affected process nice": affected.nice,
             "affected process policy": affected.policy,
             "affected process cpu weight": affected.cpu_weight,
-            "cpu_user": why,
+            "priority": why,
         },
     )
 
@@ -162,7 +162,7 @@ def _finding(
 def _fixes(case: Case, affected: Scheduling, cpu_users: list[Culprit], why: str) -> Iterator[Fix]:
     if why.startswith("nice"):
         if affected.nice > 0:
-            yield Fix(text="give the affected process its priority back", command=renice(0, [affected.pid]))
+            yield Fix(text="restore the priority of the affected process", command=renice(0, [affected.pid]))
         yield Fix(
             text="or lower the priority of the others",
             command=renice(LOWEST_NICE, (one.pid for one in cpu_users)),
@@ -170,21 +170,25 @@ def _fixes(case: Case, affected: Scheduling, cpu_users: list[Culprit], why: str)
     elif why.startswith("CPU weight"):
         yield raise_own(case, cpu_users)
     elif affected.policy == IDLE_POLICY:
-        yield Fix(text="give the affected process its policy back", command=f"sudo chrt --other -a -p 0 {affected.pid}")
+        yield Fix(
+            text="restore the scheduling policy of the affected process",
+            command=f"sudo chrt --other -a -p 0 {affected.pid}",
+        )
     else:
         yield Fix(
-            text="take the real-time policy from the others", command=f"sudo chrt --other -p 0 {pids(cpu_users[:1])}"
+            text="remove the real-time policy of the others", command=f"sudo chrt --other -p 0 {pids(cpu_users[:1])}"
         )
 
 
 RULE = Rule(
     cause=CAUSE,
-    title="processes of a higher priority had the CPU",
+    title="processes with a higher priority were using the CPU",
     order=26,
     needs=("sync_intervals", "culprits", "scheduling"),
-    shows="as cpu-contention, with the nice values, policies or group weights of the waiting thread and of who ran",
-    limits="nice values mean something within one control group, and with autogroup within one session: sessions are "
-    "not recorded, so that a nice value of another session is believed; who takes less than 10 ms a second is not "
-    "looked at",
+    shows="as cpu-contention, with the nice values, policies or cgroup weights of the waiting thread and of the "
+    "processes that ran",
+    limits="nice values mean something within one cgroup, and with autogroup within one session: sessions are "
+    "not recorded, so that a nice value of another session is believed; processes that use less than 10 ms per "
+    "second are not checked",
     find=find,
 )

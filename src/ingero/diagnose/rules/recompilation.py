@@ -24,13 +24,13 @@ def find(case: Case) -> Iterator[Finding]:
         cause=CAUSE,
         resource="modules",
         root=str(case.process.pid),
-        summary=f"{case.who} lost {case.amount(lost)} loading GPU code in the middle of the run: {grown.text}",
+        summary=f"{case.who} lost {case.amount(lost)} loading GPU code during the run: {grown.text}",
         claims=claims,
         line=case.line_of(grown.largest),
         chain=(grown.link(order="a kernel must be loaded before it is launched"),),
         fixes=(
-            Fix(text="fixed shapes, or dynamic ones compiled once", command="torch.compile(model, dynamic=True)"),
-            Fix(text="see what recompiles", command="TORCH_LOGS=recompiles"),
+            Fix(text="use fixed shapes, or compile dynamic ones once", command="torch.compile(model, dynamic=True)"),
+            Fix(text="show what recompiles", command="TORCH_LOGS=recompiles"),
         ),
         evidence={"loads per step": round(grown.count, 3)},
     )
@@ -38,10 +38,10 @@ def find(case: Case) -> Iterator[Finding]:
 
 RULE = Rule(
     cause=CAUSE,
-    title="GPU code was loaded in the middle of the run",
+    title="GPU code was loaded during the run",
     order=48,
     needs=("sync_intervals", "op_stats"),
-    shows="module and library loads per step against the reference, with the line that caused them",
+    shows="module and library loads per step against the baseline, with the line that caused them",
     limits="the compiler's own time before the load shows as host-bound Python or native code",
     find=find,
 )

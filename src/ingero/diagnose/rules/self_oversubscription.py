@@ -25,7 +25,7 @@ def find(case: Case) -> Iterator[Finding]:
         text="{who} lost {lost} waiting for a CPU while its job's own threads and workers ran: {cpu_users}",
         fixes=(
             Fix(
-                text="run fewer threads than cores",
+                text="run fewer threads than CPUs",
                 command="OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 torch.set_num_threads(1)",
             ),
             *([fewer] if workers > 1 else []),
@@ -38,11 +38,11 @@ def find(case: Case) -> Iterator[Finding]:
 
 RULE = Rule(
     cause=CAUSE,
-    title="the job's own threads and workers had the CPU",
+    title="the job's own threads and workers were using the CPU",
     order=28,
     needs=("sync_intervals", "culprits", "offcpu", "scheduling", "cpu_seconds"),
-    shows="the run-queue clocks of the threads on the path, and which threads of the job ran meanwhile",
-    limits="their time is known by process; of its threads the one is named that ran longest where a wait of the path "
-    "was recorded by itself",
+    shows="the run-queue time of the critical-path threads, and which threads of the job ran meanwhile",
+    limits="their time is known per process; the named thread is the one that ran longest during an individually "
+    "recorded wait of the critical path",
     find=find,
 )

@@ -35,30 +35,30 @@ def find(case: Case) -> Iterator[Finding]:
         cause=CAUSE,
         resource="timer",
         root=str(case.process.pid),
-        summary=f"{case.who} lost {case.amount(lost)} asleep by its own choice{at(asleep.line)}",
+        summary=f"{case.who} lost {case.amount(lost)} sleeping on a timer{at(asleep.line)}",
         claims=claims,
         line=asleep.line,
         chain=(
             Link(
-                text=f"the thread that feeds the GPU was asleep{at(asleep.line)}",
+                text=f"the launching thread was sleeping{at(asleep.line)}",
                 seen_ns=lost,
                 expected_ns=0,
-                structure=f"{len(waits)} sleeps that a timer ended, nobody else",
+                structure=f"{len(waits)} sleeps that only a timer ended",
                 order=f"{case.when_starving}, before the next launch",
             ),
         ),
-        fixes=(Fix(text="take the sleep out of the step: a callback's pause, a retry, a rate limit"),),
+        fixes=(Fix(text="remove the sleep from the step (a callback, a retry, a rate limit)"),),
         evidence={"sleeps": len(waits), "samples": asleep.count},
     )
 
 
 RULE = Rule(
     cause=CAUSE,
-    title="the feeding thread slept on a timer",
+    title="the launching thread slept on a timer",
     order=45,
     needs=("sync_intervals", "offcpu"),
-    shows="sleeps of the feeding thread that its own timer ended, with the line at which they began",
-    limits="a loop that polls for work is time without demand; one that finds work at its first look each time looks "
-    "like a pause",
+    shows="sleeps of the launching thread that its own timer ended, with the line at which they began",
+    limits="a loop that polls for work counts as no work requested; one that finds work at its first look each time "
+    "looks like a pause",
     find=find,
 )

@@ -78,11 +78,11 @@ def _finding(
                 text=f"the process was stopped{by}",
                 seen_ns=lost_ns,
                 expected_ns=0,
-                structure="the stopped clock of its threads",
+                structure="stopped time of its threads",
                 order="from the signal that stops to the one that continues",
             ),
         ),
-        fixes=(Fix(text="let it continue", command=f"kill -CONT {process.pid}"),),
+        fixes=(Fix(text="resume it", command=f"kill -CONT {process.pid}"),),
         evidence={"signals": len(signals)},
     )
 
@@ -99,7 +99,7 @@ RULE = Rule(
     title="stopped by a signal or a debugger",
     order=10,
     needs=("sync_intervals", "thread_state_seconds"),
-    shows="the stopped clock of the process or of a worker that it waits for, and the signal with its sender",
+    shows="stopped time of the process or of a worker that it waits for, and the signal with its sender",
     limits="a debugger is named where it has held the process for more than a second or two",
     find=find,
     watch=watch,

@@ -26,9 +26,9 @@ _MIN_PLACES = 1.8  # waits a step: of one nothing is hidden
 _OFTEN = 0.5  # of the waits at the busiest line: a value that is read now and then is no such place
 _HOST = 1.0  # of the GPU's time: a host that needs more would be late without these waits, too
 _FIXES = (
-    Fix(text="keep the value on the GPU; read it once in so many steps", command="lost_time.detach()  # not .item()"),
-    Fix(text="copy without waiting, from pinned memory", command="tensor.to('cuda', non_blocking=True)"),
-    Fix(text="see every such place", command="torch.cuda.set_sync_debug_mode('warn')"),
+    Fix(text="keep the value on the GPU; read it once every N steps", command="lost_time.detach()  # not .item()"),
+    Fix(text="copy asynchronously, from pinned memory", command="tensor.to('cuda', non_blocking=True)"),
+    Fix(text="list every synchronizing operation", command="torch.cuda.set_sync_debug_mode('warn')"),
 )
 
 
@@ -55,21 +55,21 @@ def find(case: Case) -> Iterator[Finding]:
         cause=CAUSE,
         resource="synchronization",
         root=str(case.process.pid),
-        summary=f"{case.who} lost {case.amount(lost)} because it waits for the GPU {times:.1f} times as often for "
-        f"the same launches{where}",
+        summary=f"{case.who} lost {case.amount(lost)} to GPU syncs: {times:.1f}x as many per kernel launch as in the "
+        f"baseline{where}",
         claims=claims,
         line=line,
         chain=(
             Link(
-                text=f"the loop synchronized its stream {times:.1f} times as often per launch",
+                text=f"the loop synchronized its stream {times:.1f}x as often per launch",
                 seen_ns=lost,
                 expected_ns=0,
-                structure="after each the GPU is idle until the host has launched again",
+                structure="after each sync the GPU stays idle until the host has launched new work",
                 order="the sync returned, then the host ran, then came the next launch",
             ),
         ),
         fixes=_FIXES,
-        evidence={"syncs per launch against before": round(times, 2), "new places": len(lines)},
+        evidence={"syncs per launch against the baseline": round(times, 2), "new places": len(lines)},
     )
 
 
@@ -95,17 +95,17 @@ def _at_best(case: Case) -> Finding | None:
         cause=CAUSE,
         resource="synchronization",
         root=str(case.process.pid),
-        summary=f"{case.who} lost {case.amount(lost)} because it waits for the GPU {waits:.2g} times in each step, "
-        f"at {places}: after each the GPU is idle until the host has launched again",
+        summary=f"{case.who} lost {case.amount(lost)} to {waits:.2g} GPU syncs per step, at {places}: after each, "
+        f"the GPU is idle until the host has launched new work",
         claims=claims,
         is_apart=True,
         line=lines[0],
         chain=(
             Link(
-                text=f"the loop waits for its stream at {len(lines)} places, as often at each",
+                text=f"the loop syncs its stream at {len(lines)} places, equally often",
                 seen_ns=lost,
                 expected_ns=0,
-                structure="recorded waits by line, and the time in which nothing was enqueued after them",
+                structure="recorded waits by line, and the time in which nothing was queued after them",
                 order="the sync returned, then the host ran, then came the next launch",
             ),
         ),
@@ -155,12 +155,12 @@ def _waits_by_line(case: Case, windows: Iterable[Window]) -> Counter[CodeLine]:
 
 RULE = Rule(
     cause=CAUSE,
-    title="the loop waits for the GPU at hidden places",
+    title="unexpected GPU syncs in the loop",
     order=46,
     needs=("sync_intervals", "op_stats", "launches"),
-    shows="syncs per launch against a time range of the same loop with fewer, the time in which the GPU was empty "
+    shows="syncs per launch against a time range of the same loop with fewer, the time in which the GPU was idle "
     "after them, and the lines that are new",
-    limits="a loop that has waited so often from the first second on is known by waits at several lines of its own, "
-    "each as often, where the host needs less time than the GPU: of one line, or without stacks, nothing is said",
+    limits="a loop that has synced that often from the first second on is detected by syncs at several of its lines, "
+    "equally often, where the host needs less time than the GPU; with one line, or without stacks, nothing is reported",
     find=find,
 )

@@ -41,21 +41,21 @@ def find(case: Case) -> Iterator[Finding]:
         cause=CAUSE,
         resource="launches",
         root=str(case.process.pid),
-        summary=f"{case.who} lost {case.amount(lost)} because launches came too slowly for the GPU: it was on a CPU "
-        f"inside them, by {grown.count} samples{often}",
+        summary=f"{case.who} lost {case.amount(lost)} because kernels were launched too slowly to keep the GPU busy: "
+        f"it was running inside launches, by {grown.count} samples{often}",
         claims=claims,
         line=grown.line,
         chain=(
             Link(
-                text="the thread that feeds the GPU was inside launches",
+                text="the launching thread was inside launches",
                 seen_ns=int(grown.ns),
                 structure="samples with the driver's launch in their native stack: durations were not taken then",
                 order="each launch returned before the GPU could begin with it",
             ),
         ),
         fixes=(
-            Fix(text="fewer, larger kernels", command="torch.compile(model, mode='reduce-overhead')"),
-            Fix(text="or CUDA graphs for the part that repeats itself"),
+            Fix(text="launch fewer, larger kernels", command="torch.compile(model, mode='reduce-overhead')"),
+            Fix(text="or use CUDA graphs for the repeated part"),
         ),
         evidence={"samples": grown.count},
     )
@@ -90,10 +90,10 @@ def _is_timed(case: Case, window: Window) -> bool:
 
 RULE = Rule(
     cause=CAUSE,
-    title="launches came too slowly for the GPU, by samples",
+    title="kernels were launched too slowly for the GPU, by samples",
     order=56,
     needs=("sync_intervals", "stack_samples", "launches"),
-    shows="on-CPU samples inside launches beyond the reference, while tracing has given up the durations of launches",
+    shows="on-CPU samples inside launches beyond the baseline, while durations of launches are not traced",
     limits="a launch shorter than a tick is only seen by chance: many samples are needed; native stacks of every place "
     "are copied once, so that the first seconds may have none",
     find=find,

@@ -51,22 +51,22 @@ def find(case: Case) -> Iterator[Finding]:
         cause=CAUSE,
         resource="data",
         root=str(case.process.pid),
-        summary=f"{case.who} lost {case.amount(lost)} making its {passes.workers} data workers anew for each pass over "
-        f"the data{times}, {each} each{at(line)}",
+        summary=f"{case.who} lost {case.amount(lost)} re-creating its {passes.workers} data workers for each pass "
+        f"over the data{times}, {each} each{at(line)}",
         claims=claims,
         is_apart=True,
         line=line,
         chain=(
             Link(
-                text=f"the GPU was empty for {each} longer whenever workers were born",
+                text=f"the GPU was idle for {each} longer whenever workers were started",
                 seen_ns=int(total_ns),
                 expected_ns=0,
-                structure="the births of its workers within the waits, and waits without any beside them",
+                structure="starts of its workers within the waits, and waits without any beside them",
                 order="the old workers ended, new ones began, then came the first batch",
             ),
         ),
         fixes=(
-            Fix(text="keep the workers from one pass to the next", command="DataLoader(persistent_workers=True)"),
+            Fix(text="keep the workers across passes", command="DataLoader(persistent_workers=True)"),
             Fix(text="or let one pass be longer: a sampler that goes through the data several times"),
         ),
         evidence={"passes": count, "workers": passes.workers, "longer (ns per pass)": int(total_ns / count)},
@@ -107,13 +107,13 @@ def _line(case: Case, first: Array) -> CodeLine | None:
 
 RULE = Rule(
     cause=CAUSE,
-    title="data workers are made anew for each pass",
+    title="data workers are re-created for each pass",
     order=39,
     needs=("sync_intervals",),
     wants=("stack_samples",),
-    shows="the births of data workers within the time in which the GPU was empty, how often, and what those waits "
+    shows="starts of data workers within the time in which the GPU was idle, how often, and what those waits "
     "took longer than others",
-    limits="workers are known by the name that PyTorch gives them; of fewer than three passes in a recording nothing "
-    "is said",
+    limits="workers are recognized by the name that PyTorch gives them; with fewer than three passes in a recording "
+    "nothing is reported",
     find=find,
 )

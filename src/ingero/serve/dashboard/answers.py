@@ -32,7 +32,7 @@ _TABLES = (
     ("culprits", "raw_culprits", "who ran while threads waited"),
     ("samples", "raw_stack_samples", "where threads were outside GPU calls"),
     ("kernel_launches", "raw_kernel_launches", "launches per GPU kernel"),
-    ("gpu_samples", "raw_gpu_samples", "utilisation, clocks and memory by the driver"),
+    ("gpu_samples", "raw_gpu_samples", "utilization, clocks and memory by the driver"),
     ("drops", "raw_drops", "what was lost, by reason"),
     ("quantiles", "raw_call_sites", "histograms of call durations"),
 )
@@ -112,7 +112,7 @@ def chains(reader: Reader, window: Window, diagnosis: Diagnosis) -> Object:
     """Incidents as causal chains, worst first; then those that an older version stored itself."""
     found = published.chains(reader, window, diagnosis)
     for one, incident in zip(found, diagnosis.incidents, strict=False):  # those that were stored have no more to say
-        one |= {"detected_ns": incident.start_ns, "chain": incident_json(incident)["chain"]}
+        one |= {"detected_ns": incident.start_ns, "chain": incident_json(incident)["evidence"]}
     return {"chains": found, "stored": [asdict(one) for one in reader.causal_chains(window)]}
 
 
@@ -244,7 +244,7 @@ def graph_events(reader: Reader, window: Window) -> Object:
 
 
 def incident(diagnosis: Diagnosis, number: int) -> Object:
-    """One incident with its proof.
+    """One incident with its evidence.
 
     Raises:
         NoIncidentError: none has that number.

@@ -13,7 +13,7 @@ from ingero.units import SECOND_NS, format_count, format_time_of_day
 if TYPE_CHECKING:
     from ingero.store.records import Window
 
-_EXACT = "Graphs are told apart by the launches that are stored, a part of them; totals and rates are exact."
+_EXACT = "Graphs are distinguished by their stored launches, a sample of all; totals and rates are exact."
 _STORED = "Everything here is of the stored calls only, a part of them."
 _NOTHING = "No call on CUDA graphs was recorded in this time."
 _MAX_CALLS = 100
@@ -33,8 +33,8 @@ def totals(path: Path, window: Window, pid: int | None) -> dict[str, int]:
     """Exact counts per graph operation."""
     answer = run_sql(
         path,
-        f"SELECT op_name, sum(count) FROM op_stats WHERE source = {int(Source.CUDA_GRAPH)} "
-        f"AND {_within('timestamp', window, pid)} GROUP BY op_name ORDER BY 2 DESC",
+        f"SELECT op_name, sum(count) FROM op_stats WHERE source = {int(Source.CUDA_GRAPH)} AND "
+        f"{_within('timestamp', window, pid)} GROUP BY op_name ORDER BY 2 DESC",
     )
     return {str(name): int(str(count)) for name, count in answer.rows}
 
@@ -55,10 +55,9 @@ def graphs(path: Path, window: Window, pid: int | None) -> list[dict[str, Any]]:
     """The graphs whose launches are stored, most first. Handle 0 is none: older versions stored nothing else."""
     answer = run_sql(
         path,
-        f"SELECT pid, printf('0x%x', handle) AS handle, count(*) AS stored_launches, min(timestamp) AS first_ns, "
-        f"max(timestamp) AS last_ns FROM cuda_events WHERE source = {int(Source.CUDA_GRAPH)} "
-        f"AND op_code IN ({_LAUNCHES}) AND handle <> 0 AND {_within('timestamp', window, pid)} "
-        f"GROUP BY pid, handle ORDER BY 3 DESC",
+        "SELECT pid, printf('0x%x', handle) AS handle, count(*) AS stored_launches, min(timestamp) AS first_ns, "
+        f"max(timestamp) AS last_ns FROM cuda_events WHERE source = {int(Source.CUDA_GRAPH)} AND op_code IN "
+        f"({_LAUNCHES}) AND handle <> 0 AND {_within('timestamp', window, pid)} GROUP BY pid, handle ORDER BY 3 DESC",
         max_rows=_MAX_CALLS,
     )
     return _objects(answer)
@@ -71,8 +70,8 @@ def rates(path: Path, window: Window, pid: int | None, window_seconds: int) -> t
     """
     length_ns = window_seconds * SECOND_NS
     launches = (
-        f"FROM op_stats WHERE source = {int(Source.CUDA_GRAPH)} AND op IN ({_LAUNCHES}) "
-        f"AND {_within('timestamp', window, pid)}"
+        f"FROM op_stats WHERE source = {int(Source.CUDA_GRAPH)} AND op IN ({_LAUNCHES}) AND "
+        f"{_within('timestamp', window, pid)}"
     )
     origin = f"(SELECT min(timestamp) {launches})"
     answer = run_sql(

@@ -73,7 +73,7 @@ def _prompt() -> Prompt:
         investigate,
         name="investigate",
         title="Investigate a stall",
-        description="From the worst incident to its proof and fix, step by step, without guessing. "
+        description="From the worst incident to its evidence and fix, step by step, without guessing. "
         'question: what was noticed; since: only the end of the recording ("5m").',
     )
 

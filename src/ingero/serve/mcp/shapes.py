@@ -78,81 +78,110 @@ class StatsAnswer(CutAnswer, total=False):
     note: str
 
 
-class LineShape(TypedDict, total=False):
-    """A place in the workload's code; line 0: only the function is known. waiting_thread: whose it is, where the thread
-    that made the calls has no Python frames and this one waits for it."""
+class WhereShape(TypedDict, total=False):
+    """The line of code and the call on the critical path; `reason` says why it is not known. text: all of it.
 
-    file: str
-    line: int
-    function: str
+    mean_ns: of one such call, or outside of GPU calls of one step (`per`). waiting_thread: whose line it is, where the
+    calling thread has no Python frames and this one waits for it. thread: the same of one off the critical path.
+    """
+
+    text: str
+    file: str | None
+    line: int | None
+    function: str | None
     waiting_thread: str
+    thread: str
+    call: str
+    state: str
+    per: str
+    mean_ns: int | None
+    baseline_mean_ns: int | None
+    longest_ns: int | None
+    is_exact: bool
+    reason: str
 
 
 class ActorShape(TypedDict, total=False):
-    """A process that took time (culprit) or lost it (affected process)."""
+    """A culprit or an affected process."""
 
     pid: int
     process: int
     name: str
     lost_ns: int
-    switches: int | None
+    context_switches: int | None
     rank: int | None
     container: str
     job: str
 
 
 class LinkShape(TypedDict, total=False):
-    """One link of the chain: what was seen, against what the reference made expected, and why it is a cause."""
+    """One link of the chain of evidence: what was seen, what the baseline made expected, and why it is a cause."""
 
     text: str
     seen_ns: int
     expected_ns: int | None
-    structure: str
+    source: str
     order: str
 
 
 class FixShape(TypedDict, total=False):
-    """What to do. command: to be read by a human before it is run."""
+    """What to do. command: for a human to read before running it."""
 
     text: str
     command: str
 
 
-class IncidentShape(TypedDict, total=False):
-    """One stall: cause, who took the time, who lost it, chain, line, account (lost ns by part.state), fixes.
+class LostShape(TypedDict, total=False):
+    """Lost time by part of the step and state of the critical-path thread."""
 
-    end_ns null: it goes on. explained_ratio: what of the loss has a proven owner. peak_ratio: the worst second.
-    impact: what the worst affected process noticed, beside what is usual for it. timeline: how it came and went.
-    node: of a merged recording, whose it is.
+    part: str
+    state: str
+    text: str
+    lost_ns: int
+    share_ratio: float
+
+
+class ContributingShape(TypedDict, total=False):
+    """Another cause of the same lost time, from 10% of it."""
+
+    cause: str
+    lost_ns: int
+    share_ratio: float
+    headline: str
+
+
+class IncidentShape(TypedDict, total=False):
+    """One stall, the same parts as `ingero explain` prints. end_ns null: ongoing.
+
+    impact: lost time, its share of wall time, and what the worst affected process noticed against its baseline;
+    explained_ratio: how much of the lost time has a proven cause. details: the numbers behind the evidence. node: of a
+    merged recording.
     """
 
     number: int
+    node: str
     cause: str
-    resource: str
-    root: str
     kind: str
     severity: str
+    resource: str
+    root: str
     start_ns: int
     end_ns: int | None
-    lost_ns: int
-    lost_ratio: float
-    explained_ratio: float
-    peak_ratio: float
-    summary: str
+    headline: str
+    impact: dict[str, Cell]
+    where: WhereShape
+    fix: list[FixShape]
+    breakdown: list[LostShape]
     affected: list[ActorShape]
     culprits: list[ActorShape]
-    line: LineShape | None
-    chain: list[LinkShape]
-    fixes: list[FixShape]
-    breakdown: dict[str, int]
-    evidence: dict[str, Cell]
-    impact: dict[str, Cell] | None
+    contributing: list[ContributingShape]
+    evidence: list[LinkShape]
     timeline: list[dict[str, Cell]]
-    node: str
+    details: dict[str, Cell]
 
 
 class VerdictShape(TypedDict, total=False):
-    """What is said of a process as a whole."""
+    """The verdict on a process as a whole."""
 
     pid: int
     name: str
@@ -164,7 +193,7 @@ class VerdictShape(TypedDict, total=False):
 
 
 class NotEvaluatedShape(TypedDict, total=False):
-    """A cause that this recording cannot show: silence about it is no all-clear."""
+    """A cause that this recording cannot show: its absence proves nothing."""
 
     cause: str
     reason: str
@@ -183,7 +212,7 @@ class StoredChainShape(TypedDict, total=False):
 
 
 class FindingsAnswer(CutAnswer, total=False):
-    """What is said beside the incidents."""
+    """Everything beside the incidents."""
 
     window: WindowShape
     verdicts: list[VerdictShape]

@@ -11,26 +11,26 @@ if TYPE_CHECKING:
     from ingero.store.meanings import Published
 
 INSTRUCTIONS = f"""\
-ingero traces GPU programs with eBPF and keeps an account of every millisecond: what the GPU and the threads did,
-and who took the time. Ask explain_incident first: it names the cause of the worst stall with its proof. What it calls
-"unexplained" has no proven owner: say so, and do not guess. A cause under not_evaluated was not looked at. Members
-named *_ns are nanoseconds, *_ratio go from 0 to 1. {RULE}
-Commands among the fixes are for a human to read and run."""
+ingero traces GPU programs with eBPF and attributes every millisecond of a step: what the GPU and the threads did, and
+which process ran instead. Ask explain_incident first: it names the cause of the worst stall with its evidence. What it
+calls "unexplained" has no proven cause: report it as such, and do not guess. A cause under not_evaluated was not
+checked. Members named *_ns are nanoseconds, *_ratio go from 0 to 1. {RULE}
+Commands under fix are for a human to read and run."""
 
 _INVESTIGATION = """\
 Find out why the GPU work in this recording stalls{asked}. Use the tools of this server; state nothing that no tool
-said.
+reported.
 
-1. explain_incident{arguments}: the worst incident with its chain, culprits, line, account and fixes.
-2. get_causal_chains{arguments}: the other incidents, and the causes that were not evaluated.
+1. explain_incident{arguments}: the worst incident with its headline, impact, where, fix, breakdown and evidence.
+2. get_causal_chains{arguments}: the other incidents, and the causes that were not checked.
 3. If something is unexplained, or to see more: get_trace_stats (which calls cost), get_stacks (which lines make
    them), graph_lifecycle and graph_frequency where CUDA graphs are used, run_sql for the rest (read the resource
    ingero://schema before you write SQL).
 
-Then answer in this order: the cause, in one sentence; who took how much of whose time (process, pid); the line of
-code, if one is known; the proof (the numbers of the chain, seen against expected); the fix. Quote numbers as the tools
-gave them. Say which part of the loss is unexplained and which causes could not be evaluated. A cause that no tool
-named is at most a question to look into, and must be called that.
+Then answer in this order: the cause, in one sentence; the impact; where it is (line and call); the culprits (process,
+pid, time); the evidence (numbers seen against expected); the fix. Quote numbers as the tools gave them. Report which
+part of the lost time is unexplained and which causes could not be checked. A cause that no tool named is at most a
+question to look into, and must be called that.
 
 {rule}"""
 

@@ -36,8 +36,8 @@ Compact = Annotated[bool, Field(description="Leave out members without a value."
 SourceName: TypeAlias = Literal["cuda", "driver", "graph", "nccl"]
 _SOURCES = dict(zip(("cuda", "driver", "graph", "nccl"), calls.CALL_SOURCES, strict=True))
 _NO_NODES = (
-    "No nodes are configured: this server answers for one recording. "
-    "`ingero mcp --nodes gpu-01,gpu-02 ...` lets it ask their dashboards, or fleet: nodes: in ingero.yaml."
+    "No nodes are configured: this server answers for one recording. `ingero mcp --nodes gpu-01,gpu-02 ...` lets it "
+    "ask their dashboards, or fleet: nodes: in ingero.yaml."
 )
 
 
@@ -100,7 +100,7 @@ class Tools:
         since: Since = "",
         tsc: Compact = True,
     ) -> Annotated[CallToolResult, shapes.ExplainAnswer]:
-        """Explain one stall end to end: cause, chain with proof, culprits, line of code, account, fixes. Ask this
+        """Explain one stall end to end: headline, impact, line of code, fix, breakdown, culprits, evidence. Ask this
         first. Numbers come from get_causal_chains with the same `since`."""
         diagnosis = self._source.diagnosis(since)
         self._begin_stacks(since)
@@ -129,8 +129,8 @@ class Tools:
         skip: Skip = 0,
         tsc: Compact = True,
     ) -> Annotated[CallToolResult, shapes.ChainsAnswer]:
-        """All stalls that were found, worst first, with their chains of proof, and the causes that could not be
-        evaluated. Files of older versions also have `stored_chains`: correlations, not accounts."""
+        """All stalls that were found, worst first, with their chains of evidence, and the causes that could not be
+        checked. Files of older versions also have `stored_chains`: correlations, not measured causes."""
         diagnosis = self._source.diagnosis(since)
         self._begin_stacks(since)
         wanted = [*(pids or ()), *(() if pid is None else (pid,))]
@@ -156,8 +156,8 @@ class Tools:
     def get_trace_stats(
         self, since: Since = "", pid: Pid = None, skip: Skip = 0, tsc: Compact = True
     ) -> Annotated[CallToolResult, shapes.StatsAnswer]:
-        """What the calls cost, per operation and process: exact counts and sums, quantiles, the caller's clocks, the
-        machine's averages, and what tracing lost."""
+        """What the calls cost, per operation and process: exact counts and sums, quantiles, thread-state time of the
+        caller, the host's averages, and what tracing dropped."""
         with self._source.open(since) as (reader, window):
             stats = calls.trace_stats(reader, window, pid, skip)
         text = calls.stats_text(stats, skip)
@@ -232,7 +232,7 @@ class Tools:
         return _reply(answer, sql_text(answer), tsc, is_table=True)
 
     def get_check(self) -> Annotated[CallToolResult, shapes.CheckAnswer]:
-        """Whether this machine can be traced, what is missing, and the command that mends it."""
+        """Whether this host can be traced, what is missing, and the command that fixes it."""
         from ingero.discover.checks import State, is_ready  # noqa: PLC0415  # the handshake does not wait for it
 
         rows = self._around.check()
@@ -282,7 +282,7 @@ class Tools:
             "incident": incidents.incident_json(worst) if worst else None,
         }
         text = "\n".join(incidents.incident_text(worst) if worst else incidents.no_incident_text(diagnosis))
-        made_up = f"A made-up recording, not this machine: {titles[scenario]}. The cause is {expected}; what was found:"
+        made_up = f"A simulated recording, not this host: {titles[scenario]}. The cause is {expected}; what was found:"
         return _reply(answer, f"{made_up}\n{text}", tsc)
 
     def get_test_report(self, tsc: Compact = True) -> Annotated[CallToolResult, shapes.TestReportAnswer]:
