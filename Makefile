@@ -20,7 +20,7 @@ $(BIN)/pytest tests/integration -m "not alone and not further" $(SIDE_BY_SIDE) $
 $(BIN)/pytest tests/integration -m "alone and not further" $(call or-again,alone and not further)
 endef
 
-.PHONY: help setup build chart release wheels generate format lint types imports generated unit integration check test demo test-incidents test-further test-torch test-kernels test-stacks fuzz bench bench-incidents soak docs install clean
+.PHONY: help setup build chart release wheels generate format lint types imports generated unit integration check test demo test-incidents test-further test-torch test-kernels test-stacks fuzz bench bench-incidents soak docs install clean pictures
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -129,6 +129,9 @@ bench-incidents: setup build ## hours of labelled runs: causes, culprits, lines,
 
 soak: setup build ## leave an agent running beside a full-rate program and processes that come and go (DURATION=20m)
 	$(BIN)/python -m bench.soak --duration $(or $(DURATION),20m)
+
+pictures: setup build ## the README's pictures of the dashboard, from a recording of examples/recordings
+	$(BIN)/python -m bench.page_pictures --readme docs/pictures
 
 chart: ## render the Helm chart into tests/data/chart and deploy/kubernetes (helm, or Go to build it: minutes)
 	$(PYTHON) tools/render_chart.py --build

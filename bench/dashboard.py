@@ -33,6 +33,7 @@ READERS = 20
 _PATHS = (
     *("overview", "incidents", "ops", "processes", "snapshots", "drops", "chains", "capabilities", "graph-metrics"),
     *("graph-events", "time", "clocks?process=1", "facts", "nccl", "memory", "containers"),
+    *("time-chart", "time-chart?lost=true"),
 )
 _PAUSE_S = 0.25  # of a reader between two questions
 _SERVE = """

@@ -106,11 +106,26 @@ class Browser:
         self.wait_for(lambda: text in self.text(), text)
 
     def press(self, key: str) -> None:
-        """A key of the keyboard: Tab, Enter."""
-        codes = {"Tab": 9, "Enter": 13}
+        """A key of the keyboard: Tab, Enter, /."""
+        codes, texts = {"Tab": 9, "Enter": 13, "/": 191}, {"Enter": "\r", "/": "/"}
         for kind in ("keyDown", "keyUp"):
-            text = {"text": "\r"} if key == "Enter" and kind == "keyDown" else {}
+            text = {"text": texts[key]} if key in texts and kind == "keyDown" else {}
             self._ask("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=codes[key], **text)
+
+    def type(self, text: str) -> None:
+        """Text, where the keyboard writes to."""
+        self._ask("Input.insertText", text=text)
+
+    def drag(self, begin: tuple[float, float], end: tuple[float, float]) -> None:
+        """Moves the pointer from one place of the window to another with its button held."""
+        steps = (
+            ("mouseMoved", begin, 0),
+            ("mousePressed", begin, 1),
+            ("mouseMoved", end, 1),
+            ("mouseReleased", end, 0),
+        )
+        for kind, (x, y), buttons in steps:
+            self._ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=buttons, clickCount=1)
 
     def resize(self, width: int, height: int) -> None:
         """The size of the page's window, in CSS pixels."""
@@ -126,9 +141,13 @@ class Browser:
         """Light or dark."""
         self._ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
-    def screenshot(self, path: Path) -> None:
-        """The whole page as a picture."""
-        found = self._ask("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+    def screenshot(self, path: Path, *, is_whole: bool = True) -> None:
+        """The whole page as a picture, or what the window shows of it."""
+        area: dict[str, Any] = {}
+        if is_whole:
+            size = self._ask("Page.getLayoutMetrics")["cssContentSize"]
+            area = {"clip": {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}}
+        found = self._ask("Page.captureScreenshot", format="png", captureBeyondViewport=is_whole, **area)
         path.write_bytes(base64.b64decode(found["data"]))
 
     def _ask(self, method: str, **parameters: Any) -> dict[str, Any]:

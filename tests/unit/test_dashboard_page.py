@@ -74,8 +74,8 @@ def test_the_page_names_no_address_elsewhere() -> None:
 def test_the_verdict_comes_first_and_nothing_leaves_the_host(browser: Browser, dashboard: Exposure) -> None:
     show(browser, dashboard.url)
     browser.wait_for_text("incidents: 2 HIGH")
-    headline = str(browser.evaluate("document.querySelector('h2').innerText"))
-    assert "lost" in headline
+    assert browser.evaluate("document.querySelector('h2').innerText") == "2 incidents: 2 HIGH"
+    assert "lost" in str(browser.evaluate("document.querySelector('.card h3').innerText"))
     assert {urlsplit(url).netloc for url in browser.requests if url != "about:blank"} == {
         f"127.0.0.1:{dashboard.address.port}"
     }
@@ -90,9 +90,10 @@ def test_the_verdict_comes_first_and_nothing_leaves_the_host(browser: Browser, d
         ("#/ops", "cudaStreamSynchronize"),
         ("#/ops?process=1", "cudaLaunchKernel"),
         ("#/processes", "sync return delay"),
-        ("#/processes/1", "Its threads over time"),
-        ("#/machine", "Pressure"),
+        ("#/processes/1", "Thread-state time (100%: one thread)"),
+        ("#/host", "Pressure"),
         ("#/drops", "sync intervals dropped"),
+        ("#/detections/cpu-contention", "Evidence"),
         ("#/nowhere", "incidents: 2 HIGH"),
     ],
 )
@@ -116,7 +117,7 @@ def test_a_link_leads_to_its_view_also_after_a_reload(
         ("#/containers", "train-1"),
         ("#/stacks", "no stack was stored"),
         ("#/stacks/1?of=samples", "[sleep]"),
-        ("#/stacks/1?at=train.py%3A90+in+main%0Adata.py%3A12+in+fetch", "The whole again"),
+        ("#/stacks/1?at=train.py%3A90+in+main%0Adata.py%3A12+in+fetch", "Show all frames"),
         ("#/stacks/2?since=5m", "ncclAllReduce"),
     ],
 )
@@ -196,6 +197,66 @@ def test_what_was_recorded_is_shown_before_the_verdict_is_known(
 
 
 @WITH_BROWSER
+def test_the_first_screen_is_a_picture_with_the_worst_incident_and_its_fix(
+    browser: Browser, dashboard: Exposure
+) -> None:
+    show(browser, dashboard.url)
+    browser.wait_for_text("lost: CPU throttled")
+    text = browser.text()
+    assert int(browser.evaluate("document.querySelectorAll('.time-chart canvas').length")) == 3  # shares, pace, CPU
+    assert text.index("GPU busy (work queued or running)") < text.index("raise the quota")
+    browser.evaluate("navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }")
+    browser.evaluate("document.querySelector('.command button').click()")
+    browser.wait_for_text("Copied")
+    assert browser.evaluate("window.copied === document.querySelector('.command code').textContent")
+
+
+@WITH_BROWSER
+def test_a_selected_time_stays_selected_in_every_view(browser: Browser, dashboard: Exposure) -> None:
+    show(browser, dashboard.url)
+    browser.wait_for_text("lost: CPU throttled")
+    calls = "document.querySelector('.facts').innerText.match(/GPU calls\\s+([\\d,]+)/)[1]"
+    whole = str(browser.evaluate(calls))
+    browser.evaluate("document.querySelector('[aria-label=\"Zoom in\"]').click()")
+    browser.wait_for_text("selected ")
+    browser.wait_for(lambda: browser.evaluate(calls) not in (None, whole), "fewer calls")
+    begin = re.search(r"begin_ns=(\d+)&end_ns=(\d+)", str(browser.evaluate("location.hash")))
+    assert begin
+    browser.evaluate("[...document.querySelectorAll('nav a')].find((one) => one.innerText === 'Calls').click()")
+    browser.wait_for_text("Sorted by total time")
+    assert begin[0] in str(browser.evaluate("location.hash"))
+    assert any(f"/ops?{begin[0]}" in url for url in browser.requests)
+    browser.evaluate(
+        "[...document.querySelectorAll('button')].find((one) => one.innerText.startsWith('Clear')).click()"
+    )
+    browser.wait_for(lambda: "begin_ns" not in str(browser.evaluate("location.hash")), "all of the time")
+
+
+@WITH_BROWSER
+def test_dragging_over_the_chart_selects_a_time(browser: Browser, dashboard: Exposure) -> None:
+    show(browser, dashboard.url)
+    browser.wait_for_text("lost: CPU throttled")
+    over = "document.querySelector('.time-chart .u-over').getBoundingClientRect()"
+    left, top, width = (float(browser.evaluate(f"{over}.{side}")) for side in ("left", "top", "width"))
+    browser.drag((left + width / 2, top + 20), (left + 3 * width / 4, top + 20))
+    browser.wait_for_text("selected ")
+    found = re.search(r"begin_ns=(\d+)&end_ns=(\d+)", str(browser.evaluate("location.hash")))
+    assert found
+    assert (int(found[2]) - int(found[1])) / 1e9 == pytest.approx((END_S + 1) / 4, abs=0.2)
+
+
+@WITH_BROWSER
+def test_a_slash_leads_to_the_filter_of_a_table(browser: Browser, detailed: Exposure) -> None:
+    show(browser, f"{detailed.url}#/stacks/1")
+    browser.wait_for_text("Time per line")
+    browser.press("/")
+    assert browser.evaluate("document.activeElement.className") == "filter"
+    browser.type("model.py")
+    browser.wait_for_text("1 of 8")
+    assert int(browser.evaluate("document.querySelector('.table tbody').rows.length")) == 1
+
+
+@WITH_BROWSER
 def test_a_table_is_saved_as_csv_with_exact_values(browser: Browser, dashboard: Exposure, tmp_path: Path) -> None:
     browser.save_to(tmp_path)
     show(browser, f"{dashboard.url}#/ops")
@@ -225,12 +286,15 @@ def test_a_name_is_no_formula_in_a_csv_file(browser: Browser, tmp_path: Path) ->
     assert (row["culprit_name"], row["switches"]) == ("'=1+1", "400")
 
 
+VIEWS = ("", "incidents", "ops", "processes", "containers", "stacks", "memory", "nccl", "host", "drops", "detections")
+
+
 @WITH_BROWSER
 @pytest.mark.parametrize("width", [1280, 400])
 def test_no_view_is_wider_than_its_window(browser: Browser, detailed: Exposure, width: int) -> None:
     browser.resize(width, 900)
     wider = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-    for view in ("", "incidents", "ops", "processes", "containers", "stacks", "memory", "nccl", "machine", "drops"):
+    for view in VIEWS:
         show(browser, f"{detailed.url}#/{view}")
         browser.wait_for_text("ngero itself")
         assert int(browser.evaluate(wider)) == 0, view
@@ -311,7 +375,7 @@ def test_the_page_follows_a_recording_that_begins_and_says_when_it_ends(tmp_path
         assert "sudo ingero trace" in browser.text()
         with Writer(path, session=SessionFacts(uuid="later", started_ns=1), node="here") as writer:
             writer.flush()
-            browser.wait_for_text("The database is being written")
+            browser.wait_for_text("Recording: this page follows it.")
             browser.wait_for_text("No verdict")
         browser.wait_for_text("The recording has ended.")
 

@@ -319,7 +319,7 @@ def test_the_picture_leads_to_the_incident_of_a_node(browser: Browser, page: str
     browser.reload()
     browser.wait_for_text("Where the lost time went")
     assert str(browser.evaluate("location.hash")) == place
-    browser.evaluate("[...document.querySelectorAll('nav a')].find((one) => one.innerText === 'Latency').click()")
+    browser.evaluate("[...document.querySelectorAll('nav a')].find((one) => one.innerText === 'Calls').click()")
     browser.wait_for_text("cudaStreamSynchronize")
     browser.evaluate("document.querySelector('header strong a').click()")
     browser.wait_for_text("nodes are missing")

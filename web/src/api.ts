@@ -1,6 +1,6 @@
 // What the server answers (/openapi.json), and how it is asked. Times are unix ns; as numbers they are off by up to 256 ns.
 
-import { currentNode } from "./route";
+import { currentNode, currentTime } from "./route";
 
 export type Clocks = Record<string, number>;
 
@@ -132,7 +132,15 @@ export interface Op {
 
 export interface Facts extends State {
   database: string;
-  sessions: { node: string; started_ns: number; stopped_ns: number | null; gpu_model: string; kernel: string }[];
+  sessions: {
+    node: string;
+    started_ns: number;
+    stopped_ns: number | null;
+    last_seen_ns: number;
+    gpu_model: string;
+    gpu_driver: string;
+    kernel: string;
+  }[];
   processes: { process: number; pid: number; name: string; rank: number | null }[];
   calls: number;
   recorded_calls: number;
@@ -204,7 +212,30 @@ export interface Snapshots extends State {
 export interface ClockPoints extends State {
   clocks: string[];
   step_ns: number;
-  points: { start_ns: number; ns: number[] }[];
+  points: { start_ns: number; elapsed_ns: number; ns: number[] }[];
+}
+
+type Values = (number | null)[]; // one for each column; null: nothing was measured in it
+
+/** Columns of step_ns each; parts and lost are shares of wall time, and together 1. */
+export interface TimeChart extends State {
+  step_ns: number;
+  times_ns: number[];
+  processes: { process: number; pid: number; name: string; rank: number | null; noun: string }[];
+  parts: { name: string; values: Values }[];
+  has_lost: boolean;
+  lost: { number: number; cause: string; severity: string; values: Values }[];
+  rate: Values;
+  rate_of: string;
+  cpu: Values;
+}
+
+export interface Detection {
+  cause: string;
+  title: string;
+  evidence: string;
+  limits: string;
+  needs: string[];
 }
 
 export interface Drops extends State {
@@ -377,7 +408,8 @@ export class ApiError extends Error {
 }
 
 export function address(path: string, parameters: Record<string, string>): string {
-  const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== ""));
+  const asked = { ...currentTime(), ...parameters };
+  const query = new URLSearchParams(Object.entries(asked).filter(([, value]) => value !== ""));
   const node = currentNode();
   return `/api/v1/${node === "" ? "" : `fleet/nodes/${node}/`}${path}${query.size ? `?${query}` : ""}`;
 }

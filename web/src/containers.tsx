@@ -1,4 +1,4 @@
-// Containers: what the processes of each did, and whose CPU they took.
+// Containers: what the processes of each did, and how much CPU time they used while others waited.
 
 import type { Group, State } from "./api";
 import { address } from "./api";
@@ -17,7 +17,7 @@ export function Containers(props: ViewProps) {
     <>
       <h2>Containers</h2>
       <Answered asked={asked}>
-        {(found) => found.containers.length === 0 ? <p class="notice">No process was traced in this time.</p> : <Groups groups={found.containers} since={props.since} />}
+        {(found) => found.containers.length === 0 ? <p class="notice">No process was traced in this time: start one while `sudo ingero trace` runs, or name it with --pid.</p> : <Groups groups={found.containers} since={props.since} />}
       </Answered>
     </>
   );
@@ -28,7 +28,7 @@ function Groups(props: { groups: Group[]; since: string }) {
   return (
     <>
       <Table
-        caption="Those first that waited longest for their GPU"
+        caption="Sorted by GPU sync wait"
         name="containers"
         rows={groups}
         columns={[
@@ -36,17 +36,17 @@ function Groups(props: { groups: Group[]; since: string }) {
           { key: "processes", head: "processes", value: (one) => one.processes.length, isNumber: true },
           group.count("calls", "GPU calls"),
           group.count("launches", "launches"),
-          group.duration("gpu_wait_ns", "waited for GPU"),
+          group.duration("gpu_wait_ns", "GPU sync wait"),
           group.size("copied_bytes", "copied"),
           group.size("collective_bytes", "communicated"),
           group.duration("throttled_ns", "throttled"),
-          group.duration("took_ns", "took from others"),
+          group.duration("took_ns", "ran instead"),
           ...clockColumns(title),
           { ...group.text("container_id", "id"), isHidden: true },
         ]}
       />
       <ClockLegend />
-      <p class="quiet">Took from others: its processes, traced or not, ran while traced ones of other groups waited for a CPU.</p>
+      <p class="quiet">Ran instead: time that its processes, traced or not, ran while traced ones of other cgroups waited for a CPU.</p>
       {groups.map((one) => (
         <article key={one.cgroup_id} class="card">
           <h3>{title(one)}</h3>

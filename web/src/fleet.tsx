@@ -1,6 +1,7 @@
-// Many nodes at one glance: who lost how much when, worst first; each row leads to what happened there.
+// Many nodes at one glance: which lost how much time when, worst first; each row leads to what happened there.
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { causeTitle } from "./causes";
 import { clock, count, moment, ns, percent } from "./format";
 import { Answered, useAnswer } from "./live";
 import { Severity } from "./parts";
@@ -88,7 +89,7 @@ function Verdict(props: { heat: Heat; hit: Row[]; since: string }) {
   const answered = heat.nodes.length;
   return (
     <section class={`verdict ${first?.worst?.severity.toLowerCase() ?? (heat.nodes.some((one) => one.is_judged) ? "none" : "unknown")}`} aria-labelledby="verdict">
-      <h2 id="verdict">{first ? <><a href={at(first, props.since)}>{first.node}</a>: {first.worst?.headline}</> : "No incident was found on any node."}</h2>
+      <h2 id="verdict">{first ? <><a href={at(first, props.since)}>{first.node}</a>: {first.worst?.headline}</> : "No incidents found on any node."}</h2>
       <p>Incidents on {count(hit.length)} of {count(answered)} nodes{heat.missing_count > 0 && `; ${count(heat.missing_count)} of ${count(heat.asked)} did not answer`}.</p>
     </section>
   );
@@ -119,7 +120,7 @@ function NodeRow(props: { row: Row; heat: Heat; since: string }) {
       <a href={at(row, since)} tabIndex={-1} aria-hidden="true"><Canvas rows={[row]} heat={heat} height={ROW} /></a>
       <span class="number">{row.lost_ns > 0 && ns(row.lost_ns)}</span>
       {row.worst
-        ? <span><Severity name={row.worst.severity} /> <a href={at(row, since)} title={row.worst.headline}>{row.worst.cause}</a>{row.incidents > 1 && ` and ${row.incidents - 1} more`}</span>
+        ? <span><Severity name={row.worst.severity} /> <a href={at(row, since)} title={row.worst.headline}>{causeTitle(row.worst.cause)}</a>{row.incidents > 1 && ` and ${row.incidents - 1} more`}</span>
         : <span class="quiet">{row.is_judged ? "no incident" : "cannot be judged"}</span>}
     </li>
   );

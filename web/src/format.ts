@@ -16,6 +16,24 @@ export function ns(value: number | null | undefined): string {
   return value == null ? "" : stepped(value, NS_STEPS, "ns");
 }
 
+const LONG_STEPS: [number, string, number, string][] = [
+  [86_400, "d", 3600, "h"],
+  [3600, "h", 60, "min"],
+  [120, "min", 1, "s"],
+];
+
+/** How long something lasted: as `ns`, and from two minutes on as clocks say it. */
+export function duration(value: number): string {
+  const seconds = Math.round(value / 1e9);
+  for (const [least, unit, smaller, small] of LONG_STEPS) {
+    if (seconds < least) continue;
+    const size = unit === "min" ? 60 : least;
+    const rest = Math.floor((seconds % size) / smaller);
+    return `${Math.floor(seconds / size)} ${unit}${rest ? ` ${rest} ${small}` : ""}`;
+  }
+  return ns(value);
+}
+
 export function bytes(value: number | null | undefined): string {
   return value == null ? "" : stepped(value, BYTE_STEPS, "B");
 }

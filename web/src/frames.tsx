@@ -20,5 +20,5 @@ export function FrameList(props: Pick<Stack, "frames" | "note"> & { waitingThrea
 }
 
 export function waitingText(thread: string | undefined): string {
-  return `Python, of the thread that waits${thread ? `: ${thread}` : ""}`;
+  return `Python of the waiting thread${thread ? `: ${thread}` : ""}`;
 }

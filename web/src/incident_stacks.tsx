@@ -1,4 +1,4 @@
-// Where an incident's worst affected process was in the code meanwhile: its longest stacks, and the way to all of them.
+// Where the most affected process of an incident was in the code meanwhile: its longest stacks, and the way to all of them.
 
 import type { Incident, IncidentStacks as Answer, StackShare } from "./api";
 import { address } from "./api";
@@ -23,7 +23,7 @@ export function IncidentStacks(props: ViewProps & { incident: Incident }) {
 function Stacks(props: { found: Answer; incident: Incident }) {
   const { found, incident } = props;
   const affected = incident.affected.find((one) => one.process === found.process);
-  if (!affected) return <p class="quiet">No process is known to have lost time in it.</p>;
+  if (!affected) return <p class="quiet">No affected process is known.</p>;
   const name = `${affected.name} [${affected.pid}]`;
   if (!found.count) return <p class="quiet">{none(found, name)}</p>;
   const groups = [
@@ -49,7 +49,7 @@ function Stacks(props: { found: Answer; incident: Incident }) {
 function none(found: Answer, name: string): string {
   return found.without_stack
     ? `No stack of ${name} is stored: ${count(found.without_stack)} calls were recorded without one.`
-    : `No single call of ${name} was recorded in this time, and no sample of it was taken (with --stack=false, none is).`;
+    : `No single call of ${name} was recorded in this time, and it was not sampled. Stacks require --stack (on by default); --record-all stores every call.`;
 }
 
 function isOnLine(shares: StackShare[]): boolean {

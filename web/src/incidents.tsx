@@ -1,10 +1,11 @@
-// What was found: on a line of time, and in short one by one.
+// What was found: over time, and in short one by one.
 
 import type { Diagnosis, Incident, State, Window } from "./api";
 import { address } from "./api";
+import { causeTitle } from "./causes";
 import { clock, moment, ns, percent } from "./format";
+import { IncidentCard } from "./incident_card";
 import { Answered, useAnswer } from "./live";
-import { Severity, StackedBar, lostShares } from "./parts";
 import { link } from "./route";
 
 export interface ViewProps {
@@ -21,8 +22,8 @@ export function Incidents(props: ViewProps) {
           <h2>Incidents</h2>
           {found.incidents.length === 0 && <p class="notice">{noIncident(found)}</p>}
           <Timeline incidents={found.incidents} window={found.window} since={props.since} />
-          {found.incidents.map((one) => <Card key={one.number} incident={one} since={props.since} />)}
-          <NotEvaluated diagnosis={found} />
+          {found.incidents.map((one) => <IncidentCard key={one.number} incident={one} since={props.since} />)}
+          <NotChecked diagnosis={found} />
         </>
       )}
     </Answered>
@@ -30,9 +31,9 @@ export function Incidents(props: ViewProps) {
 }
 
 export function noIncident(found: Diagnosis): string {
-  return found.verdicts.length
-    ? `No incident was found${found.not_evaluated.some((one) => one.ranges.length) ? " in what was traced" : ""}.`
-    : "No verdict: the recording holds no sync intervals or steps, so that no lost time can be proven.";
+  if (!found.verdicts.length) return "No verdict: the recording has no GPU syncs or steps, so lost time cannot be measured.";
+  const unchecked = found.not_evaluated.flatMap((one) => one.ranges).reduce((sum, one) => Math.max(sum, one.duration_ns), 0);
+  return unchecked ? `No incidents found. For ${ns(unchecked)}, some causes could not be checked.` : "No incidents found.";
 }
 
 // One row per incident, worst first; each bar leads to its incident.
@@ -54,7 +55,7 @@ export function Timeline(props: { incidents: Incident[]; window: Window; since: 
                   <rect class={`bar ${one.severity.toLowerCase()}`} x={left} y="1" width={width} height="8" />
                 </svg>
                 <span>
-                  {one.severity} {one.cause}{one.start_ns > 0 && `, ${clock(one.start_ns, end_ns - begin_ns)}`}{one.impact.lost_ns > 0 && `, lost ${ns(one.impact.lost_ns)}`}
+                  {one.severity} {causeTitle(one.cause)}{one.start_ns > 0 && `, ${clock(one.start_ns, end_ns - begin_ns)}`}{one.impact.lost_ns > 0 && `, lost ${ns(one.impact.lost_ns)}`}
                 </span>
               </a>
             </li>
@@ -66,21 +67,7 @@ export function Timeline(props: { incidents: Incident[]; window: Window; since: 
   );
 }
 
-export function Card(props: { incident: Incident; since: string }) {
-  const one = props.incident;
-  return (
-    <article class={`card ${one.severity.toLowerCase()}`}>
-      <h3>
-        <Severity name={one.severity} />{" "}
-        <a href={link("incidents", one.number, { since: props.since })}>{one.headline}</a>
-      </h3>
-      <p class="quiet">{when(one)}; {cost(one)}</p>
-      <StackedBar shares={lostShares(one.breakdown)} label="The lost time" />
-    </article>
-  );
-}
-
-export function NotEvaluated(props: { diagnosis: Diagnosis }) {
+export function NotChecked(props: { diagnosis: Diagnosis }) {
   const byReason = new Map<string, string[]>();
   for (const one of props.diagnosis.not_evaluated) {
     const reason = one.reason + during(one.ranges);
@@ -90,7 +77,7 @@ export function NotEvaluated(props: { diagnosis: Diagnosis }) {
   if (!byReason.size && !sources.length) return null;
   return (
     <details>
-      <summary>Not evaluated, so that silence about it is no all-clear</summary>
+      <summary>Not checked (data missing): these cannot be ruled out</summary>
       <ul>
         {[...byReason].map(([reason, causes]) => <li key={reason}>{causes.join(", ")}: {reason}</li>)}
         {sources.map(([source, reason]) => <li key={source}>not traced: {source} ({reason})</li>)}
@@ -100,26 +87,24 @@ export function NotEvaluated(props: { diagnosis: Diagnosis }) {
 }
 
 /** The parts of the window that are meant; nothing where it is all of it. */
-function during(time_ranges: Window[]): string {
-  const first = time_ranges[0], last = time_ranges[time_ranges.length - 1];
+function during(ranges: Window[]): string {
+  const first = ranges[0], last = ranges[ranges.length - 1];
   if (!first || !last) return "";
-  const times = time_ranges.length > 1 ? ` in ${time_ranges.length} time_ranges` : "";
-  const length = time_ranges.reduce((sum, one) => sum + one.duration_ns, 0);
+  const times = ranges.length > 1 ? ` in ${ranges.length} time ranges` : "";
+  const length = ranges.reduce((sum, one) => sum + one.duration_ns, 0);
   const [begin, end] = [first.begin_ns, last.end_ns].map((at) => clock(at, last.end_ns - first.begin_ns));
   return `, from ${begin} to ${end}, ${ns(length)}${times}`;
 }
 
 export function when(one: Incident): string {
-  if (!one.start_ns) return "over the whole time"; // older recordings do not tell when
-  if (one.end_ns === null) return `since ${moment(one.start_ns)}, and it goes on`;
+  if (!one.start_ns) return "over the entire recording"; // older recordings do not say when
+  if (one.end_ns === null) return `since ${moment(one.start_ns)}, ongoing`;
   const length = one.end_ns - one.start_ns;
   if (length <= 0) return `at ${moment(one.start_ns, 0)}`;
-  return `${moment(one.start_ns, length)} to ${clock(one.end_ns, length)}`;
+  return `${moment(one.start_ns, length)} to ${clock(one.end_ns, length)} (${ns(length)})`;
 }
 
 export function cost(one: Incident): string {
-  const { lost_ns, lost_ratio, peak_ratio, explained_ratio } = one.impact;
-  if (!lost_ns) return "no lost time is attributed to it";
-  const peak = peak_ratio > lost_ratio ? ` (peak ${percent(peak_ratio)} in one second)` : "";
-  return `${ns(lost_ns)} lost, ${percent(lost_ratio)} of wall time${peak}; ${percent(explained_ratio)} of it explained`;
+  if (!one.impact.lost_ns) return "no lost time is attributed to it";
+  return `lost ${ns(one.impact.lost_ns)}, ${percent(one.impact.lost_ratio)} of wall time (peak ${percent(one.impact.peak_ratio)} in 1 s); ${percent(one.impact.explained_ratio)} of it explained`;
 }

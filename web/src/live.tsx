@@ -84,7 +84,7 @@ function Failure(props: { error: ApiError; isOld: boolean }) {
       <strong>{isEmpty ? "Nothing is recorded yet." : props.error.message}</strong>
       {isEmpty && <p>{props.error.message}</p>}
       {props.error.hint && <p><code>{props.error.hint}</code></p>}
-      {props.isOld && <p>What is shown below is the last answer.</p>}
+      {props.isOld && <p>Shown below is the last answer.</p>}
     </div>
   );
 }

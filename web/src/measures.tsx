@@ -1,4 +1,4 @@
-// The account behind the verdict: operations, processes, the machine, what was lost.
+// The details behind the verdict: operations, processes, the host, what was dropped.
 
 import { useMemo } from "preact/hooks";
 import type { ClockPoints, Drops as DropsAnswer, Op, Process, Snapshots, State, Steps } from "./api";
@@ -28,19 +28,19 @@ export function Operations(props: ViewProps & { process: string }) {
       <Answered asked={asked}>
         {(found) =>
           found.ops.length === 0 ? (
-            <p class="notice">No traced call was recorded in this time.</p>
+            <p class="notice">No traced call in this time. Start a GPU program while `sudo ingero trace` runs; --verbose says why calls are not probed.</p>
           ) : (
             <>
-              {!found.has_exact_totals && <p class="notice">These count the stored calls, a part of all.</p>}
+              {!found.has_exact_totals && <p class="notice">Sampled: all slow and rare calls, plus a random sample. --record-all stores every call.</p>}
               <Table
-                caption="Longest sum first"
+                caption="Sorted by total time"
                 name="ops"
                 rows={found.ops}
                 columns={[
                   { ...op.text("name", "operation"), show: (row) => <OpName op={row} since={props.since} /> },
                   op.number("pid", "pid"),
                   op.count("count", "calls"),
-                  ...(found.ops.some((one) => one.nested) ? [op.count("nested", "inside others")] : []),
+                  ...(found.ops.some((one) => one.nested) ? [op.count("nested", "nested")] : []),
                   op.duration("sum_ns", "total"),
                   op.duration("p50_ns", "p50"),
                   op.duration("p95_ns", "p95"),
@@ -52,7 +52,7 @@ export function Operations(props: ViewProps & { process: string }) {
               />
               <ClockLegend />
               {found.ops.some((one) => one.nested) && (
-                <p class="quiet">Inside others: made by another traced call, in whose time they are counted.</p>
+                <p class="quiet">Nested: made by another traced call, in whose time they are counted.</p>
               )}
             </>
           )
@@ -94,8 +94,8 @@ export function Processes(props: ViewProps & { item: string }) {
 
 // By kind: what is said of it, and the thread state whose color it has.
 const BLOCKED_IN: Record<string, [string, string]> = {
-  sync: ["blocked in synchronizations", "sleep"],
-  copy: ["blocked in asynchronous copies that waited", "io"],
+  sync: ["blocked in GPU syncs", "sleep"],
+  copy: ["blocked in cudaMemcpyAsync (pageable)", "io"],
   launch: ["blocked on a full launch queue", "yielded"],
   alloc: ["blocked in allocations and frees", "uninterruptible"],
 };
@@ -141,22 +141,22 @@ function OneProcess(props: ViewProps & { process: Process; isWhole: boolean }) {
       ))}
       {one.clocks && (
         <section>
-          <h4>Its threads (up to {count(one.threads)}), {count(one.preemptions)} preemptions</h4>
-          <StackedBar label="Time of its threads" shares={clockShares(one.clocks)} />
+          <h4>Thread-state time (up to {count(one.threads)} threads), {count(one.preemptions)} involuntary context switches</h4>
+          <StackedBar label="Thread-state time" shares={clockShares(one.clocks)} />
         </section>
       )}
-      {!one.gpu_streams.length && !one.steps && <p class="quiet">No stream was synced in this time and no step is known: GPU idle is not known.</p>}
+      {!one.gpu_streams.length && !one.steps && <p class="quiet">No GPU sync in this time and no step is known: GPU idle is not known.</p>}
       {props.isWhole && <ClocksOverTime {...props} />}
       {one.culprits.length > 0 && (
         <Table
-          caption="Who ran while it waited for a CPU"
+          caption="Culprits: what ran while it waited for a CPU"
           name="culprits"
           rows={one.culprits}
           columns={[
             { key: "culprit_name", head: "name", value: (row) => (row.culprit_pid === 0 ? "idle CPU" : row.culprit_name || "unknown") },
             { key: "culprit_pid", head: "pid", value: (row) => (row.culprit_pid > 0 ? row.culprit_pid : null), isNumber: true },
             culprit.duration("ns", "time"),
-            culprit.count("switches", "switches"),
+            culprit.count("switches", "context switches"),
           ]}
         />
       )}
@@ -180,21 +180,21 @@ function ClockChart(props: { found: ClockPoints }) {
         .map((name, index) => ({
           label: STATE_TEXTS[name] ?? name,
           color: `--state-${name}`,
-          values: found.points.map((point) => ((point.ns[index] ?? 0) * 100) / found.step_ns),
+          values: found.points.map((point) => ((point.ns[index] ?? 0) * 100) / point.elapsed_ns),
         }))
         .filter((line) => line.values.some((value) => value >= 1)),
     [found],
   );
-  return <Chart title="Its threads over time (100 %: one thread)" unit="%" times={times} lines={lines} />;
+  return <Chart title="Thread-state time (100%: one thread)" unit="%" times={times} lines={lines} />;
 }
 
-export function Machine(props: ViewProps) {
+export function Host(props: ViewProps) {
   const parameters = { since: props.since };
   const asked = useAnswer<Snapshots>(address("snapshots", parameters), props.growth);
   return (
     <>
-      <h2>The machine</h2>
-      <Answered asked={asked}>{(found) => <MachineCharts found={found} />}</Answered>
+      <h2>Host</h2>
+      <Answered asked={asked}>{(found) => <HostCharts found={found} />}</Answered>
       <p>
         Download: <a href={address("snapshots", { ...parameters, points: "5000", format: "csv" })} download>CSV</a>,{" "}
         <a href={address("snapshots", { ...parameters, points: "5000" })} download="ingero-snapshots.json">JSON</a>
@@ -203,36 +203,36 @@ export function Machine(props: ViewProps) {
   );
 }
 
-function MachineCharts(props: { found: Snapshots }) {
+function HostCharts(props: { found: Snapshots }) {
   const { found } = props;
-  const charts = useMemo(() => machineCharts(found), [found]);
-  if (!found.snapshots.length) return <p class="notice">The machine was not sampled in this time.</p>;
+  const charts = useMemo(() => hostCharts(found), [found]);
+  if (!found.snapshots.length) return <p class="notice">The host was not sampled in this time. A shorter --heartbeat, or --deadband 0, samples it each second.</p>;
   return (
     <>
       {charts.map((chart) => <Chart key={chart.title} {...chart} />)}
-      {charts.length < 3 && <p class="quiet">What has no chart was not recorded.</p>}
+      {charts.length < 3 && <p class="quiet">What has no chart was not recorded: pressure requires a kernel with PSI (psi=1).</p>}
     </>
   );
 }
 
-function machineCharts(found: Snapshots) {
+function hostCharts(found: Snapshots) {
   const times = found.snapshots.map((one) => (one.time_ns ?? 0) / 1e9);
   const values = (name: string) => found.snapshots.map((one) => one[name] ?? null);
-  const shares = (name: string) =>
-    found.snapshots.map((one) => (one[name] == null || !one.elapsed_ns ? null : (100 * Number(one[name])) / one.elapsed_ns));
+  const shares = (name: string) => found.snapshots.map((one) => (one[name] == null ? null : 100 * Number(one[name])));
   const wanted = [
     { title: "CPU and memory in use", unit: "%", most: 100, lines: [line("CPU", "--state-run", values("cpu_percent")), line("memory", "--state-io", values("mem_percent"))] },
     {
-      title: "Pressure: some task was stalled for want of it (PSI)",
+      title: "Pressure: some task was stalled (PSI some)",
       unit: "%",
+      most: 100,
       lines: [
-        line("CPU", "--state-runq", shares("psi_cpu_some_ns")),
-        line("memory", "--state-io", shares("psi_memory_some_ns")),
-        line("disk", "--state-uninterruptible", shares("psi_io_some_ns")),
+        line("CPU", "--state-runq", shares("psi_cpu_some_ratio")),
+        line("memory", "--state-io", shares("psi_memory_some_ratio")),
+        line("I/O", "--state-uninterruptible", shares("psi_io_some_ratio")),
       ],
     },
     { title: "Load average", unit: "", lines: [line("load", "--state-sleep", values("load_avg"))] },
-    { title: "ingero itself, of one core", unit: "%", lines: [line("ingero", "--state-yielded", shares("agent_cpu_ns"))] },
+    { title: "ingero itself, of one core", unit: "%", lines: [line("ingero", "--state-yielded", shares("agent_cpu_ratio"))] },
   ];
   return wanted
     .map((chart) => ({ ...chart, times, lines: chart.lines.filter((one) => one.values.some((value) => value !== null)) }))
@@ -247,7 +247,7 @@ export function Drops(props: ViewProps) {
   const asked = useAnswer<DropsAnswer>(address("drops", { since: props.since }), props.growth);
   return (
     <>
-      <h2>Drops and overhead</h2>
+      <h2>Dropped data and overhead</h2>
       <Answered asked={asked}>{(found) => <DropTables found={found} />}</Answered>
     </>
   );
@@ -261,10 +261,10 @@ function DropTables(props: { found: DropsAnswer }) {
         <p>ingero itself used {percent(overhead.agent_cpu_ratio)} of one core and up to {bytes(overhead.agent_rss_bytes)} of memory.</p>
       )}
       {older ? (
-        <p class="notice">Ingero {older} did not count what it lost.</p>
+        <p class="notice">Ingero {older} did not count what it dropped.</p>
       ) : drops.length ? (
         <Table
-          caption="Lost or repaired while recording"
+          caption="Dropped or corrected while recording"
           name="drops"
           rows={drops}
           columns={[
@@ -274,24 +274,24 @@ function DropTables(props: { found: DropsAnswer }) {
           ]}
         />
       ) : (
-        <p>Nothing was lost while recording.</p>
+        <p>No data was dropped while recording.</p>
       )}
       {props.found.overhead_limiter.some((one) => one.not_traced) && (
         <Table
-          caption="Less was traced, because tracing had become too expensive"
-          name="overhead_limiter"
+          caption="Tracing was reduced to stay within the overhead limit (--max-overhead, --max-cpu)"
+          name="overhead-levels"
           rows={props.found.overhead_limiter}
           columns={[
             { key: "time_ns", head: "since", value: (one) => one.time_ns, show: (one) => moment(one.time_ns) },
-            { ...overhead_limiter.text("not_traced", "what"), show: (one) => one.not_traced || "everything is traced again" },
+            { ...overhead_limiter.text("not_traced", "what"), show: (one) => one.not_traced || "full tracing resumed" },
             { ...overhead_limiter.text("reason", "why"), isLong: true },
           ]}
         />
       )}
       {props.found.removed.length > 0 && (
         <Table
-          caption="Removed to keep the file small (--max-db)"
-          name="removed"
+          caption="Pruned to keep the database below its size limit (--max-db)"
+          name="pruned"
           rows={props.found.removed}
           columns={[
             { key: "name", head: "what", value: (one) => `${one.name}, ${one.kind}` },

@@ -1,4 +1,4 @@
-// GPU memory: which lines and containers held how much over time, and what was refused.
+// GPU memory: how much lines and containers had in use over time, and what failed.
 
 import { useMemo } from "preact/hooks";
 import type { Memory as MemoryAnswer, Series } from "./api";
@@ -31,22 +31,22 @@ function Held(props: { found: MemoryAnswer; since: string }) {
   const failed = found.places.filter((one) => one.failures > 0);
   const unpaired = Math.max(0, ...found.holders.map((one) => one.unpaired));
   if (!found.holders.length && !found.places.length && !found.used_gpus.length) {
-    return <p class="notice">{found.has_allocations ? "No GPU memory was allocated in this time." : "Allocations were not recorded by the version that wrote this file."}</p>;
+    return <p class="notice">{found.has_allocations ? "No GPU memory was allocated or freed in this time. Only allocations made while `sudo ingero trace` runs are seen: start it before the program, or let it run longer." : "Allocations were not recorded by the version that wrote this file."}</p>;
   }
   return (
     <>
-      {unpaired > 0 && <p class="notice">Not exact: {count(unpaired)} allocations or frees could not be followed.</p>}
-      {found.foreign_frees > 0 && <p class="notice">{count(found.foreign_frees)} frees were of memory that was allocated before tracing or unseen.</p>}
+      {unpaired > 0 && <p class="notice">Not exact: {count(unpaired)} allocations or frees could not be matched.</p>}
+      {found.foreign_frees > 0 && <p class="notice">{count(found.foreign_frees)} frees were of memory allocated before tracing began, or unseen.</p>}
       {!found.holders.length && !found.places.length && (
         <p class="notice">
           {found.has_allocations
-            ? "No allocation or free was seen in this time: lines of code and containers are known of those alone. What was allocated before tracing began only the driver counts."
-            : "Allocations were not recorded by the version that wrote this file; only the driver's count is known."}
+            ? "No allocation or free was seen in this time, so lines of code and containers are not known. Memory allocated before tracing began is counted by the driver alone."
+            : "The version that wrote this file did not record allocations; only the driver's count is known."}
         </p>
       )}
-      <Levels title="Live, by line or call site" times={found.times_ns} series={found.by_place} />
-      <Levels title="Live, by container" times={found.times_ns} series={found.by_container} />
-      <Levels title="In use on the GPU, by the driver" times={found.times_ns} series={found.used_gpus} />
+      <Levels title="In use, by line or call site" times={found.times_ns} series={found.by_place} />
+      <Levels title="In use, by container" times={found.times_ns} series={found.by_container} />
+      <Levels title="In use on the GPU, as the driver reports" times={found.times_ns} series={found.used_gpus} />
       {failed.length > 0 && (
         <Table
           caption="Allocations that failed"
@@ -55,18 +55,18 @@ function Held(props: { found: MemoryAnswer; since: string }) {
           columns={[
             ...PLACE,
             place.count("failures", "failed"),
-            place.size("failed_bytes", "asked for"),
+            place.size("failed_bytes", "requested"),
           ]}
         />
       )}
       {found.places.length > 0 && (
         <Table
-          caption="Held at the end, by line or call site"
+          caption="In use at the end, by line or call site"
           name="memory-places"
           rows={found.places}
           columns={[
             ...PLACE,
-            place.size("live_bytes", "live"),
+            place.size("live_bytes", "in use"),
             place.count("live_count", "blocks"),
             { ...place.size("growth_bytes", "change"), show: (one) => signed(one.growth_bytes) },
             place.count("failures", "failed"),
@@ -75,7 +75,7 @@ function Held(props: { found: MemoryAnswer; since: string }) {
       )}
       {found.holders.length > 0 && (
         <Table
-          caption="Held by processes"
+          caption="In use by process"
           name="memory-processes"
           rows={found.holders}
           columns={[
@@ -83,7 +83,7 @@ function Held(props: { found: MemoryAnswer; since: string }) {
             holder.number("pid", "pid"),
             holder.text("container", "container"),
             holder.text("kind", "kind"),
-            holder.size("live_bytes", "live"),
+            holder.size("live_bytes", "in use"),
             holder.size("peak_bytes", "peak"),
           ]}
         />

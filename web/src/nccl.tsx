@@ -16,7 +16,7 @@ export function Nccl(props: ViewProps) {
     <>
       <h2>NCCL</h2>
       <Answered asked={asked}>
-        {(found) => found.totals.length === 0 ? <p class="notice">No NCCL call was traced in this time.</p> : <Tables found={found} />}
+        {(found) => found.totals.length === 0 ? <p class="notice">No NCCL call in this time. Calls are traced where the program uses NCCL and --nccl is on (the default).</p> : <Tables found={found} />}
       </Answered>
     </>
   );
@@ -29,7 +29,7 @@ function Tables(props: { found: NcclAnswer }) {
   return (
     <>
       <Table
-        caption={found.has_exact_totals ? "All calls per operation and rank" : "Stored calls per operation and rank, a part of all"}
+        caption={found.has_exact_totals ? "All calls per operation and rank" : "Sampled calls per operation and rank"}
         name="nccl"
         rows={found.totals}
         columns={[
@@ -45,7 +45,7 @@ function Tables(props: { found: NcclAnswer }) {
           total.count("errors", "errors"),
         ]}
       />
-      <p class="quiet">The time is that of the host inside the call; the device communicates after it.</p>
+      <p class="quiet">Time is host time inside the call; the GPU communicates after it.</p>
       {found.by_communicator.length > 0 ? (
         <>
           <Table caption="Recorded calls per communicator, operation and rank" name="nccl-communicators" rows={found.by_communicator} columns={COLUMNS} />
@@ -56,7 +56,7 @@ function Tables(props: { found: NcclAnswer }) {
           </p>
         </>
       ) : (
-        <p class="notice">No single call of a communicator is recorded, so that late ranks cannot be told.</p>
+        <p class="notice">No single call of a communicator was recorded, so late ranks cannot be determined. --record-all stores every call.</p>
       )}
     </>
   );

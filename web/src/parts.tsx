@@ -1,6 +1,6 @@
-// Pieces that several views share: bars of clocks, charts.
+// Pieces that several views share: bars of thread states, charts.
 
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import type { Lost } from "./api";
 import { clock, moment, ns, percent } from "./format";
@@ -15,7 +15,7 @@ export const STATE_TEXTS: Record<string, string> = {
   io: "I/O wait",
   uninterruptible: "uninterruptible (D state)",
   stopped: "stopped by a signal",
-  device: "GPU execution",
+  gpu_execution: "GPU execution",
   unknown: "unattributed",
 };
 
@@ -25,7 +25,7 @@ export interface Share {
   ns: number;
 }
 
-// A bar of what adds up, with its legend: colors alone tell nobody anything.
+// A bar of what adds up, with its legend: colors alone say nothing.
 export function StackedBar(props: { shares: Share[]; label: string; hasLegend?: boolean }) {
   const shown = props.shares.filter((one) => one.ns > 0);
   const total = shown.reduce((sum, one) => sum + one.ns, 0);
@@ -99,6 +99,18 @@ export function Severity(props: { name: string }) {
   return <span class={`severity ${props.name.toLowerCase()}`}>{props.name}</span>;
 }
 
+// Light or dark: what is painted on a canvas has to be painted anew.
+export function useScheme(): boolean {
+  const [isDark, setDark] = useState(() => matchMedia("(prefers-color-scheme: dark)").matches);
+  useEffect(() => {
+    const query = matchMedia("(prefers-color-scheme: dark)");
+    const changed = () => setDark(query.matches);
+    query.addEventListener("change", changed);
+    return () => query.removeEventListener("change", changed);
+  }, []);
+  return isDark;
+}
+
 export interface Line {
   label: string;
   color: string; // a CSS variable
@@ -108,6 +120,7 @@ export interface Line {
 // Lines over time (unix seconds). most: of the scale, where it does not follow the values.
 export function Chart(props: { title: string; unit: string; times: number[]; lines: Line[]; most?: number }) {
   const place = useRef<HTMLDivElement>(null);
+  const scheme = useScheme();
   useEffect(() => {
     const at = place.current;
     if (!at || !props.times.length) return undefined;
@@ -125,7 +138,7 @@ export function Chart(props: { title: string; unit: string; times: number[]; lin
         scales: { y: { range: (_, __, max) => [0, props.most ?? Math.max(max, 1) * 1.05] } },
         axes: [
           { ...axis, space: isLong ? 170 : 90, values: (_, ticks) => ticks.map(time) },
-          { ...axis, size: 60, values: (_, ticks) => ticks.map((tick) => `${tick} ${props.unit}`) },
+          { ...axis, size: 64, values: (_, ticks) => ticks.map((tick) => quantity(String(tick), props.unit)) },
         ],
         series: [
           { label: "at", value: (_, value) => (value == null ? `${time(begin)} to ${time(end)}` : time(value)) },
@@ -134,7 +147,7 @@ export function Chart(props: { title: string; unit: string; times: number[]; lin
             stroke: pen(line.color),
             width: 1.5,
             points: { show: props.times.length < 2 },
-            value: (_: uPlot, value: number | null) => `${value == null ? `at most ${peak(line)}` : value.toFixed(1)} ${props.unit}`,
+            value: (_: uPlot, value: number | null) => (value == null ? `peak ${quantity(peak(line), props.unit)}` : quantity(value.toFixed(1), props.unit)),
           })),
         ],
       },
@@ -147,14 +160,18 @@ export function Chart(props: { title: string; unit: string; times: number[]; lin
       resized.disconnect();
       chart.destroy();
     };
-  }, [props.times, props.lines]);
-  const last = props.lines.map((line) => `${line.label} ${peak(line)} ${props.unit} at most`).join(", ");
+  }, [props.times, props.lines, scheme]);
+  const last = props.lines.map((line) => `${line.label} peak ${quantity(peak(line), props.unit)}`).join(", ");
   return (
     <figure class="chart">
       <figcaption>{props.title}</figcaption>
       <div ref={place} role="img" aria-label={`${props.title}: ${last}`} />
     </figure>
   );
+}
+
+function quantity(value: string, unit: string): string {
+  return unit === "%" ? `${value}%` : unit ? `${value} ${unit}` : value;
 }
 
 function peak(line: Line): string {

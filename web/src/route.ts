@@ -10,6 +10,8 @@ export interface Route {
 }
 
 const NODE = "node";
+// The selected part of the time, in unix ns: every link and every question keeps it.
+const TIME = ["begin_ns", "end_ns"];
 
 export function useRoute(): Route {
   const [hash, setHash] = useState(window.location.hash);
@@ -23,7 +25,7 @@ export function useRoute(): Route {
 
 // Of the node whose views are shown; else of the only recording.
 export function link(view: string, item: string | number, parameters: Record<string, string>): string {
-  return nodeLink(currentNode(), view, item, parameters);
+  return nodeLink(currentNode(), view, item, { ...currentTime(), ...parameters });
 }
 
 export function nodeLink(node: string | number, view: string, item: string | number, parameters: Record<string, string>): string {
@@ -34,6 +36,20 @@ export function nodeLink(node: string | number, view: string, item: string | num
 
 export function currentNode(): string {
   return parsed(window.location.hash).node;
+}
+
+export function currentTime(): Record<string, string> {
+  return timeOf(parsed(window.location.hash));
+}
+
+export function timeOf(route: Route): Record<string, string> {
+  return Object.fromEntries(Object.entries(route.parameters).filter(([name, value]) => TIME.includes(name) && /^\d+$/.test(value)));
+}
+
+// The same place for another time; without one, for all of it.
+export function selectTime(route: Route, time: { begin_ns: string; end_ns: string } | null): void {
+  const others = Object.fromEntries(Object.entries(route.parameters).filter(([name]) => !TIME.includes(name)));
+  window.location.hash = nodeLink(route.node, route.view, route.item, { ...others, ...time });
 }
 
 function parsed(hash: string): Route {

@@ -37,7 +37,7 @@ export function Stacks(props: StacksProps) {
 function OfProcess(props: StacksProps & { known: Facts }) {
   const { known, parameters } = props;
   const process = props.item || String(known.processes[0]?.process ?? "");
-  if (!process) return <p class="notice">No process was traced in this time.</p>;
+  if (!process) return <p class="notice">No process was traced in this time: start one while `sudo ingero trace` runs, or name it with --pid.</p>;
   const of = parameters.of === "samples" ? "samples" : "calls";
   const only = Object.fromEntries(Object.entries(parameters).filter(([name]) => SELECTING.includes(name)));
   const go = (item: string, changes: Record<string, string>) =>
@@ -113,7 +113,7 @@ function Longest(props: OneProcessProps) {
                 { key: "start_ns", head: "at", value: (one) => one.start_ns, show: (one) => clock(one.start_ns) },
                 { key: "thread", head: "thread", value: (one) => one.thread, show: (one) => `${one.thread} [${one.tid}]` },
                 call.text("kernel", "kernel"),
-                call.text("culprit", "who ran instead"),
+                call.text("culprit", "ran instead"),
                 ...clockColumns((one: RecordedCall) => one.op),
                 call.number("ret_code", "returned"),
                 { key: "stack", head: "stack", value: (one) => one.stack, show: (one) => one.stack && <a href={props.go({ stack: one.stack, waiting: one.waiting, waiting_thread: one.waiting_thread })}>{one.place || "show"}</a> },
@@ -168,8 +168,8 @@ function Flame(props: OneProcessProps & { of: string; at: string }) {
 function nothing(of: string, only: Record<string, string>): string {
   if (only.line) return of === "samples" ? "No sample outside calls goes through this line." : "No recorded call goes through this line.";
   return of === "samples"
-    ? "No thread was sampled outside calls in this time; with --stack=false, none is."
-    : `No single call${only.op ? ` of ${only.op}` : ""} of this process is recorded in this time. Of all calls there are sums: see Latency.`;
+    ? "No thread was sampled outside calls in this time. Samples require --stack (on by default)."
+    : `No single call${only.op ? ` of ${only.op}` : ""} of this process was recorded in this time. --record-all stores every call; totals of all calls are under Latency.`;
 }
 
 interface Placed {
@@ -192,7 +192,7 @@ function Frames(props: { found: Tree; at: string; op: string; go: Go }) {
     <section aria-labelledby="flame">
       <h3 id="flame">{found.of === "samples" ? "Time outside calls" : "Time inside recorded calls"}: {ns(found.root.ns)}{of}</h3>
       {found.note && <p class="quiet">{found.note}</p>}
-      {way.length > 0 && <p><a href={go({ at: "" })}>The whole again</a></p>}
+      {way.length > 0 && <p><a href={go({ at: "" })}>Show all frames</a></p>}
       <ul class="flame" style={{ height: `${rows * 22}px` }}>
         {placed.map((one) => (
           <li key={one.path.join(BETWEEN)} style={{ left: `${100 * one.left}%`, width: `${100 * one.width}%`, top: `${22 * one.depth}px` }}>
@@ -209,12 +209,12 @@ function Frames(props: { found: Tree; at: string; op: string; go: Go }) {
       <p class="legend">
         <span class="entry"><span class="dot flame-own" aria-hidden="true" /> own code</span>
         <span class="entry"><span class="dot flame-python" aria-hidden="true" /> other Python</span>
-        {found.of !== "samples" && <span class="entry"><span class="dot flame-waiting" aria-hidden="true" /> Python, of the thread that waits</span>}
+        {found.of !== "samples" && <span class="entry"><span class="dot flame-waiting" aria-hidden="true" /> Python of the waiting thread</span>}
         <span class="entry"><span class="dot flame-native" aria-hidden="true" /> native</span>
         <span class="entry"><span class="dot flame-op" aria-hidden="true" /> {found.of === "samples" ? "state" : "call"}</span>
       </p>
       <Table
-        caption="The same per line"
+        caption="Time per line"
         name="lines"
         rows={lines(from)}
         columns={[

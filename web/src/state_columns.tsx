@@ -1,4 +1,4 @@
-// The account of a row: one bar to see, one column per clock in files.
+// Where the time of a row went: one bar to see, one column per thread state in files.
 
 import type { Clocks } from "./api";
 import { STATE_TEXTS, StackedBar, clockShares } from "./parts";

@@ -1,6 +1,7 @@
-// Tables of any rows, each with its values as a file: what is shown in people's units is stored in exact ones.
+// Tables of any rows, each with a filter and its values as a file: what is shown in people's units is stored exactly.
 
 import type { ComponentChildren } from "preact";
+import { useState } from "preact/hooks";
 import { bytes, count, ns } from "./format";
 
 type Cell = string | number | boolean | null;
@@ -34,12 +35,22 @@ export function columnsOf<T>() {
   };
 }
 
-// The first column names the row; those that hold nothing are only in the files. name: of these.
+const FILTERED = 8; // rows; fewer are seen at a glance
+
+// The first column names the row; those that hold nothing are only in the files. name: of these. They hold the rows shown.
 export function Table<T>(props: { caption: string; name: string; rows: T[]; columns: Column<T>[] }) {
-  const { caption, name, rows, columns } = props;
+  const { caption, name, columns } = props;
+  const [wanted, setWanted] = useState("");
+  const rows = wanted ? props.rows.filter((row) => hasText(row, columns, wanted.toLowerCase())) : props.rows;
   const seen = columns.filter((one, place) => !one.isHidden && (place === 0 || rows.some((row) => (one.value(row) ?? "") !== "")));
   return (
     <div class="table">
+      {props.rows.length >= FILTERED && (
+        <p class="filtering">
+          <input class="filter" type="search" value={wanted} placeholder="Filter (/)" aria-label={`${caption}: filter`} onInput={(event) => setWanted(event.currentTarget.value)} />{" "}
+          <span role="status">{wanted && `${count(rows.length)} of ${count(props.rows.length)}`}</span>
+        </p>
+      )}
       <div class="scroll" tabIndex={0} role="region" aria-label={caption}>
         <table>
           <caption>{caption}</caption>
@@ -66,6 +77,10 @@ export function Table<T>(props: { caption: string; name: string; rows: T[]; colu
       </p>
     </div>
   );
+}
+
+function hasText<T>(row: T, columns: Column<T>[], text: string): boolean {
+  return columns.some((one) => !one.isNumber && String(one.value(row) ?? "").toLowerCase().includes(text));
 }
 
 function kind<T>(column: Column<T>): string | undefined {

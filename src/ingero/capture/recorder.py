@@ -130,7 +130,12 @@ class Recorder:
         self._gpus = gpus = GpuRows(sink, present_gpus(), self._foreign.root_files)
         self._processes = ProcessRows(sink, self._cgroups, gpus, self._foreign.root_files)
         self._unseen = UnseenCalls(kernel)
-        self._snapshots = SnapshotRows(sink, options.deadband_percent, options.heartbeat_s)
+        self._snapshots = SnapshotRows(
+            sink,
+            lambda: self.clock.unix_ns_of(time.monotonic_ns()),
+            options.deadband_percent,
+            options.heartbeat_s,
+        )
         self._scheduling = SchedulingRows(sink)
         self._gpu_samples = GpuSamples(sink, self.clock.unix_ns_of, listed=self._note_gpus)
         self._resources.callback(self._gpu_samples.stop)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,12 +62,16 @@ class AgentUsage:
 class SnapshotRows:
     """Writes `raw_snapshots`; pressure and own cost are growth since the row before.
 
+    now_ns: unix ns. A row has the time at which the system was read, which on a busy host is later than the end of the
+    second that it is of: growth between two readings is a share of nothing else than the time between them.
     deadband_percent: a row is stored only when CPU, memory, free memory, swap or load has moved by more than that since
     the row before, but every `heartbeat_s` at least; 0: every row.
     """
 
-    def __init__(self, sink: Sink, deadband_percent: float = 0, heartbeat_s: float = 0) -> None:
-        self._sink = sink
+    def __init__(
+        self, sink: Sink, now_ns: Callable[[], int], deadband_percent: float = 0, heartbeat_s: float = 0
+    ) -> None:
+        self._sink, self._now_ns = sink, now_ns
         self._deadband = Deadband(deadband_percent, heartbeat_s)
         self._sampler = SystemSampler()
         self._pressure = self._sampler.sample().pressure
@@ -79,15 +83,15 @@ class SnapshotRows:
 
     def write(self, period: Period, cpu_stats: Mapping[Path, int]) -> tuple[SystemSample, AgentUsage]:
         """Samples now, at its end. cpu_stats: `cpu.stat` of targets' groups -> their numbers."""
-        time_ns = period.end_ns
         sample = self.last = self._sampler.sample(list(cpu_stats))
+        time_ns = self._now_ns()
         self._write_throttling(sample, period, cpu_stats)
         self._cpus.write(self._sampler.stat, time_ns)
         cpu_ns = agent_cpu_ns()
         self.agent_cpu_ns, self._cpu_ns = cpu_ns - self._cpu_ns, cpu_ns
         self._unstored_cpu_ns += self.agent_cpu_ns
         agent = AgentUsage(cpu_ns=self.agent_cpu_ns, peak_rss_bytes=agent_rss_bytes())
-        if not self._deadband.passes(time_ns, sample):
+        if not self._deadband.passes(period.end_ns, sample):
             return sample, agent
         row = tables.SNAPSHOTS.rows(
             1,

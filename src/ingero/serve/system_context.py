@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ingero.serve.gpu_lines import gpu_lines
+from ingero.store.machine import grown_ratio
 from ingero.store.reader import Reader
 from ingero.store.records import Window
-from ingero.units import format_bytes, format_ns, format_percent
+from ingero.units import format_bytes, format_percent
+
+_SHOWN_STALLED = 0.01  # of the time; every host has some
 
 
 def system_lines(reader: Reader, window: Window, *, has_incident: bool) -> Iterator[str]:
@@ -22,11 +25,9 @@ def system_lines(reader: Reader, window: Window, *, has_incident: bool) -> Itera
     swap = max((one.swap_used_bytes or 0 for one in snapshots), default=0)
     if swap:
         yield f"swap in use: {format_bytes(swap)}"
-    stalled = sum(one.psi_cpu_some_ns or 0 for one in snapshots)
-    recorded_ns = reader.recorded_ns(window)
-    if stalled > 0.01 * recorded_ns:
-        share = format_percent(min(1.0, stalled / recorded_ns))
-        yield f"CPU pressure: some task waited for a CPU for {format_ns(stalled)}, {share} of the time (PSI)"
+    stalled = grown_ratio(snapshots, "psi_cpu_some_ns")
+    if stalled and stalled > _SHOWN_STALLED:
+        yield f"some task was stalled waiting for a CPU {format_percent(stalled)} of the time (PSI)"
     gpus = list(gpu_lines(reader, window))
     yield from gpus
     if gpus and has_incident:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+
+from ingero.store.conditions import within
+from ingero.store.records import Snapshot
 
 _CPU_PARTS = ("busy_ns", "idle_ns", "iowait_ns", "irq_ns", "steal_ns")
 
@@ -85,6 +88,21 @@ GPU_SAMPLES_SQL = (
     "WHERE time_ns >= :begin AND time_ns < :end ORDER BY time_ns, gpu_index"
 )
 
+# What a snapshot has grown by since the one before it of the same recording: pressure never by more than what lies
+# between the two readings. Older recorders wrote the time of the second before they read, up to a second too early or
+# late, so that a growth may be longer than the difference of the times; then the period was at least that long.
+_SINCE_THE_ONE_BEFORE = (
+    "n.time_ns - (SELECT b.time_ns FROM raw_snapshots b WHERE b.session = n.session AND b.time_ns < n.time_ns "
+    "ORDER BY b.time_ns DESC LIMIT 1)"
+)
+_GROWTHS = ("psi_cpu_some_ns", "psi_memory_some_ns", "psi_io_some_ns")
+_ELAPSED = f"max({_SINCE_THE_ONE_BEFORE}, {', '.join(f'coalesce(n.{name}, 0)' for name in _GROWTHS)})"
+
+SNAPSHOTS_SQL = (
+    f"SELECT {', '.join(_ELAPSED if name == 'elapsed_ns' else f'n.{name}' for name in Snapshot.__dataclass_fields__)} "
+    f"FROM raw_snapshots n WHERE {within('n.time_ns')} ORDER BY n.time_ns"
+)
+
 CPU_SECONDS_SQL = (
     "SELECT time_ns, elapsed_ns, tick_ns, cpus FROM raw_cpu_seconds WHERE time_ns > :begin AND time_ns <= :end "
     "ORDER BY time_ns"
@@ -99,6 +117,15 @@ SCHEDULING_SQL = (
     "AND o.session = s.session AND o.pid = s.pid) AND EXISTS (SELECT 1 FROM raw_sessions n "
     "WHERE n.session = s.session AND coalesce(n.stopped_ns, n.last_seen_ns) >= :begin)) ORDER BY time_ns, pid, tid"
 )
+
+
+def grown_ratio(snapshots: Iterable[Snapshot], name: str) -> float | None:
+    """What a column of growths (`psi_..._ns`, `agent_cpu_ns`) came to of the time it grew in; of several nodes, on
+    average. None where no snapshot says both.
+    """
+    pairs = ((getattr(one, name), one.elapsed_ns) for one in snapshots)
+    known = [(grown, elapsed) for grown, elapsed in pairs if grown is not None and elapsed]
+    return sum(grown for grown, _ in known) / sum(elapsed for _, elapsed in known) if known else None
 
 
 def gpu_use(row: Sequence[object]) -> GpuUse:

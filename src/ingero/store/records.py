@@ -457,10 +457,15 @@ class HaltRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The system at one moment."""
+    """The system at one time.
+
+    elapsed_ns: the time in which pressure and the recorder's CPU time have grown by what stands here; None in the first
+    of a recording, whose period is not known.
+    """
 
     time_ns: int
     session: int
+    elapsed_ns: int | None
     cpu_percent: float | None
     mem_percent: float | None
     mem_available_bytes: int | None

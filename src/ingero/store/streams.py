@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from ingero.ops import HostOp, Source
-from ingero.store.conditions import within
+from ingero.store.machine import SNAPSHOTS_SQL
 from ingero.store.reader import Reader
-from ingero.store.reader.questions import fields_of, records
+from ingero.store.reader.questions import records
 from ingero.store.records import Snapshot, StoredIncident, Window
 from ingero.store.stream_rows import (
     DropRow,
@@ -134,8 +134,7 @@ class Streams:
 
     def snapshots(self) -> Iterator[Snapshot]:
         """The system's samples, by time."""
-        sql = f"SELECT {fields_of(Snapshot)} FROM raw_snapshots WHERE {within('time_ns')} ORDER BY time_ns"
-        return records(Snapshot, self.reader.connection.execute(sql, self._values()))
+        return records(Snapshot, self.reader.connection.execute(SNAPSHOTS_SQL, self._values()))
 
     def gpus(self) -> Iterator[GpuRow]:
         """What NVML said of each GPU, by time; nothing where the recording is older than these samples."""

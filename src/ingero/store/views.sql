@@ -384,6 +384,10 @@ FROM raw_stacks;
 
 CREATE VIEW system_snapshots AS
 SELECT n.id, n.session, (SELECT node FROM raw_sessions WHERE session = n.session) AS node, n.time_ns AS timestamp,
+       max(n.time_ns - (SELECT b.time_ns FROM raw_snapshots b WHERE b.session = n.session AND b.time_ns < n.time_ns
+                        ORDER BY b.time_ns DESC LIMIT 1),
+           coalesce(n.psi_cpu_some_ns, 0), coalesce(n.psi_memory_some_ns, 0), coalesce(n.psi_io_some_ns, 0)
+       ) AS elapsed_ns, -- see store/machine.py
        n.cpu_percent, n.mem_percent, n.mem_available_bytes, n.swap_used_bytes, n.load_avg, n.psi_cpu_some_ns,
        n.psi_memory_some_ns, n.psi_memory_full_ns, n.psi_io_some_ns, n.psi_io_full_ns, n.agent_cpu_ns,
        n.agent_rss_bytes, n.cpu_percent AS cpu_pct, n.mem_percent AS mem_pct,

@@ -18,9 +18,11 @@ from ingero.events import BLOCKED_KINDS, STATE_TEXTS, STATES
 from ingero.given_up import sentences
 from ingero.ops import Source
 from ingero.serve.dashboard import published
+from ingero.serve.dashboard.columns import clock_points
 from ingero.serve.dashboard.selection import CALL_SOURCES
 from ingero.serve.findings_json import diagnosis_json, gpu_idle_json, window_json
 from ingero.serve.sql import run_sql
+from ingero.store.machine import grown_ratio
 from ingero.store.reader import Reader
 from ingero.store.records import Drop, OpTotals, Process, Snapshot, StepTotals, Window
 
@@ -82,6 +84,7 @@ def facts(reader: Reader, window: Window) -> Object:
                 "last_seen_ns": one.last_seen_ns,
                 "stop_reason": one.stop_reason,
                 "gpu_model": one.gpu_model,
+                "gpu_driver": one.gpu_driver,
                 "kernel": one.kernel,
                 "ingero_version": one.ingero_ver,
             }
@@ -93,7 +96,7 @@ def facts(reader: Reader, window: Window) -> Object:
         "top_op": op_json(calls[0]) if calls else None,
         "has_exact_totals": reader.has_exact_totals,
         "system": _machine(rows),
-        "overhead": _overhead(rows, reader.recorded_ns(window)),
+        "overhead": _overhead(rows),
         "lost": sum(one.count for one in _drops(reader, window) if not one.counter.endswith("_ns")),
     }
 
@@ -117,35 +120,26 @@ def chains(reader: Reader, window: Window, diagnosis: Diagnosis) -> Object:
 
 
 def snapshots(reader: Reader, window: Window, points: int) -> Object:
-    """The machine over time, at most so many points: means of shares and sizes, sums of stalls.
+    """The host over time, at most so many points: means of shares and sizes, sums of stalls.
 
-    elapsed_ns: the time that the sums are of; null where what came before the first snapshot is not known.
+    `..._ns`: sums, as stored. `..._ratio`: what of them has a known period, as a share of that; of several nodes on
+    average, so that no pressure is above 1; null in the first snapshot of a recording.
     """
     rows = reader.snapshots(window)
     each = max(1, -(-len(rows) // points))
-    found = []
-    for at in range(0, len(rows), each):
-        bucket = rows[at : at + each]
-        elapsed_ns = bucket[-1].time_ns - rows[at - 1].time_ns if at else None
-        found.append(_mean(bucket) | {"elapsed_ns": elapsed_ns})
+    found = [_mean(rows[at : at + each]) for at in range(0, len(rows), each)]
     return {"snapshots_per_point": each, "snapshots": found}
 
 
 def clocks(reader: Reader, window: Window, process: int, points: int) -> Object:
-    """What the threads of a process did over time, summed over them."""
+    """What the threads of a process did over time, summed over them.
+
+    elapsed_ns of a point: how much of its step was recorded, which is what its times are of.
+    """
     seconds = reader.thread_state_seconds(window, process=process)
     step_ns = max(1_000_000_000, -(-window.duration_ns // points))
-    sums: dict[int, list[int]] = {}
-    for start_ns, values in zip(seconds["start_ns"].tolist(), seconds["state_ns"].tolist(), strict=True):
-        begin_ns = start_ns - start_ns % step_ns
-        known = sums.setdefault(begin_ns, [0] * len(STATES))
-        for index, value in enumerate(values):
-            known[index] += value
-    return {
-        "clocks": list(STATES),
-        "step_ns": step_ns,
-        "points": [{"start_ns": begin, "ns": values} for begin, values in sorted(sums.items())],
-    }
+    found = clock_points(seconds, step_ns)
+    return {"clocks": list(STATES), "step_ns": step_ns, "points": found}
 
 
 def processes(reader: Reader, window: Window) -> Object:
@@ -193,7 +187,7 @@ def drops(reader: Reader, window: Window) -> Object:
         "overhead_limiter": [asdict(one) | {"not_traced": "\n".join(sentences(one.not_traced))} for one in steps],
         "removed": [asdict(one) for one in reader.removed()],
         "missing_probes": [asdict(one) for one in probes],
-        "overhead": _overhead(rows, reader.recorded_ns(window)),
+        "overhead": _overhead(rows),
     }
 
 
@@ -292,11 +286,10 @@ def _drops(reader: Reader, window: Window) -> list[Drop]:
     return reader.drops(window) if reader.is_recorded("raw_drops") else []
 
 
-def _overhead(rows: Sequence[Snapshot], recorded_ns: int) -> Object:
-    """What tracing itself took; null where the machine was not sampled."""
-    agent_ns = sum(one.agent_cpu_ns or 0 for one in rows)
+def _overhead(rows: Sequence[Snapshot]) -> Object:
+    """What tracing itself took, on each node; null where the host was not sampled."""
     return {
-        "agent_cpu_ratio": agent_ns / recorded_ns if rows else None,
+        "agent_cpu_ratio": grown_ratio(rows, "agent_cpu_ns"),
         "agent_rss_bytes": max((one.agent_rss_bytes or 0 for one in rows), default=None),
     }
 
@@ -371,4 +364,5 @@ def _mean(rows: Sequence[Snapshot]) -> Object:
     for name in _SUMS:
         values = list(known(name))
         found[name] = sum(values) if values else None
+        found[f"{name.removesuffix('_ns')}_ratio"] = grown_ratio(rows, name)
     return found

@@ -19,11 +19,13 @@ from ingero import __version__
 from ingero.errors import IngeroError
 from ingero.serve.dashboard import answers
 from ingero.serve.dashboard.changes import changes
-from ingero.serve.dashboard.details import Since, add_details
+from ingero.serve.dashboard.chart_api import add_chart
+from ingero.serve.dashboard.details import Since, Time, add_details
 from ingero.serve.dashboard.errors import error_response, response_for
 from ingero.serve.dashboard.login import login_page
 from ingero.serve.dashboard.node_api import add_node_api
 from ingero.serve.dashboard.security import LOGIN_PATH, Sessions
+from ingero.serve.dashboard.selection import TimeRange
 from ingero.serve.dashboard.spreadsheets import download, sheet_of_objects
 from ingero.serve.findings_json import diagnosis_json
 from ingero.serve.json_text import for_pages
@@ -68,6 +70,7 @@ def create_app(source: RecordingSource, sessions: Sessions, is_ending: Callable[
     _verdicts(app, source)
     _measures(app, source)
     add_details(app, source)
+    add_chart(app, source)
     _questions(app, source)
     add_node_api(app, source)
     _live(app, source, is_ending)
@@ -76,20 +79,20 @@ def create_app(source: RecordingSource, sessions: Sessions, is_ending: Callable[
 
 
 def _verdicts(app: FastAPI, source: RecordingSource) -> None:
-    def answer(name: str, since: str, make: Callable[[Reader, Window], answers.Object]) -> Response:
-        return _kept(source, name, since, (), make)
+    def answer(name: str, time: TimeRange, make: Callable[[Reader, Window], answers.Object]) -> Response:
+        return _kept(source, name, time, (), make)
 
     @app.get("/api/v1/overview")
-    def overview(since: Since = "") -> Response:
+    def overview(time: Time) -> Response:
         """The verdict first, then what was recorded where, and how complete it is."""
-        found = source.diagnosis(since)
-        return answer("overview", since, lambda reader, window: answers.overview(reader, window, found))
+        found = time.of(source.diagnosis(time.since))
+        return answer("overview", time, lambda reader, window: answers.overview(reader, window, found))
 
     @app.get("/api/v1/incidents")
-    def incidents(since: Since = "") -> Response:
+    def incidents(time: Time) -> Response:
         """Everything that was found, worst first, and what could not be looked at."""
-        found = source.diagnosis(since)
-        return answer("incidents", since, lambda *_: diagnosis_json(found))
+        found = time.of(source.diagnosis(time.since))
+        return answer("incidents", time, lambda *_: diagnosis_json(found))
 
     @app.get("/api/v1/incidents/{number}")
     def incident(number: Annotated[int, PathParameter(ge=0, le=_MAX_NUMBER)], since: Since = "") -> Response:
@@ -97,58 +100,56 @@ def _verdicts(app: FastAPI, source: RecordingSource) -> None:
         return _json(answers.incident(source.diagnosis(since), number))
 
     @app.get("/api/v1/chains")
-    def chains(since: Since = "") -> Response:
+    def chains(time: Time) -> Response:
         """Causal chains, worst first, and those that an older version stored."""
-        found = source.diagnosis(since)
-        return answer("chains", since, lambda reader, window: answers.chains(reader, window, found))
+        found = time.of(source.diagnosis(time.since))
+        return answer("chains", time, lambda reader, window: answers.chains(reader, window, found))
 
     @app.get("/api/v1/capabilities")
-    def capabilities(since: Since = "") -> Response:
+    def capabilities(time: Time) -> Response:
         """What this recording can show and what not, each with the reason."""
-        found = source.diagnosis(since)
-        return answer("capabilities", since, lambda reader, _: answers.capabilities(reader, found))
+        found = time.of(source.diagnosis(time.since))
+        return answer("capabilities", time, lambda reader, _: answers.capabilities(reader, found))
 
 
 def _measures(app: FastAPI, source: RecordingSource) -> None:
     @app.get("/api/v1/ops")
-    def ops(since: Since = "", process: Process = None, format: Format = "json") -> Response:  # noqa: A002  # its public name
+    def ops(time: Time, process: Process = None, format: Format = "json") -> Response:  # noqa: A002  # its public name
         """Exact totals, quantiles and clocks per process and operation."""
         return _kept(
-            source, "ops", since, (process,), lambda r, w: answers.ops(r, w, process), table="ops" * (format == "csv")
+            source, "ops", time, (process,), lambda r, w: answers.ops(r, w, process), table="ops" * (format == "csv")
         )
 
     @app.get("/api/v1/snapshots")
-    def snapshots(since: Since = "", points: Points = 600, format: Format = "json") -> Response:  # noqa: A002  # as above
+    def snapshots(time: Time, points: Points = 600, format: Format = "json") -> Response:  # noqa: A002  # as above
         """CPU, memory, load and pressure of the machine over time, and what the agent itself used."""
         table = "snapshots" * (format == "csv")
-        return _kept(source, "snapshots", since, (points,), lambda r, w: answers.snapshots(r, w, points), table=table)
+        return _kept(source, "snapshots", time, (points,), lambda r, w: answers.snapshots(r, w, points), table=table)
 
     @app.get("/api/v1/processes")
-    def processes(since: Since = "") -> Response:
+    def processes(time: Time) -> Response:
         """Each traced process: its threads' clocks, its streams on the GPU, who took its CPU."""
-        return _kept(source, "processes", since, (), answers.processes)
+        return _kept(source, "processes", time, (), answers.processes)
 
     @app.get("/api/v1/clocks")
-    def clocks(
-        process: Annotated[int, Query(ge=0, le=_MAX_NUMBER)], since: Since = "", points: Points = 300
-    ) -> Response:
+    def clocks(process: Annotated[int, Query(ge=0, le=_MAX_NUMBER)], time: Time, points: Points = 300) -> Response:
         """What the threads of one process did over time."""
-        return _kept(source, "clocks", since, (process, points), lambda r, w: answers.clocks(r, w, process, points))
+        return _kept(source, "clocks", time, (process, points), lambda r, w: answers.clocks(r, w, process, points))
 
     @app.get("/api/v1/drops")
-    def drops(since: Since = "") -> Response:
+    def drops(time: Time) -> Response:
         """What was lost or not traced, by reason, and what tracing cost."""
-        return _kept(source, "drops", since, (), answers.drops)
+        return _kept(source, "drops", time, (), answers.drops)
 
     @app.get("/api/v1/graph-metrics")
-    def graph_metrics(since: Since = "") -> Response:
+    def graph_metrics(time: Time) -> Response:
         """Operations on CUDA graphs per process: exact counts and rates."""
-        return _kept(source, "graph-metrics", since, (), answers.graph_metrics)
+        return _kept(source, "graph-metrics", time, (), answers.graph_metrics)
 
     @app.get("/api/v1/graph-events")
-    def graph_events(since: Since = "") -> Response:
+    def graph_events(time: Time) -> Response:
         """Recorded operations on CUDA graphs in order of time."""
-        return _kept(source, "graph-events", since, (), answers.graph_events)
+        return _kept(source, "graph-events", time, (), answers.graph_events)
 
 
 def _questions(app: FastAPI, source: RecordingSource) -> None:
@@ -244,7 +245,7 @@ def add_errors(app: FastAPI) -> None:
 def _kept(
     source: RecordingSource,
     name: str,
-    since: str,
+    time: TimeRange,
     parameters: tuple[object, ...],
     make: Callable[[Reader, Window], answers.Object],
     *,
@@ -253,11 +254,12 @@ def _kept(
     """An answer from a reader of its own, kept as text while the file stays the same. table: its key to send as CSV."""
 
     def text() -> bytes:
-        with source.open(since) as (reader, window):
+        with source.open(time.since) as (reader, whole):
+            window = time.within(whole)
             body = answers.state(reader, window, source.clock()) | make(reader, window)
         return sheet_of_objects(body[table]).encode() if table else for_pages(body)
 
-    found = source.kept((name, since, table, *parameters), text)
+    found = source.kept((name, time, table, *parameters), text)
     if table:
         return download(name, [found.decode()])
     return Response(found, media_type="application/json")

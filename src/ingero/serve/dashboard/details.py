@@ -15,7 +15,7 @@ from ingero.serve.dashboard.containers import Containers, containers
 from ingero.serve.dashboard.incident_stacks import IncidentStacks, incident_stacks, selection_of
 from ingero.serve.dashboard.memory import Memory, memory
 from ingero.serve.dashboard.nccl import Nccl, nccl
-from ingero.serve.dashboard.selection import ALL, Selection
+from ingero.serve.dashboard.selection import ALL, Selection, TimeRange
 from ingero.serve.dashboard.stacks import Calls, Stack, Tree, calls, hash_of, stack, tree
 from ingero.serve.dashboard.state import State
 from ingero.serve.json_text import for_pages
@@ -60,30 +60,30 @@ def add_details(app: FastAPI, source: RecordingSource) -> None:
 
 def _whole(app: FastAPI, source: RecordingSource) -> None:
     @app.get("/api/v1/facts", responses={200: {"model": Facts}})
-    def facts_of(since: Since = "") -> Response:
+    def facts_of(time: Time) -> Response:
         """What was recorded where, and how complete it is: the overview without the verdict, which takes longer."""
 
         def make(reader: Reader, window: Window, state: Mapping[str, Any]) -> Facts:
             return Facts(**state, database=reader.path.name, **answers.facts(reader, window))
 
-        return _answer(source, "facts", since, (), make)
+        return _answer(source, "facts", time, (), make)
 
     @app.get("/api/v1/nccl", responses={200: {"model": Nccl}})
-    def nccl_of(since: Since = "") -> Response:
+    def nccl_of(time: Time) -> Response:
         """NCCL: exact totals per operation; recorded calls per communicator, and how late each rank entered them."""
-        return _answer(source, "nccl", since, (), nccl)
+        return _answer(source, "nccl", time, (), nccl)
 
     @app.get("/api/v1/memory", responses={200: {"model": Memory}})
     def memory_of(
-        since: Since = "", points: Annotated[int, Query(ge=2, le=2000, description="points of time")] = 200
+        time: Time, points: Annotated[int, Query(ge=2, le=2000, description="points of time")] = 200
     ) -> Response:
         """GPU memory: what lines and containers held over time, what failed, how full the GPUs were."""
-        return _answer(source, "memory", since, (points,), lambda r, w, s: memory(r, w, s, points))
+        return _answer(source, "memory", time, (points,), lambda r, w, s: memory(r, w, s, points))
 
     @app.get("/api/v1/containers", responses={200: {"model": Containers}})
-    def containers_of(since: Since = "") -> Response:
+    def containers_of(time: Time) -> Response:
         """Per container: its processes, their calls and clocks, and whose CPU it took."""
-        return _answer(source, "containers", since, (), containers)
+        return _answer(source, "containers", time, (), containers)
 
 
 def _calls(app: FastAPI, source: RecordingSource) -> None:
@@ -99,7 +99,7 @@ def _calls(app: FastAPI, source: RecordingSource) -> None:
         def make(reader: Reader, window: Window, state: Mapping[str, Any]) -> Calls:
             return calls(reader, window, state, process, limit, only)
 
-        return _answer(source, "calls", since, (process, limit), make, only)
+        return _answer(source, "calls", only.of(since), (process, limit), make, only)
 
     @app.get("/api/v1/stacks/{stack_hash}", responses={200: {"model": Stack}})
     def stack_of(stack_hash: Annotated[str, PathParameter(pattern=r"^[0-9a-f]{16}$")]) -> Response:
@@ -116,7 +116,9 @@ def _calls(app: FastAPI, source: RecordingSource) -> None:
         only: Selected, process: Process, since: Since = "", of: Literal["calls", "samples"] = "calls"
     ) -> Response:
         """What one process spent its time at, as a tree of functions and lines: in recorded calls, or outside calls."""
-        return _answer(source, "tree", since, (process, of), lambda r, w, s: tree(r, w, s, process, of, only), only)
+        return _answer(
+            source, "tree", only.of(since), (process, of), lambda r, w, s: tree(r, w, s, process, of, only), only
+        )
 
     @app.get("/api/v1/incidents/{number}/stacks", responses={200: {"model": IncidentStacks}})
     def incident_stacks_of(number: Annotated[int, PathParameter(ge=0, le=_MAX_NUMBER)], since: Since = "") -> Response:
@@ -127,7 +129,15 @@ def _calls(app: FastAPI, source: RecordingSource) -> None:
             return incident_stacks(reader, window, state, found)
 
         only = selection_of(found)
-        return _answer(source, "incident-stacks", since, (number, found.root), make, only)
+        return _answer(source, "incident-stacks", only.of(since), (number, found.root), make, only)
+
+
+def _time(
+    since: Since = "",
+    begin_ns: Annotated[int | None, Query(ge=0, le=_MAX_NS, description="unix ns: only from then on")] = None,
+    end_ns: Annotated[int | None, Query(ge=0, le=_MAX_NS, description="unix ns: only before it")] = None,
+) -> TimeRange:
+    return TimeRange(since=since, begin_ns=begin_ns, end_ns=end_ns)
 
 
 def _selection(
@@ -144,14 +154,20 @@ def _selection(
 
 
 Selected = Annotated[Selection, Depends(_selection)]
+Time = Annotated[TimeRange, Depends(_time)]
 
 
 def _answer(
-    source: RecordingSource, name: str, since: str, parameters: tuple[object, ...], make: Make, only: Selection = ALL
+    source: RecordingSource,
+    name: str,
+    time: TimeRange,
+    parameters: tuple[object, ...],
+    make: Make,
+    only: Selection = ALL,
 ) -> Response:
     def text() -> bytes:
-        with source.open(since) as (reader, whole):
-            window = only.within(whole)
+        with source.open(time.since) as (reader, whole):
+            window = time.within(whole)
             return for_pages(make(reader, window, answers.state(reader, window, source.clock())))
 
-    return Response(source.kept((name, since, *parameters, only), text), media_type="application/json")
+    return Response(source.kept((name, time, *parameters, only), text), media_type="application/json")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ingero.diagnose.model import Diagnosis
 from ingero.ops import Source
 from ingero.store.call_stacks import CallStack, StackBook
 from ingero.store.event_filter import op_pair
@@ -29,6 +30,10 @@ class Selection:
         end_ns = window.end_ns if self.end_ns is None else min(window.end_ns, self.end_ns)
         return Window(begin_ns=begin_ns, end_ns=max(begin_ns, end_ns))
 
+    def of(self, since: str) -> TimeRange:
+        """The time that is asked about, of the last `since`."""
+        return TimeRange(since=since, begin_ns=self.begin_ns, end_ns=self.end_ns)
+
     @property
     def op_pair(self) -> tuple[Source, int] | None:
         """(source, op) of the operation; None: any.
@@ -48,6 +53,31 @@ class Selection:
 
 
 ALL = Selection()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeRange:
+    """The time that a question is about: of the last `since` ("": all) what lies from begin_ns on, before end_ns."""
+
+    since: str = ""
+    begin_ns: int | None = None
+    end_ns: int | None = None
+
+    def within(self, window: Window) -> Window:
+        """The part of the window that is asked about; empty where nothing of it is."""
+        return Selection(begin_ns=self.begin_ns, end_ns=self.end_ns).within(window)
+
+    def of(self, diagnosis: Diagnosis) -> Diagnosis:
+        """The incidents that touch it: found in all of the time, so that they keep their numbers and baselines."""
+        if self.begin_ns is None and self.end_ns is None:
+            return diagnosis
+        window = self.within(diagnosis.window)
+        touching = tuple(
+            one
+            for one in diagnosis.incidents
+            if not one.start_ns or (one.start_ns < window.end_ns and (one.end_ns or window.end_ns) > window.begin_ns)
+        )
+        return replace(diagnosis, window=window, incidents=touching)
 
 
 def placed_times(

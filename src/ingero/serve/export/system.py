@@ -47,18 +47,18 @@ def machine_counters(streams: Streams, tracks: Tracks) -> Iterator[Counter]:
             value = getattr(row, column)
             if value is not None:
                 yield Counter(tracks.counter(node, name, unit).number, row.time_ns, value)
-        if row.session in before:
-            yield from _shares(row, before[row.session], node, tracks)
+        if row.session in before and row.elapsed_ns:
+            yield from _shares(row, before[row.session], row.elapsed_ns, node, tracks)
         before[row.session] = row.time_ns
 
 
-def _shares(row: Snapshot, before_ns: int, node: Track, tracks: Tracks) -> Iterator[Counter]:
+def _shares(row: Snapshot, before_ns: int, elapsed_ns: int, node: Track, tracks: Tracks) -> Iterator[Counter]:
     """From the sample before on, which is what they are of."""
     for column, name in _SHARES:
         value = getattr(row, column)
-        if value is not None and row.time_ns > before_ns:
+        if value is not None:
             track = tracks.counter(node, name, Unit.PERCENT)
-            yield Counter(track.number, before_ns, 100 * value / (row.time_ns - before_ns))
+            yield Counter(track.number, before_ns, 100 * value / elapsed_ns)
 
 
 def gpu_counters(streams: Streams, tracks: Tracks) -> Iterator[Counter]:

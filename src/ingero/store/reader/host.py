@@ -7,8 +7,7 @@ import numpy.typing as npt
 
 from ingero.ops import Source
 from ingero.store import host_events, machine
-from ingero.store.conditions import within
-from ingero.store.reader.questions import Questions, fields_of, listed
+from ingero.store.reader.questions import Questions, listed
 from ingero.store.records import Snapshot, Window
 
 
@@ -29,8 +28,4 @@ class HostQuestions(Questions):
 
     def snapshots(self, window: Window) -> list[Snapshot]:
         """The system, second by second."""
-        return self._records(
-            Snapshot,
-            f"SELECT {fields_of(Snapshot)} FROM raw_snapshots WHERE {within('time_ns')} ORDER BY time_ns",
-            window,
-        )
+        return self._records(Snapshot, machine.SNAPSHOTS_SQL, window)

@@ -1,0 +1,76 @@
+"""The recording as a file for Perfetto's viewer, made when somebody asks for it; bounded in size and time."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from typing import IO
+
+from ingero.errors import IngeroError
+from ingero.serve.dashboard.selection import TimeRange
+from ingero.serve.export.flamegraph import Weight
+from ingero.serve.export.formats import Format, export
+from ingero.serve.recording_part import BusyError
+from ingero.serve.recording_source import RecordingSource
+from ingero.store.streams import Streams
+
+MEDIA_TYPE = "application/octet-stream"
+_MOST_SECONDS = 60.0
+_WAIT_S = 20.0  # for its turn
+_PIECE_BYTES = 1 << 18
+
+
+class SlowTraceError(IngeroError):
+    """The file takes too long to be made."""
+
+
+class TraceFiles:
+    """Makes one file at a time: each reads every recorded call, and takes a core."""
+
+    def __init__(self, source: RecordingSource) -> None:
+        self._source = source
+        self._turn = threading.Lock()
+
+    def perfetto(self, asked: TimeRange) -> tuple[int, Iterator[bytes]]:
+        """How large the file is, and its bytes.
+
+        Raises:
+            IngeroError: nothing was recorded then, it becomes too large or takes too long, or there is no turn.
+        """
+        if not self._turn.acquire(timeout=_WAIT_S):
+            raise BusyError("another trace file is being made", hint="ask again in a minute")
+        try:
+            file = self._written(asked)
+        finally:
+            self._turn.release()
+        size_bytes = file.seek(0, 2)
+        file.seek(0)
+        return size_bytes, _pieces(file)
+
+    def _written(self, asked: TimeRange) -> IO[bytes]:
+        until_s = time.monotonic() + _MOST_SECONDS
+
+        def look(_title: str, _share: float) -> None:
+            if time.monotonic() > until_s:
+                raise SlowTraceError(
+                    f"making the file takes longer than {_MOST_SECONDS:.0f} s",
+                    hint="select a shorter time, or use `ingero export --format perfetto`",
+                )
+
+        file = tempfile.TemporaryFile(prefix="ingero-trace-")  # noqa: SIM115  # whoever sends it closes it
+        try:
+            with self._source.open(asked.since) as (reader, whole):
+                streams = Streams(reader, asked.within(whole))
+                export(streams, whole, Format.PERFETTO, file, weight=Weight.TIME, progress=look)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+
+def _pieces(file: IO[bytes]) -> Iterator[bytes]:
+    with file:
+        while piece := file.read(_PIECE_BYTES):
+            yield piece
