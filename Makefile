@@ -89,7 +89,7 @@ test: setup ## all tests; of the labelled runs six
 demo: ## record a training loop while CPU hogs disturb it, and explain the recording; needs no page and no test tools
 	@PYTHON=$(PYTHON) tools/setup.sh demo
 	@$(BIN)/python tools/build_bpf.py
-	@$(AS_ROOT) $(BIN)/python -m ingero.cli.main demo incident --account
+	@$(AS_ROOT) $(BIN)/python -m ingero.cli.main demo incident --breakdown
 
 test-incidents: setup build ## labelled runs of every kind of cause, of which make test has six
 	$(BIN)/pytest tests/integration/test_incidents.py
@@ -113,7 +113,7 @@ fuzz: setup build ## damaged and made-up input for every parser (INPUTS=20000 fo
 
 bench: setup build ## overhead, sync and export rates, interleaved; prints ratios
 	$(BIN)/python -m bench.overhead
-	$(BIN)/python -m bench.sync
+	$(BIN)/python -m bench.drain
 	$(BIN)/python -m bench.records
 	$(BIN)/python -m bench.live_view
 	$(BIN)/python -m bench.start_up

@@ -26,7 +26,7 @@ SIGNER=releases@ingero
 say() { printf 'install: %s\n' "$*"; }
 fail() {
 	printf 'install: %s\n' "$1" >&2
-	[ $# -lt 2 ] || printf '  try: %s\n' "$2" >&2
+	[ $# -lt 2 ] || printf '  hint: %s\n' "$2" >&2
 	exit 2
 }
 has() { command -v "$1" >/dev/null 2>&1; }
@@ -152,7 +152,7 @@ else
 		fail "$name.tar.gz has files outside of its folder: nothing was installed"
 	fi
 	tar -xzf "$work/$name.tar.gz" -C "$work" --no-same-owner --no-same-permissions || fail "$name.tar.gz cannot be unpacked"
-	said=$("$work/$name/bin/ingero" version </dev/null) || fail "the release does not run on this machine"
+	said=$("$work/$name/bin/ingero" version </dev/null) || fail "the release does not run on this host"
 	case $said in "ingero $VERSION "*) ;; *) fail "the release says that it is $said" ;; esac
 	printf '%s\n' "$sha256" >"$work/$name/.sha256"
 	rm -rf "$tree"

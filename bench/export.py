@@ -50,7 +50,7 @@ print(open("/proc/self/status").read())
 _EVENTS = """
 INSERT INTO raw_events(session, start_ns, duration_ns, process, pid, tid, source, op, arg0, stream, gpu_id,
     caller_library, function, comm, cpu, run_ns, runq_ns, throttled_ns, yielded_ns, sleep_ns, io_ns, uninterruptible_ns,
-    stopped_ns, residual_ns, preemptions, switches, culprit_pid, culprit_name, culprit_ns, flags, stack_hash)
+    stopped_ns, residual_ns, involuntary_switches, switches, culprit_pid, culprit_name, culprit_ns, flags, stack_hash)
 WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < :events)
 SELECT :session, :begin + i * :step, iif(i % 100 = 99, 15000, 4000 + i % 997), :process, 4242, 4242 + i % :threads, 1,
     iif(i % 100 = 99, 5, iif(i % 10 = 0, 7, 3)), iif(i % 10 = 0, 1048576, 0), 93824992235520, 0, :library,

@@ -41,8 +41,8 @@ _RANDOM = "(value * 2654435761 & 4294967295)"
 _EVENTS = f"""
 INSERT INTO raw_events(session, start_ns, duration_ns, process, pid, tid, source, op, arg0, arg1, stream, caller,
                        caller_library, function, cgroup_id, comm, cpu, run_ns, runq_ns, throttled_ns, yielded_ns,
-                       sleep_ns, io_ns, uninterruptible_ns, stopped_ns, residual_ns, preemptions, switches, culprit_pid,
-                       culprit_name, culprit_ns, flags, stack_hash)
+                       sleep_ns, io_ns, uninterruptible_ns, stopped_ns, residual_ns, involuntary_switches, switches,
+                       culprit_pid, culprit_name, culprit_ns, flags, stack_hash)
 WITH RECURSIVE numbers(value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM numbers WHERE value < ?)
 SELECT 1, {_BEGIN_NS} + value * 20000, {_RANDOM} % 900000, 1 + value % 8, 4242 + value % 8, 4242 + value % 64, 4,
        value % 60, {_RANDOM}, 93824992231424 + {_RANDOM}, 93824992235520, 139637976727552 + {_RANDOM} % 4096,

@@ -8,7 +8,7 @@ limiter: then the third way is the default budgets, and what the agent itself sa
 --traps both
 ways are also taken with probes that do nothing: what the kernel's traps alone cost on this machine.
 
-Run as root: python -m bench.overhead [--rounds N] [--seconds S] [--loop gpu|launch] [--overhead limiter] [--traps]
+Run as root: python -m bench.overhead [--rounds N] [--seconds S] [--loop gpu|launch] [--overhead-limiter] [--traps]
 [--short] [--json]
 """
 
@@ -156,7 +156,7 @@ def time_at_levels(recording: Agent) -> dict[int, float]:
 
 
 def attached_ns(recording: Agent) -> int:
-    """When the first probe was about to be attached, monotonic: the overhead limiter has then measured what one costs."""
+    """When the first probe was about to be attached, monotonic: the overhead limiter has then measured its cost."""
     unix_ns = one_number(recording, "SELECT min(time_ns) FROM raw_overhead_levels")
     return unix_ns - time.time_ns() + time.monotonic_ns()
 
@@ -291,7 +291,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seconds", type=int, default=12, help="of each turn (default 12)")
     parser.add_argument("--loop", choices=LOOPS, action="append", help="default: both")
     parser.add_argument(
-        "--overhead_limiter", action="store_true", help="with the default budgets instead of driver launches"
+        "--overhead-limiter", action="store_true", help="with the default budgets instead of driver launches"
     )
     parser.add_argument("--traps", action="store_true", help="also with probes that do nothing")
     parser.add_argument("--short", action="store_true", help="one round of a second, for tests")

@@ -23,7 +23,8 @@ ALLOWED_SKIPS = HERE / "allowed_skips.txt"
 ALONE = frozenset(
     {
         "test_accounts_culprits.py", "test_accounts_sums.py", "test_budget.py", "test_counts.py", "test_demo.py",
-        "test_sync_intervals.py", "test_overhead_limiter.py", "test_incidents.py", "test_live_findings.py", "test_memory.py",
+        "test_sync_intervals.py", "test_overhead_limiter.py", "test_incidents.py", "test_live_findings.py",
+        "test_memory.py",
     }
 )  # fmt: skip
 

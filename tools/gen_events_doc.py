@@ -47,15 +47,15 @@ _CALLS = """\
 
 `does` is what the call does to streams and memory: by it sync intervals, queues and live memory are followed; where it
 is empty the call is timed, no more. `size` is where the bytes (`arg0`) come from: argument positions count 8-byte slots
-from 1. `arg1` is a handle, `arg2` what else is kept. Times and the eight clocks are those of the call, seen from the
-thread that makes it: a launch ends when the work is enqueued, not when it is done. `ret_code` is the CUDA or NCCL
+from 1. `arg1` is a handle, `arg2` what else is kept. Times and thread-state times are those of the call, seen from
+the thread that makes it: a launch ends when the work is launched, not when it is done. `ret_code` is the CUDA or NCCL
 error, 0 for success.
 """
 _HOST_EVENTS = """\
 ## Host events
 
-Targets are the traced processes. Sums of all, targets and others, recorded one by one or not, are in `op_stats` and in
-the [metrics](metrics.md). Time off the CPU is no event: see `offcpu` and the clocks of each call.
+Sums of all, of traced processes and of others, recorded one by one or not, are in `op_stats` and in the
+[metrics](metrics.md). Time off the CPU is no event: see `offcpu` and the thread-state time of each call.
 """
 _OLDER = "Recordings of Ingero 0.x also have: "
 
@@ -70,7 +70,7 @@ _WORDS: Mapping[Kind, str] = {
     Kind.STREAM_WAIT: "makes a stream wait",
     Kind.ALLOC: "allocates",
     Kind.FREE: "frees",
-    Kind.SET_DEVICE: "chooses the device",
+    Kind.SET_DEVICE: "chooses the GPU",
     Kind.SET_CONTEXT: "chooses the context",
     Kind.CAPTURE: "builds a graph",
     Kind.LOAD: "loads code",
@@ -86,26 +86,32 @@ _TITLES: Mapping[Source, str] = {
     Source.DRIVER: "CUDA driver (libcuda)",
     Source.NCCL: "NCCL (libnccl)",
 }
-_BLOCK = "block_rq_complete", "every one that a target issued; of others from 10 ms on. Duration: in the device"
-_SIGNALS = "signal_generate", "SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT and SIGKILL to a target"
-_HELD_UP = "every one in a target; in others from 10 ms on"
-_SOCKETS = "of targets: the first call on a socket, then one record a second with the bytes since (Linux 6.3)"
+_BLOCK = (
+    "block_rq_complete",
+    "every one that a traced process issued; of others from 10 ms on. Duration: in the block device",
+)
+_SIGNALS = "signal_generate", "SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT and SIGKILL to a traced process"
+_HELD_UP = "every one in a traced process; in others from 10 ms on"
+_SOCKETS = "of traced processes: the first call on a socket, then one record a second with the bytes since (Linux 6.3)"
 # tracepoint, and when it gets a record of its own
 _RECORDED: Mapping[HostKey, tuple[str, str]] = {
     **{(Source.IO, int(op)): _BLOCK for op in IoOp},
     (Source.HOST, HostOp.DIRECT_RECLAIM): ("mm_vmscan_direct_reclaim_end, mm_vmscan_memcg_reclaim_end", _HELD_UP),
     (Source.HOST, HostOp.COMPACTION): ("mm_compaction_end", _HELD_UP),
     (Source.HOST, HostOp.LATE_TIMER): ("hrtimer_expire_entry", "from 1 ms on; of those late at a time, one"),
-    (Source.TCP, TcpOp.RETRANSMIT): ("tcp_retransmit_skb, tcp_retransmit_synack", "every one of the machine"),
+    (Source.TCP, TcpOp.RETRANSMIT): ("tcp_retransmit_skb, tcp_retransmit_synack", "every one of the host"),
     (Source.NET, NetOp.SEND): ("sock_send_length", _SOCKETS),
     (Source.NET, NetOp.RECEIVE): ("sock_recv_length", _SOCKETS),
-    (Source.HOST, HostOp.PROCESS_FORK): ("sched_process_fork", "of a target"),
-    (Source.HOST, HostOp.PROCESS_EXEC): ("sched_process_exec", "of a target"),
-    (Source.HOST, HostOp.PROCESS_EXIT): ("sched_process_exit", "of a target, when its last thread has gone"),
-    (Source.HOST, HostOp.OOM_KILL): ("mark_victim", "every one of the machine"),
+    (Source.HOST, HostOp.PROCESS_FORK): ("sched_process_fork", "of a traced process"),
+    (Source.HOST, HostOp.PROCESS_EXEC): ("sched_process_exec", "of a traced process"),
+    (Source.HOST, HostOp.PROCESS_EXIT): ("sched_process_exit", "of a traced process, when its last thread has gone"),
+    (Source.HOST, HostOp.OOM_KILL): ("mark_victim", "every one of the host"),
     (Source.HOST, HostOp.STOP_SIGNAL): _SIGNALS,
-    (Source.HOST, HostOp.PAGE_ALLOC): ("mm_page_alloc", "never: the pages of targets are counted"),
-    (Source.HOST, HostOp.MAJOR_FAULT): ("none", "never: those of targets are counted; the read is a block_read"),
+    (Source.HOST, HostOp.PAGE_ALLOC): ("mm_page_alloc", "never: the pages of traced processes are counted"),
+    (Source.HOST, HostOp.MAJOR_FAULT): (
+        "none",
+        "never: those of traced processes are counted; the read is a block_read",
+    ),
 }
 
 
@@ -195,7 +201,7 @@ def _does(op: Op) -> str:
     if op.memory is not None:
         words[-1] += f" {op.memory.name.lower()} memory"
     if op.flags & Flag.ASYNC_IF_ON_DEVICE:
-        words.append("but not for a copy on the device")
+        words.append("but not for a copy on the GPU")
     return ", ".join(words)
 
 

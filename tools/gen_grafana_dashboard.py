@@ -54,7 +54,7 @@ _COARSE = "Within a factor of two; `ingero explain` is exact to 9%."
 ROWS: dict[str, Sequence[Panel]] = {
     "Verdict": (
         Panel(
-            title="Incidents that go on",
+            title="Ongoing incidents",
             text="Without an agent there is no data; 0 means that one looks and finds nothing.",
             queries={
                 "{{instance}}": f"sum by (instance) ({_of(catalogue.ACTIVE_INCIDENTS)}) "
@@ -65,7 +65,8 @@ ROWS: dict[str, Sequence[Panel]] = {
         ),
         Panel(
             title="Time lost now",
-            text="Share of the time of each incident's worst affected process. Two affected processes at a time can lose more than 100%.",
+            text="Share of the time of each incident's worst affected process. "
+            "Two affected processes at a time can lose more than 100%.",
             queries={"{{instance}}": f"sum by (instance) ({_rate(catalogue.LOST_TIME)})"},
             unit="percentunit",
             kind="stat",
@@ -86,7 +87,7 @@ ROWS: dict[str, Sequence[Panel]] = {
             is_stacked=True,
         ),
         Panel(
-            title="Incidents that go on, by cause",
+            title="Ongoing incidents, by cause",
             text="For culprit, line and evidence: `ingero explain` on the node.",
             queries={"{{cause}} ({{severity}})": f"sum by (cause, severity) ({_of(catalogue.ACTIVE_INCIDENTS)})"},
             is_stacked=True,
@@ -184,32 +185,32 @@ ROWS: dict[str, Sequence[Panel]] = {
     ),
     "Threads": (
         Panel(
-            title="Kept off the CPU, by state",
-            text="Threads of the traced processes on average: runnable, throttled, waiting for disk ...",
+            title="Off the CPU, by state",
+            text="Threads of the traced processes on average: runnable, throttled, I/O wait ...",
             queries={"{{state}}": f"sum by (state) ({_rate(catalogue.THREAD_TIME, _KEPT_OFF)})"},
             is_stacked=True,
         ),
         Panel(
-            title="On a CPU and asleep",
+            title="On a CPU and sleeping",
             text="Threads of the traced processes on average.",
             queries={"{{state}}": f"sum by (state) ({_rate(catalogue.THREAD_TIME, _RUN_OR_SLEEP)})"},
         ),
         Panel(
-            title="Switches per second",
-            text="Times that a traced thread left a CPU, and of these while it could have gone on.",
+            title="Context switches per second",
+            text="Context switches of the traced threads, and the involuntary ones of them.",
             queries={
-                "switches": f"sum({_rate(catalogue.SWITCHES)})",
-                "preemptions": f"sum({_rate(catalogue.PREEMPTIONS)})",
+                "all": f"sum({_rate(catalogue.SWITCHES)})",
+                "involuntary": f"sum({_rate(catalogue.PREEMPTIONS)})",
             },
             unit="ops",
         ),
         Panel(
-            title="Calls open for over a second",
+            title="Calls in flight for over a second",
             text="A hang shows here before it is an incident.",
             queries={"{{instance}}": _of(catalogue.CALLS_IN_FLIGHT)},
         ),
     ),
-    "Machine": (
+    "Host": (
         Panel(
             title="Pressure",
             text="Share of the time in which some or all tasks waited for a resource (PSI).",
@@ -220,7 +221,7 @@ ROWS: dict[str, Sequence[Panel]] = {
         ),
         Panel(
             title="CPU and memory in use",
-            text="Of the whole machine.",
+            text="Of the whole host.",
             queries={
                 "{{instance}} CPU": _of(catalogue.CPU_UTILIZATION),
                 "{{instance}} memory": _of(catalogue.MEMORY_UTILIZATION),
@@ -229,8 +230,8 @@ ROWS: dict[str, Sequence[Panel]] = {
         ),
         Panel(
             title="Host events per second",
-            text="Page faults, disk, network and processes: of the traced processes and of everybody else.",
-            queries={"{{op}}, {{of}}": f"sum by (op, of) ({_rate(catalogue.HOST_EVENTS)}) > 0"},
+            text="Page faults, disk, network and processes: of the traced processes, and of all others.",
+            queries={"{{op}}, {{scope}}": f"sum by (op, scope) ({_rate(catalogue.HOST_EVENTS)}) > 0"},
             unit="ops",
         ),
         Panel(
@@ -244,15 +245,15 @@ ROWS: dict[str, Sequence[Panel]] = {
     ),
     "Ingero itself": (
         Panel(
-            title="Records lost since the recording began",
+            title="Records dropped since the recording began",
             text="Not 0: what is shown above may miss something. `ingero explain` says what.",
             queries={"{{instance}}": f"sum by (instance) ({_of(catalogue.DROPS, _LOST)})"},
             kind="stat",
             columns=6,
         ),
         Panel(
-            title="Loss counters that moved most",
-            text="Lost, repaired or not known; without those that count nanoseconds.",
+            title="Drop counters that moved most",
+            text="Dropped, corrected or not known; without those that count nanoseconds.",
             queries={
                 "{{counter}}": "topk(5, sum by (counter) "
                 f"(increase({_of(catalogue.DROPS, _COUNTS)}[$__rate_interval])))"
@@ -284,7 +285,7 @@ ROWS: dict[str, Sequence[Panel]] = {
             columns=8,
         ),
         Panel(
-            title="Rung of the overhead limiter",
+            title="Level of the overhead limiter",
             text="0: everything is traced; each level leaves something out to keep the overhead down.",
             queries={"{{instance}}": _of(catalogue.LEVEL)},
             columns=8,

@@ -194,7 +194,7 @@ def clean(path: Path, sample: Sample, scratch: Path) -> None:
         names += "FROM raw_events UNION SELECT waker_name FROM raw_offcpu UNION SELECT waker_name FROM raw_wakers"
         db.execute(f"UPDATE raw_strings SET text = clean_name(text) WHERE string IN ({names})")
         db.execute(
-            "UPDATE raw_sessions SET machine_id = 'sample', boot_id = 'sample', flags = 'trace --pid ' || targets"
+            "UPDATE raw_sessions SET machine_id = 'sample', boot_id = 'sample', flags = 'trace --pid ' || pid_filter"
         )
         db.execute("UPDATE raw_sessions SET kernel = ?", (platform.release().partition("-")[0],))
         db.execute("DELETE FROM raw_incidents")

@@ -216,7 +216,7 @@ def _docstrings(tree: ast.AST) -> set[int]:
 
 
 def _not_read(tree: ast.AST) -> set[int]:
-    """Literals in patterns, type expressions and asserts, and the parts of an f-string, which counts as a whole."""
+    """Literals in patterns, type expressions, asserts and `__all__`, and parts of f-strings, which count as a whole."""
     found: set[int] = set()
     for node in ast.walk(tree):
         inner: list[ast.AST] = []
@@ -226,6 +226,8 @@ def _not_read(tree: ast.AST) -> set[int]:
                 inner = list(node.args)
         elif isinstance(node, ast.Assert):
             inner = [node]
+        elif isinstance(node, ast.Assign) and any(getattr(one, "id", "") == "__all__" for one in node.targets):
+            inner = [node.value]
         elif isinstance(node, ast.JoinedStr):
             found |= {id(part) for part in node.values if isinstance(part, ast.Constant)}
             found |= {

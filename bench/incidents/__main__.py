@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif not options.score:
         if os.geteuid() != 0:
             raise BenchError("probes need root", hint=f"sudo {' '.join(sys.orig_argv)}")
-        with lifecycle.until_stopped(), favoured() if options.favour else nullcontext():
+        with lifecycle.until_stopped(), favoured() if options.favor else nullcontext():
             _run(planned, options, results, log)
     if log:
         return _print(list(log.scored(_by_name(), since=options.since)))
@@ -240,7 +240,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--since", default="", metavar="COMMIT", help="of the log, score what it and later ones made")
     parser.add_argument("--plain", action="store_true", help="do not compress the recordings")
     parser.add_argument("--once", action="store_true", help="do not repeat runs that others disturbed")
-    parser.add_argument("--favour", action="store_true", help="take the CPUs before others do, on a shared machine")
+    parser.add_argument("--favor", action="store_true", help="take the CPUs before others do, on a shared machine")
     parser.add_argument("--rerun-diagnosis", action="store_true", help="diagnose kept recordings anew; record nothing")
     parser.add_argument("--all", action="store_true", help="count the runs that others disturbed, too")
     parser.add_argument("--score", action="store_true", help="only score what is there")

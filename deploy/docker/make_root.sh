@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The files of the image: Debian's Python without a package manager, and a wheel of ingero with its extras.
-# Usage: deploy/docker/make_root.sh WHEEL ROOT     WHEEL: of `make wheels`, which says the machine; ROOT: a new folder
+# Usage: deploy/docker/make_root.sh WHEEL ROOT     WHEEL: of `make wheels`, which names the architecture; ROOT: a new folder
 # Needs root, mmdebstrap, and pip. MIRROR names a mirror of Debian other than the usual one.
 set -euo pipefail
 wheel=$(readlink -f "$1") root=$2
@@ -47,7 +47,7 @@ python3 -m pip install --quiet --disable-pip-version-check --no-compile --target
 } >"$root/usr/bin/ingero"
 chmod 755 "$root/usr/bin/ingero"
 # A root that is read-only would compile at each start, in each process of the sandbox anew. Bytecode is the same on every
-# machine; a Python of this version makes it: the root's own, or for another machine's root one beside it.
+# architecture; a Python of this version makes it: the root's own, or for another architecture's root one beside it.
 own=$root
 if [ "$machine" != "$(uname -m)" ]; then
 	own=$(mktemp -d)

@@ -114,7 +114,7 @@ class ElfImage:
         ident, self.kind, machine = header[0], header[1], header[2]
         if ident[:4] != b"\x7fELF" or ident[4:6] != b"\x02\x01":
             raise UnreadableImageError("it is no 64-bit little-endian ELF file")
-        self.machine = _MACHINES.get(machine, f"machine {machine}")
+        self.machine = _MACHINES.get(machine, f"ELF machine {machine}")
         self._section_table = (header[6], header[12], header[13])
         self.segments = self._read_segments(header[5], header[10])
         self.loads = tuple(one for one in self.segments if one.kind == LOAD)

@@ -57,7 +57,9 @@ COPIES_OFF = GivenUp(
     text="asynchronous copies and memsets are not traced",
     evidence=frozenset({"enqueues", "copies"}),
 )
-STACKS_OFF = GivenUp(code="stacks", text="no stacks are taken for recorded calls", evidence=frozenset({"stack_samples"}))
+STACKS_OFF = GivenUp(
+    code="stacks", text="no stacks are taken for recorded calls", evidence=frozenset({"stack_samples"})
+)
 PROBES_STAY = GivenUp(
     code="probe_detaching",
     text="probes of calls that are not traced stay attached: this kernel takes 0.1 s to detach each one",

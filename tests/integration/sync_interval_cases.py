@@ -1,4 +1,4 @@
-"""A recorded training loop in phases, and what the simulated GPU knows of each: the two sides of every sync interval figure."""
+"""A recorded training loop in phases, and what the simulated GPU knows of each: both sides of every interval figure."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class Recording:
             sync_intervals if phase is None else sync_intervals[self.phases[phase].holds(sync_intervals["sync_end_ns"])]
         )
 
-    def step_drop_ns(self, phase: str, baseline: str) -> float:
+    def step_lost_ns(self, phase: str, baseline: str) -> float:
         """What the phase lost by the trainer's own log: its length beyond that many median periods of the baseline."""
         usual = np.median(np.diff(self._step_ends(baseline)))
         return float(self.phases[phase].wall_ns - usual * (len(self._step_ends(phase)) - 1))

@@ -25,7 +25,7 @@ def bench(name: str, *options: str) -> Any:
 
 @pytest.fixture(scope="module")
 def sync() -> dict[str, Any]:
-    return bench("sync")
+    return bench("drain")
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ def batches(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def both_sides(recording: Recording) -> tuple[Array, Array]:
-    """The sync intervals that copies ended, and the simulator's syncs: of each the first that ended after its call began."""
+    """The intervals that copies ended, and the simulator's syncs: of each the first to end after the call began."""
     sync_intervals = recording.main_stream("undisturbed")
     sync_intervals = sync_intervals[(sync_intervals["flags"] & int(SyncIntervalFlag.BEFORE_COPY)) != 0]
     syncs = recording.syncs(1)
@@ -43,7 +43,8 @@ def test_an_interval_ends_where_its_copy_began_to_copy(batches: Recording) -> No
     assert len(sync_intervals) > 50
     later_ns = sync_intervals["sync_end_ns"] - syncs["return_ns"]
     print(
-        f"\n{len(sync_intervals)} copies; us after the wait's end: {np.quantile(later_ns, (0, 0.1, 0.5, 0.9, 1)) / 1e3}",
+        f"\n{len(sync_intervals)} copies; us after the wait's end: "
+        f"{np.quantile(later_ns, (0, 0.1, 0.5, 0.9, 1)) / 1e3}",
         end="",
     )
     held_up_ns = sync_intervals["sync_state_ns"][

@@ -31,9 +31,9 @@ def run_demo(name: str, folder: Path, *options: str) -> str:
 
 
 def test_hogs_that_start_beside_a_training_loop_are_recorded_and_named(tmp_path: Path) -> None:
-    printed = run_demo("incident", tmp_path, "--account")
+    printed = run_demo("incident", tmp_path, "--breakdown")
     assert "\nverdict: priority" in printed
-    assert " sync intervals of " in printed
+    assert " sync intervals in " in printed
     assert "GPU sync took" in printed
     assert "host  CPU" in printed
     with open_reader(tmp_path / "kept" / "incident.db") as reader:

@@ -143,7 +143,7 @@ def test_a_lock_that_cannot_be_made_comes_with_a_way_out(tmp_path: Path, target:
 def test_too_few_open_files_are_named(tmp_path: Path, target: Caller) -> None:
     prefix = ["sh", "-c", 'ulimit -n 64; exec "$@"', "sh"]
     done = trace(target, "--db", tmp_path / "r.db", prefix=prefix)
-    assert_refused(done, "64 files", "ulimit -n 4096", "LimitNOFILE")
+    assert_refused(done, "64 open files", "ulimit -n 4096", "LimitNOFILE")
 
 
 def test_a_soft_limit_of_open_files_is_raised(tmp_path: Path, target: Caller) -> None:

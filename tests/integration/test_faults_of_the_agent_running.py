@@ -79,7 +79,8 @@ def test_a_stopped_agent_counts_what_it_missed_and_invents_no_long_calls(tmp_pat
     assert not unsettled
     ((clocks_s, covered_s),) = rows(
         tracer.database,
-        f"SELECT sum({' + '.join(STATE_COLUMNS)}) / 1e9, (max(start_ns) - min(start_ns)) / 1e9 FROM raw_thread_state_seconds "
+        f"SELECT sum({' + '.join(STATE_COLUMNS)}) / 1e9, (max(start_ns) - min(start_ns)) / 1e9 "
+        "FROM raw_thread_state_seconds "
         "WHERE start_ns > (SELECT min(start_ns) FROM raw_thread_state_seconds)",  # the account began within the first
     )
     # rows begin with the agent's seconds, clocks are read a little later: on a busy machine tenths of a second

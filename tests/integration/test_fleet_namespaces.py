@@ -139,4 +139,4 @@ def test_and_one_verdict(asked: dict[str, subprocess.CompletedProcess[str]]) -> 
     lines = asked["explain"].stdout.splitlines()
     assert lines[0] == f"FLEET CAUSAL CHAINS - 1 chain(s) from {len(ALIVE)} node(s)"
     assert lines[2].startswith(f"[HIGH] [gpu-{LATE}] python [100] lost ")
-    assert lines[-1] == ", ".join(f"gpu-{node}" for node in ALIVE if node != LATE) + ": No incident found."
+    assert lines[-1] == ", ".join(f"gpu-{node}" for node in ALIVE if node != LATE) + ": No incidents found."

@@ -48,7 +48,7 @@ HANGS = {
     "killed_worker": "was ended by signal 7",
     "stopped_worker": "should fill, which is stopped (read, S)",
     "silent_peer": "waits for data from tcp 127.0.0.1:{port} (recvfrom, S)",
-    "deadlock": "waits for a lock in its own memory that nobody will release: all 2 threads of it wait for locks",
+    "deadlock": "waits for a lock in its own memory that no thread will release: all 2 threads of it wait for locks",
     "stopped_child": "to end, which is stopped (wait4, S)",
 }
 PAUSES = ("evaluation", "checkpoint", "slow_worker", "between_phases", "debugged", "ends", "idle_server")

@@ -236,7 +236,7 @@ def seen_late(program: Path, folder: Path) -> Path:
 
 
 def found_of(database: Path, number: int) -> tuple[list[tuple[int, ...]], list[int]]:
-    """The sync intervals of the stream of the copies with this number, as launches, flags and bytes; what their records say."""
+    """The sync intervals of the stream of copies with this number (launches, flags, bytes); what their records say."""
     flags, stream = _BEFORE, stream_of(number)
     sync_intervals = rows(
         database, f"SELECT launches, flags & {flags}, bytes FROM raw_sync_intervals WHERE stream = ?", stream

@@ -1,4 +1,4 @@
-"""Every sync ends one sync interval, and what the agent makes of it agrees with the simulated GPU and with the step times."""
+"""Every sync ends a sync interval, and what the agent makes of it agrees with the simulated GPU and the step times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingero.diagnose.lost_time import Drop, drop, references
+from ingero.diagnose.lost_time import LostTime, lost_time, references
 from ingero.events import STATES
 from tests.integration.sync_interval_cases import (
     Array,
@@ -83,15 +83,15 @@ def print_parts(case: str, sync_intervals: Array, found: Parts, true: Parts) -> 
     )
 
 
-def drop_in(recording: Recording, phase: str) -> Drop:
-    return drop(recording.main_stream(phase), references(recording.main_stream("baseline")))
+def drop_in(recording: Recording, phase: str) -> LostTime:
+    return lost_time(recording.main_stream(phase), references(recording.main_stream("baseline")))
 
 
-def print_loss(case: str, found: Drop, step_drop_ns: float) -> None:
+def print_loss(case: str, found: LostTime, step_lost_ns: float) -> None:
     print(
-        f"\n{case}: {found.sync_intervals} sync intervals, loss {ms(found.drop_ns)} = empty {ms(found.idle_ns)} "
+        f"\n{case}: {found.sync_intervals} sync intervals, loss {ms(found.lost_ns)} = empty {ms(found.idle_ns)} "
         f"+ busy {ms(found.busy_ns)} (host {ms(found.host_low_ns)} to {ms(found.host_high_ns)}) "
-        f"+ late {ms(found.return_delay_ns)} ms of {ms(found.wall_ns)}; the step times say {ms(step_drop_ns)}; "
+        f"+ late {ms(found.return_delay_ns)} ms of {ms(found.wall_ns)}; the step times say {ms(step_lost_ns)}; "
         f"noise {ms(found.noise_ns)}, {found.unjudged} sync intervals without a reference",
         end="",
     )
@@ -146,9 +146,9 @@ def test_late_pickup_is_the_simulators(waiting: Recording, phase: str, request: 
 
 
 def test_drop_to_hogs_is_what_the_steps_lost(waiting: Recording, request: pytest.FixtureRequest) -> None:
-    found, expected_ns = drop_in(waiting, "hogs"), waiting.step_drop_ns("hogs", "baseline")
+    found, expected_ns = drop_in(waiting, "hogs"), waiting.step_lost_ns("hogs", "baseline")
     print_loss(f"{mode_of(request)}, hogs", found, expected_ns)
-    assert found.drop_ns == pytest.approx(expected_ns, rel=DROP_RATIO)
+    assert found.lost_ns == pytest.approx(expected_ns, rel=DROP_RATIO)
 
 
 def runnable_and_late_ns(recording: Recording, phase: str) -> tuple[int, int, int]:
@@ -157,8 +157,8 @@ def runnable_and_late_ns(recording: Recording, phase: str) -> tuple[int, int, in
     runnable_ns = int(sync_intervals["sync_state_ns"][:, STATES.index("runq")].sum())
     return_delay_ns = true_parts(sync_intervals, syncs).return_delay_ns
     print(
-        f"\nblock, {phase}: runnable in synchronizing calls {ms(runnable_ns)} ms, returned late {ms(return_delay_ns)} ms, "
-        f"of {ms(recording.phases[phase].wall_ns)} ms",
+        f"\nblock, {phase}: runnable in synchronizing calls {ms(runnable_ns)} ms, "
+        f"returned late {ms(return_delay_ns)} ms, of {ms(recording.phases[phase].wall_ns)} ms",
         end="",
     )
     return runnable_ns, return_delay_ns, unseen_ns(recording, phase, sync_intervals)
@@ -176,7 +176,7 @@ def test_undisturbed_there_is_hardly_any_runnable_time_in_blocking_syncs(waiting
     allowed_ns = QUIET_RATIO * waiting.phases["baseline"].wall_ns
     assert abs(runnable_ns - return_delay_ns) <= allowed_ns + unseen
     if return_delay_ns > allowed_ns:
-        pytest.skip(f"other load on this machine: the simulator itself was returned late for {ms(return_delay_ns)} ms")
+        pytest.skip(f"other load on this machine: the simulator itself returned late for {ms(return_delay_ns)} ms")
     assert runnable_ns <= allowed_ns
 
 
@@ -249,18 +249,18 @@ def fault_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Recor
 )
 def test_drop_to_a_fault_is_what_the_steps_lost(fault_run: Callable[[str], Recording], name: str, fault: str) -> None:
     recording = fault_run(name)
-    found, expected_ns = drop_in(recording, fault), recording.step_drop_ns(fault, "baseline")
+    found, expected_ns = drop_in(recording, fault), recording.step_lost_ns(fault, "baseline")
     print_loss(fault, found, expected_ns)
-    assert found.drop_ns == pytest.approx(expected_ns, rel=DROP_RATIO)
+    assert found.lost_ns == pytest.approx(expected_ns, rel=DROP_RATIO)
 
 
 @pytest.mark.parametrize(("name", "fault"), [("usual loop", "nothing"), ("run-ahead", "hidden stalls")])
 def test_what_costs_nothing_is_no_drop(fault_run: Callable[[str], Recording], name: str, fault: str) -> None:
     recording = fault_run(name)
-    found, expected_ns = drop_in(recording, fault), recording.step_drop_ns(fault, "baseline")
+    found, expected_ns = drop_in(recording, fault), recording.step_lost_ns(fault, "baseline")
     allowed_ns = NOTHING_RATIO * recording.phases[fault].wall_ns
     print_loss(fault, found, expected_ns)
-    assert found.drop_ns == pytest.approx(expected_ns, abs=allowed_ns)
+    assert found.lost_ns == pytest.approx(expected_ns, abs=allowed_ns)
     if abs(expected_ns) > allowed_ns:
         pytest.skip(f"other load on this machine slowed the steps themselves down, by {ms(expected_ns)} ms")
-    assert abs(found.drop_ns) <= allowed_ns
+    assert abs(found.lost_ns) <= allowed_ns

@@ -21,7 +21,7 @@ HOUR_NS, SECOND_NS = 3_600 * 10**9, 10**9
 SECONDS = 6
 MOST_INCOMPLETE = 0.001
 INCOMPLETE = """
-SELECT o.name, duration_ns, residual_ns, switches, preemptions, cpu, flags
+SELECT o.name, duration_ns, residual_ns, switches, involuntary_switches, cpu, flags
 FROM raw_events e JOIN ops o ON (o.source_id, o.op_id) = (e.source, e.op) WHERE source IN (1, 4) AND flags & 1
 """
 
@@ -71,7 +71,8 @@ def test_hardly_a_record_is_incomplete(recorded: Recorded) -> None:
     )
     print(f"\nincomplete: {incomplete:.0f} of {records} records ({incomplete / records:.5%}); {recorded.drops}")
     for each in rows(recorded.database, INCOMPLETE):
-        print("  {}: {} ns, residual {} ns, {} switches, {} preemptions, on CPU {}, flags {:#x}".format(*each))
+        text = "  {}: {} ns, residual {} ns, {} switches, {} of them involuntary, on CPU {}, flags {:#x}"
+        print(text.format(*each))
     assert records > 1000
     assert incomplete <= MOST_INCOMPLETE * records
 

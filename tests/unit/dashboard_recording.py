@@ -102,7 +102,7 @@ def _second(scene: Scene, second: int, process: int) -> None:
         process=process,
         threads=4,
         switches=900,
-        preemptions=80,
+        involuntary_switches=80,
         **clocks,
     )
 

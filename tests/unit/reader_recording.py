@@ -82,7 +82,7 @@ def fill(writer: Writer) -> None:
             process=trainer,
             threads=np.arange(10) % 3 + 4,
             switches=5,
-            preemptions=2,
+            involuntary_switches=2,
             **(clocks | {"run_ns": 700_000_000, "runq_ns": 300_000_000}),
         ),
     )
@@ -115,7 +115,7 @@ def fill(writer: Writer) -> None:
             caller_library=name("libtorch_cuda.so"),
             residual_ns=0,
             switches=1,
-            preemptions=1,
+            involuntary_switches=1,
             culprit_pid=77,
             culprit_name=name("fluent-bit"),
             culprit_ns=500_000,

@@ -169,7 +169,7 @@ def test_a_right_cause_with_the_injected_culprit_is_right() -> None:
     assert judgement.is_right
     assert judgement.parts[0].verdict is Verdict.RIGHT
     assert judgement.parts[0].culprit_right
-    assert judgement.parts[0].drop_error == pytest.approx(0.0)
+    assert judgement.parts[0].loss_error == pytest.approx(0.0)
 
 
 def test_another_process_at_the_head_of_the_culprits_is_wrong() -> None:

@@ -121,7 +121,7 @@ def test_a_cause_that_cannot_be_right_is_shown_as_wrong() -> None:
         untraced=Lengths(count=10, median_ms=20, mean_ms=20),
         traced=Lengths(count=10, median_ms=20.2, mean_ms=20.4),
         noise_percent=0.5,
-        own_breakdown_percent=1.1,
+        own_account_percent=1.1,
         agent_cpu_percent=4.0,
         start_cpu_percent=80.0,
         steps=StepScore(true=10, found=9, half=0, double=0),

@@ -72,7 +72,7 @@ def test_a_load_that_needs_a_level_is_tried_ever_less_often() -> None:
 @pytest.mark.parametrize("level", range(1, len(AGENT_LEVELS)))
 def test_each_level_takes_fewer_records_and_says_so(level: int) -> None:
     assert AGENT_LEVELS[level].records_ratio < AGENT_LEVELS[level - 1].records_ratio
-    assert AGENT_LEVELS[level].sync_ns >= AGENT_LEVELS[level - 1].sync_ns
+    assert AGENT_LEVELS[level].drain_ns >= AGENT_LEVELS[level - 1].drain_ns
     assert f"{AGENT_LEVELS[level].records_ratio:.0%} " in given_up.BY_CODE[AGENT_LEVELS[level].code].text
 
 

@@ -125,7 +125,7 @@ def test_a_short_report_is_plain_even_where_colors_are_forced(piped: Piped) -> N
     assert len(lines) <= LINES
     assert max(map(len, lines)) <= COLUMNS
     assert not any("\x1b" in line for line in lines)
-    assert lines[1].startswith("HIGH cpu-contention, ")
+    assert lines[1].startswith("HIGH priority, ")
 
 
 @pytest.mark.parametrize("other", ["--json", "--chains", "--per-process", "--stacks"])
@@ -167,7 +167,7 @@ def test_a_mistyped_choice_is_answered_with_the_one_that_was_meant(piped: Piped)
     ("arguments", "error"),
     [
         (("frobnicate",), "there is no command 'frobnicate'"),
-        (("explain", "--frobnicate"), "there is no option --frobnicate"),
+        (("explain", "--zigzag"), "there is no option --zigzag"),
         (("query", "--limit", "-1"), "invalid value for '--limit': -1 is less than 0"),
         (("query", "--limit", "ten"), "invalid value for '--limit': 'ten' is not a whole number"),
         (("certs", "client", "alice", "--days", "9999"), "invalid value for '--days': 9999 is more than 3650"),

@@ -46,7 +46,7 @@ def test_lost_time_is_that_of_the_incidents(client: TestClient) -> None:
     assert {one["number"] for one in chart["lost"]} == set(incidents)
     for one in chart["lost"]:
         shown_ns = sum(value or 0 for value in one["values"]) * chart["step_ns"] * len(chart["processes"])
-        assert shown_ns == pytest.approx(incidents[one["number"]]["lost_ns"], rel=0.03)
+        assert shown_ns == pytest.approx(incidents[one["number"]]["impact"]["lost_ns"], rel=0.03)
 
 
 def test_no_time_is_lost_before_an_incident(client: TestClient) -> None:

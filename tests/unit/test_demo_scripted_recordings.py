@@ -64,7 +64,7 @@ def test_sync_calls_spent_what_their_threads_spent_in_the_intervals(db: apsw.Con
 @EVERY
 def test_steps_spent_what_their_intervals_spent(db: apsw.Connection) -> None:
     for name in STATES:
-        parts = f"sum(empty_{name}_ns + enqueue_{name}_ns), sum(sync_{name}_ns)"
+        parts = f"sum(idle_{name}_ns + launch_{name}_ns), sum(sync_{name}_ns)"
         steps = f"sum(host_{name}_ns), sum(blocked_{name}_ns)"
         of_intervals = list(db.execute(f"SELECT process, {parts} FROM raw_sync_intervals GROUP BY 1"))
         assert list(db.execute(f"SELECT process, {steps} FROM raw_steps GROUP BY 1")) == of_intervals

@@ -19,7 +19,8 @@ def sync_interval(begin_ms: int, *, empty: int, busy: int, late: int, **fields: 
     a = begin_ms * MS
     f, r, b = a + empty * MS, a + (empty + busy) * MS, a + (empty + busy + late) * MS
     values = {
-        "process": 1, "pid": 10, "prev_sync_end_ns": a, "first_launch_ns": f, "sync_start_ns": r, "gpu_done_ns": r, "gpu_done_low_ns": r, "gpu_done_high_ns": r, "sync_end_ns": b,
+        "process": 1, "pid": 10, "prev_sync_end_ns": a, "first_launch_ns": f, "sync_start_ns": r, "gpu_done_ns": r,
+        "gpu_done_low_ns": r, "gpu_done_high_ns": r, "sync_end_ns": b,
         "idle_ns": f - a, "busy_ns": r - f, "return_delay_ns": b - r, "launches": 5, **fields,
     }  # fmt: skip
     for name, value in values.items():

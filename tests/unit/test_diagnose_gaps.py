@@ -128,7 +128,7 @@ def test_text_and_json_say_from_when_to_when(tmp_path: Path) -> None:
     lines = [line for line in not_looked_at_lines(diagnosis) if f"({given_up.BY_CODE[OFF].text}" in line]
     assert len(lines) == 1
     assert lines[0].endswith(", 3.00 s in 2 time ranges)")
-    told = json.loads(json.dumps(diagnosis_json(diagnosis)))["not_evaluated"]
+    told = json.loads(json.dumps(diagnosis_json(diagnosis)))["not_checked"]
     (gil,) = (one for one in told if one["cause"] == "gil")
     assert [(one["begin_ns"] - BEGIN_NS, one["duration_ns"]) for one in gil["ranges"]] == [
         (2_000_000_000, 2_000_000_000),

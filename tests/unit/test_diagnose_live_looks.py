@@ -306,7 +306,7 @@ def questions(path: Path, processes: int, *, is_live: bool) -> int:
 
 
 def test_a_reference_in_many_short_time_ranges_is_asked_about_at_once(tmp_path: Path) -> None:
-    """Short steps with other work between them are time ranges of their own; sums by the second are the same for all."""
+    """Short steps with other work between them are time ranges of their own; sums by second are the same for all."""
     few, many = (time_ranges_and_questions(tmp_path / f"{steps}.db", steps) for steps in (5, 25))
     assert many[0] > 2 * few[0] > 40, "else it lies in few time ranges"
     assert many[1] < 2 * few[1]

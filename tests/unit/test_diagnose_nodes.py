@@ -182,7 +182,7 @@ def test_merge_says_what_it_did(samples: dict[str, Path], tmp_path: Path) -> Non
     done = run("merge", *(str(samples[node]) for node in (*NODES, SLOW)), "-o", str(output))
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("4 recordings merged: 408 events, 1 chains, 0 stacks, 1 incidents, ")
+    assert lines[0].startswith("4 recordings merged: 1,064 events, 1 chains, 5 stacks, 1 incidents, ")
     assert lines[1] == "3 nodes: gpu-node-01, gpu-node-02, gpu-node-03"
     assert lines[2] == "1 session found in more than one file: taken once"
     assert lines[3].startswith(str(output))

@@ -65,7 +65,7 @@ def test_synchronous_reads_are_told_by_their_timing(tmp_path: Path, name: str) -
     diagnosis = diagnosis_of(tmp_path, name)
     assert [one.cause for one in diagnosis.incidents] == ["block-io"]
     assert diagnosis.incidents[0].evidence["with a request"] == 98
-    assert "do not say whether a thread slept" in diagnosis.incidents[0].chain[0].structure
+    assert "do not show whether a thread slept" in diagnosis.incidents[0].chain[0].structure
     assert diagnosis.incidents[0].start_ns == diagnosis.window.begin_ns
 
 

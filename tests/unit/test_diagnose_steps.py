@@ -112,7 +112,7 @@ def test_what_a_host_loses_while_it_still_waits_for_the_gpu_costs_nothing(tmp_pa
     held_up = RepeatedStep(host_ms=5.0, host={"runq": 2.0}, blocked={"launch": 2.0})
     diagnosis = diagnosed(tmp_path, GPU_BOUND, held_up)
     assert causes(diagnosis) == []
-    assert verdict(diagnosis).startswith("GPU-bound: blocked for the GPU")
+    assert verdict(diagnosis).startswith("GPU-bound: blocked on the GPU")
 
 
 def test_a_step_that_grew_while_it_waited_for_the_gpu_is_the_gpus_doing(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_thread_that_launches_for_the_one_that_waits_holds_no_lock(tmp_path: P
 
 
 def logging_loop(scene: Scene, begin_s: float, end_s: float, *, slow: float = 1.0) -> None:
-    """GPU-bound steps of 30 ms; every hundredth waits for its lost time, and behind it the host fills the queue again."""
+    """GPU-bound steps of 30 ms; every hundredth waits for its lost time, then the host fills the queue again."""
     trainer, at_s = scene.process(100, "python") if begin_s == 0 else Actor(number=1, pid=100, name="python"), begin_s
     usual = RepeatedStep(host_ms=5.0, blocked={"launch": 25.0 * slow}, launches=60)
     wait = RepeatedStep(

@@ -177,7 +177,8 @@ def test_a_kernel_throttles_tasks_if_its_type_information_names_the_work(tmp_pat
 
 
 def test_a_group_that_cannot_run_is_refused_with_its_reason_and_its_way_out() -> None:
-    with pytest.raises(NotReadyError, match=r"clocks cannot run: Linux 5\.4\.0 lacks BPF_MAP_TYPE_RINGBUF") as refusal:
+    reason = r"thread states \(scheduler\) cannot run: Linux 5\.4\.0 lacks BPF_MAP_TYPE_RINGBUF"
+    with pytest.raises(NotReadyError, match=reason) as refusal:
         require(clocks_on(release="5.4.0", features=OLD))
     assert "upgrade the kernel" in refusal.value.hint
     require(clocks_on())

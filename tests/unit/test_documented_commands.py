@@ -75,7 +75,7 @@ def test_the_documented_python_runs(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     monkeypatch.chdir(ROOT)
     names: dict[str, object] = {}
     exec(snippet.replace("run.db", "examples/recordings/incident.db"), names)
-    assert "cpu-contention" in capsys.readouterr().out
+    assert "priority" in capsys.readouterr().out
     assert names["rows"]
     assert names["calls"]
 

@@ -40,7 +40,7 @@ def test_explain_says_of_a_sample_what_its_readme_says(name: str, tmp_path: Path
         culprits = {(one["name"], one["pid"]) for one in incident["culprits"]}
         assert {one for one, _ in culprits} == {"backup"}
     else:
-        line = incident["line"]
+        line = incident["where"]
         assert f"`{line['function']}()` at `{Path(line['file']).name}:{line['line']}`" in row
 
 
@@ -76,7 +76,8 @@ def test_of_three_nodes_the_slow_one_is_named(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["explain", "--json", "--db", str(tmp_path / "cluster.db")])
     [incident] = json.loads(done.stdout)["incidents"]
     [culprit] = incident["culprits"]
-    verdict = f"`{incident['cause']}` on {incident['node']}: {incident['lost_ns'] / 1e9:.2f} s lost by python (4100)"
+    lost_s = incident["impact"]["lost_ns"] / 1e9
+    verdict = f"`{incident['cause']}` on {incident['node']}: {lost_s:.2f} s lost by python (4100)"
     assert f"The verdict is {verdict}, by backup ({culprit['pid']})." in " ".join(README.split())
 
 

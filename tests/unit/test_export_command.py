@@ -125,7 +125,7 @@ def test_a_process_that_is_not_in_the_recording_is_an_error_that_names_those_tha
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--from", "yesterday-ish"], "is no moment"),
+        (["--from", "yesterday-ish"], "is not a time"),
         (["--since", "5m", "--from", "13:40"], "exclude each other"),
         (["--from", "13:40:10", "--to", "13:40"], "no time lies between"),
     ],
@@ -246,7 +246,7 @@ def test_time_off_the_cpu_is_not_known_of_an_older_recording(run: Run, tmp_path:
     database.write_bytes(lzma.decompress((OLDER / "sample-cluster.db.xz").read_bytes()))
     code, _, err = run("--format", "flamegraph", "--weight", "offcpu", "-o", tmp_path / "out", "-d", database)
     assert code == 2
-    assert "without an account" in err
+    assert "without thread-state time" in err
     assert not (tmp_path / "out").exists()
 
 

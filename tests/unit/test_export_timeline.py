@@ -122,8 +122,8 @@ def test_arrows_lead_from_the_launch_to_its_sync_and_from_the_waker_to_the_woken
     )
     assert sorted(loaded.rows(sql)) == [
         ("cudaLaunchKernel", 1 * MS, "cudaStreamSynchronize", 20 * MS),
-        ("wakes another thread", 0, "sleeping", 2 * MS),
         ("wakes another thread", 0, "runnable (waiting for a CPU)", 9 * MS),
+        ("wakes another thread", 0, "sleeping", 2 * MS),
     ]
 
 
@@ -153,7 +153,7 @@ def test_threads_have_their_calls(loaded: Loaded) -> None:
         ("pressure: I/O, some tasks", [25.0]),
         ("threads on a CPU", [0.5]),
         ("threads waiting for a CPU", [0.25]),
-        ("calls open for over a second", [1, 1, 0]),
+        ("calls in flight for over a second", [1, 1, 0]),
     ],
 )
 def test_counters_have_the_values_of_the_database(loaded: Loaded, name: str, values: list[float]) -> None:
@@ -199,8 +199,8 @@ def test_an_open_incident_lasts_until_the_end_of_the_window(loaded: Loaded) -> N
 
 
 def test_a_call_that_never_returned_is_shown_as_far_as_it_was_seen(loaded: Loaded) -> None:
-    assert slices(loaded, "category = 'open_call'") == [
-        ("cudaStreamSynchronize (open)", SECOND_NS // 5, 2 * SECOND_NS - SECOND_NS // 5)
+    assert slices(loaded, "category = 'in_flight_call'") == [
+        ("cudaStreamSynchronize (in flight)", SECOND_NS // 5, 2 * SECOND_NS - SECOND_NS // 5)
     ]
 
 

@@ -274,7 +274,7 @@ def test_a_cluster_that_cannot_be_told_from_others_is_not_asked(
         ({"insecure-skip-tls-verify": True}, "cannot be verified"),
         ({"server": "http://127.0.0.1:1"}, "it must use https"),
         ({"server": "https://a@b"}, "it must use https"),
-        ({"certificate-authority-data": "####"}, "no base64"),
+        ({"certificate-authority-data": "####"}, "not base64-encoded PEM"),
         ({"certificate-authority": "/nowhere"}, "No such file"),
     ):
         path = kubeconfig(tmp_path / "config", api, certificates, {"token": "t"}, **change)

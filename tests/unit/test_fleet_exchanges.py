@@ -237,7 +237,7 @@ def three(tmp_path: Path) -> Iterator[list[Node]]:
 
 def test_chains_of_nodes_stand_in_the_order_that_their_clocks_prove(three: list[Node]) -> None:
     done = run("explain", three)
-    at = done.stdout.splitlines().index("By this machine's clock they began:")
+    at = done.stdout.splitlines().index("By this host's clock they began:")
     lines = done.stdout.splitlines()[at + 1 : at + 4]
     assert "[n1] cpu-contention" in lines[0]
     assert [line.endswith(", order not known") for line in lines] == [False, False, True]

@@ -270,7 +270,7 @@ def test_a_recording_and_nodes_exclude_each_other(tmp_path: Path, monkeypatch: p
     assert "exclude each other" in str(run(cli, ["dashboard", "--nodes", "a", "--db", "b.db"]).exception)
     assert str(run(cli, ["dashboard", "--ca-cert", "x.pem"]).exception) == "no nodes are named"
     open_to_all = run(cli, ["dashboard", "--nodes", "a", "--addr", "0.0.0.0:0"])
-    assert "can be reached from other machines" in str(open_to_all.exception)
+    assert "can be reached from other hosts" in str(open_to_all.exception)
 
 
 def test_the_command_serves_the_page(nodes: list[Node], certificates: Certificates, tmp_path: Path) -> None:
@@ -311,13 +311,13 @@ def test_the_picture_leads_to_the_incident_of_a_node(browser: Browser, page: str
     browser.resize(1200, 900)
     browser.screenshot(pictures / "fleet.png")
     browser.evaluate("document.querySelector('.heat li:nth-child(2) span a').click()")
-    browser.wait_for_text("Where the lost time went")
+    browser.wait_for_text("Breakdown")
     browser.wait_for_text(f"All nodes / {NAMES[0]}")
     place = str(browser.evaluate("location.hash"))
     assert re.fullmatch(r"#/node/1/incidents/\d+", place)
     browser.screenshot(pictures / "fleet-node.png")
     browser.reload()
-    browser.wait_for_text("Where the lost time went")
+    browser.wait_for_text("Breakdown")
     assert str(browser.evaluate("location.hash")) == place
     browser.evaluate("[...document.querySelectorAll('nav a')].find((one) => one.innerText === 'Calls').click()")
     browser.wait_for_text("cudaStreamSynchronize")

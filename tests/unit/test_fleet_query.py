@@ -413,7 +413,7 @@ def test_configured_nodes_are_asked_unless_a_recording_is_named(
         run = CliRunner().invoke
         asked = run(cli, ["query", "--no-tls", "--csv", sql])
         assert asked.stdout == "node\nconfigured\n"
-        assert f"asking the 1 nodes of {home}" in asked.stderr
+        assert f"querying the 1 nodes of {home}" in asked.stderr
         assert run(cli, ["query", "--csv", "--db", str(other), sql]).stdout == "node\nother\n"
         monkeypatch.setenv("INGERO_DB", str(other))
         assert run(cli, ["query", "--csv", sql]).stdout == "node\nother\n"

@@ -186,7 +186,7 @@ def test_a_bundle_around_a_moment_holds_that_time(fleet: list[Node], client: Acc
     [
         (f"{SLOW}:7", "found no such incident"),
         (NAMES[1], "found no incident"),
-        ("nowhere", "is neither a node that answered nor a moment"),
+        ("nowhere", "is neither a node that answered nor a time"),
     ],
 )
 def test_what_cannot_be_bundled_around_is_said(fleet: list[Node], client: Access, around: str, said: str) -> None:

@@ -129,8 +129,8 @@ def test_the_report_holds_everything_of_the_incident(pages: dict[str, Page], slo
     said = json.loads(CliRunner().invoke(cli, ["explain", "--db", str(slow), "--json"]).output)
     [incident] = said["incidents"]
     text = pages["slow"].text
-    assert incident["summary"] in text
-    commands = [fix["command"] for fix in incident["fixes"] if fix["command"]]
+    assert incident["headline"] in text
+    commands = [fix["command"] for fix in incident["fix"] if fix["command"]]
     assert commands
     for command in commands:
         assert all(" ".join(line.split()) in text for line in command.splitlines())
@@ -147,7 +147,7 @@ def test_its_exit_code_is_that_of_explain(slow: Path, tmp_path: Path) -> None:
 
 def test_without_incidents_it_says_so_and_shows_where_the_time_went(tmp_path: Path) -> None:
     found = page(recorded(tmp_path / "healthy.db", late=None), tmp_path / "a.html")
-    assert "No incident found" in found.text
+    assert "No incidents found" in found.text
     assert not found.all_of("article")
     assert [one for one in found.all_of("svg") if one.get("class") == "chart"]
 
@@ -306,7 +306,7 @@ def test_many_incidents_and_processes_make_no_large_file(tmp_path: Path) -> None
     shown = Page(raw.decode())
     assert len(shown.all_of("article")) == 40
     assert "20 more incidents are left out" in shown.text
-    assert "and 8,988 more culprits" in shown.text
+    assert "and 8,994 more culprits" in shown.text
     assert "and 10 more, left out here" in shown.text
 
 

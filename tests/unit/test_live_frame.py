@@ -173,7 +173,7 @@ def test_parts_without_room_are_named(states: dict[int, LiveState]) -> None:
 
 def test_a_call_that_hangs_stands_in_the_first_line(states: dict[int, LiveState]) -> None:
     first, *_ = frame(replace(states[1], in_flight=2), 80, 24)
-    assert ("2 CALLS OPEN FOR OVER 1 s  ", "bad") in first
+    assert ("2 CALLS IN FLIGHT FOR OVER 1 s  ", "bad") in first
 
 
 def test_a_silent_nvml_is_said_beside_its_last_values(states: dict[int, LiveState]) -> None:

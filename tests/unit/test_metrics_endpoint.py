@@ -134,7 +134,7 @@ def test_own_addresses_are_this_machine() -> None:
 
 def test_plain_http_to_another_machine_has_to_be_insisted_on() -> None:
     for text, is_insecure in (("192.0.2.1:4318", True), ("http://192.0.2.1:4318", False)):
-        with pytest.raises(PushError, match="another machine") as refused:
+        with pytest.raises(PushError, match="another host") as refused:
             pushed_to(text, is_insecure=is_insecure)
         assert "--otlp http://192.0.2.1:4318 --otlp-insecure" in refused.value.hint
     assert pushed_to("http://192.0.2.1:4318/x", is_insecure=True) == "http://192.0.2.1:4318/x/v1/metrics"

@@ -26,7 +26,7 @@ def test_without_an_output_nobody_takes_anything(tmp_path: Path) -> None:
 
 def test_readable_metrics_do_not_leave_the_machine(tmp_path: Path) -> None:
     wanted = settings(tmp_path, otlp="collector.example:4318", otlp_insecure="true")
-    with pytest.raises(PushError, match=r"collector\.example is another machine"), open_outputs(wanted, {}):
+    with pytest.raises(PushError, match=r"collector\.example is another host"), open_outputs(wanted, {}):
         pass
 
 
@@ -45,9 +45,7 @@ def test_a_variable_alone_is_enough_and_what_it_cannot_do_is_said(
     )
     with open_outputs(settings(tmp_path), {ENDPOINT_VARIABLE: "http://192.0.2.1:4318"}) as consumers:
         assert consumers.on_second == ()
-    assert (
-        "metrics are not pushed: OTEL_EXPORTER_OTLP_ENDPOINT: 192.0.2.1 is another machine" in capsys.readouterr().err
-    )
+    assert "metrics are not pushed: OTEL_EXPORTER_OTLP_ENDPOINT: 192.0.2.1 is another host" in capsys.readouterr().err
 
 
 def test_variables_meant_for_others_do_not_keep_a_recording_from_being_made(

@@ -101,13 +101,13 @@ def test_without_certificates_it_says_who_can_read(tmp_path: Path, capfd: pytest
     with beside(settings(tmp_path / "not-yet.db")):  # what is recorded comes later
         said = capfd.readouterr().err
     assert "SHA-256" in said
-    assert "everybody on this machine can read it" in said
+    assert "everybody on this host can read it" in said
 
 
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        ({"serve": "0.0.0.0:0"}, "can be reached from other machines, and there is no token"),
+        ({"serve": "0.0.0.0:0"}, "can be reached from other hosts, and there is no token"),
         ({"serve": "0.0.0.0:0", "no_tls": "true"}, "--no-tls on"),
         ({"tls_cert": "/nowhere"}, "a certificate needs its key"),
         ({"tls_cert": "/nowhere", "tls_key": "/nowhere"}, "/nowhere"),

@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from ingero import given_up
-from ingero.capture.agent_limiter import LEVELS
+from ingero.capture.agent_limiter import AGENT_LEVELS
 from ingero.capture.levels import CODES, Level
 from ingero.serve.coverage import coverage_lines
 from ingero.store import migrations
@@ -109,16 +109,16 @@ def test_sentences_of_version_1_are_what_such_files_hold_byte_by_byte() -> None:
 
 
 def test_every_level_and_level_has_a_code_with_a_sentence() -> None:
-    codes = [*CODES.values(), *(level.code for level in LEVELS if level.code)]
-    assert len(set(codes)) == len(Level) + len(LEVELS) - 1
+    codes = [*CODES.values(), *(level.code for level in AGENT_LEVELS if level.code)]
+    assert len(set(codes)) == len(Level) + len(AGENT_LEVELS) - 1
     assert set(codes) <= given_up.BY_CODE.keys()
 
 
 def test_the_sentence_of_a_level_says_what_the_level_does() -> None:
-    for level in LEVELS[1:]:
+    for level in AGENT_LEVELS[1:]:
         text = given_up.BY_CODE[level.code].text
         assert text.startswith(f"{level.records_ratio:.0%} ")
-        assert text.endswith(f" {level.sync_ns / 1e9:g} s")
+        assert text.endswith(f" {level.drain_ns / 1e9:g} s")
 
 
 def test_an_unknown_code_is_shown_as_it_is_and_lacks_no_evidence() -> None:

@@ -80,7 +80,7 @@ def test_no_other_text_names_it_for_sudo() -> None:
     places = [
         f"{path.relative_to(SOURCE)}:{number}"
         for path in SOURCE.rglob("*.py")
-        if path.name not in ("program.py", "manual.py")
+        if path.name not in ("program.py", "examples.py")
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if re.search(r"sudo ingero", line)
     ]

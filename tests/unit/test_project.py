@@ -52,9 +52,9 @@ def test_the_generated_header_names_every_kind_and_flag() -> None:
 
 
 def test_every_drop_counter_has_a_meaning_and_nothing_else_has() -> None:
-    listed = re.search(r"enum loss \{(.*?)\};", (BPF / "events.h").read_text(), re.DOTALL)
+    listed = re.search(r"enum drop \{(.*?)\};", (BPF / "events.h").read_text(), re.DOTALL)
     assert listed is not None
-    names = [name.lower() for name in re.findall(r"\bLOSS_(\w+)", re.sub(r"/\*.*?\*/", "", listed[1], flags=re.DOTALL))]
+    names = [name.lower() for name in re.findall(r"\bDROP_(\w+)", re.sub(r"/\*.*?\*/", "", listed[1], flags=re.DOTALL))]
     assert (names[0], names[-1]) == ("none", "count")
     assert set(MEANINGS) == set(names[1:-1])
 

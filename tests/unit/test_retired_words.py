@@ -165,6 +165,10 @@ FINE = (
 FINE_IN = (
     ("examples/grafana/ingero.json", '      "targets": ['),
     ("docs/commands.md", "the alias gpu-steal of the scenario"),
+    ("docs/measurements/2026-11-25.md", "late in loss-1-block.s27"),
+    ("docs/kernels.md", "tests.kernels 6.12 --suite accounts"),
+    ("src/ingero/store/earlier_names.py", '    "hidden-synchronisation": "unexpected-sync",'),
+    ("src/ingero/store/older_values.py", "launches are not traced: epochs are not comparable"),
 )
 
 Writer = Callable[[str], str]

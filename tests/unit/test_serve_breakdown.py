@@ -41,11 +41,12 @@ def record(writer: Writer) -> None:
         append(
             tables.SYNC_INTERVALS,
             tables.SYNC_INTERVALS.rows(
-                1, session=session, process=process, pid=100, device=0, prev_sync_end_ns=a, first_launch_ns=a + 2 * MS, sync_start_ns=a + 3 * MS,
-                gpu_done_ns=a + 7 * MS, gpu_done_low_ns=a + 7 * MS, gpu_done_high_ns=a + 7 * MS, sync_end_ns=a + 10 * MS, idle_ns=2 * MS, busy_ns=5 * MS,
-                return_delay_ns=3 * MS, launches=20,
-                **{f"empty_{name}": value for name, value in clocks(sleep=2 * MS).items()},
-                **{f"enqueue_{name}": value for name, value in clocks(run=MS).items()},
+                1, session=session, process=process, pid=100, device=0, prev_sync_end_ns=a,
+                first_launch_ns=a + 2 * MS, sync_start_ns=a + 3 * MS, gpu_done_ns=a + 7 * MS,
+                gpu_done_low_ns=a + 7 * MS, gpu_done_high_ns=a + 7 * MS, sync_end_ns=a + 10 * MS,
+                idle_ns=2 * MS, busy_ns=5 * MS, return_delay_ns=3 * MS, launches=20,
+                **{f"idle_{name}": value for name, value in clocks(sleep=2 * MS).items()},
+                **{f"launch_{name}": value for name, value in clocks(run=MS).items()},
                 **{f"sync_{name}": value for name, value in clocks(sleep=4 * MS, runq=3 * MS).items()},
             ),
         )  # fmt: skip

@@ -128,7 +128,7 @@ def test_a_healthy_recording_has_no_incident_and_says_what_was_not_looked_at(tmp
         scene.train(scene.process(100, "python"), 0, LENGTH_S, Step())
     answer = call(server_of(tmp_path / "quiet.db"), "explain_incident")
     assert "incident" not in content(answer)
-    assert "gpu-throttled" in {one["cause"] for one in content(answer)["not_evaluated"]}
+    assert "gpu-throttled" in {one["cause"] for one in content(answer)["not_checked"]}
     assert "No incident" in text(answer)
     assert "gpu-throttled" in text(answer)
 
@@ -232,7 +232,7 @@ def test_where_no_graph_was_used_that_is_all_that_is_said(server: IngeroServer) 
 
 
 def test_a_demo_says_that_it_is_made_up(server: IngeroServer) -> None:
-    assert text(call(server, "run_demo", scenario="cpu-hog")).startswith("A made-up recording, not this machine: ")
+    assert text(call(server, "run_demo", scenario="cpu-hog")).startswith("A simulated recording, not this host: ")
 
 
 def test_the_text_of_a_check_has_the_command_that_mends_it(server: IngeroServer) -> None:
@@ -366,7 +366,7 @@ def test_a_recording_of_an_older_version_is_answered_as_far_as_it_goes(older: Pa
     for name, arguments in TOOLS.items():
         assert not call(server, name, **arguments).is_error, name
     answer = call(server, "get_causal_chains")
-    assert content(answer)["not_evaluated"]
+    assert content(answer)["not_checked"]
     assert content(answer)["stored_chains"]
     assert "a correlation" in text(answer)
 
@@ -375,7 +375,7 @@ def test_a_recording_without_an_breakdown_is_not_called_healthy(tmp_path: Path) 
     with Scene(tmp_path / "empty.db", seconds=2) as scene:
         scene.process(100, "python")
     said = text(call(server_of(tmp_path / "empty.db"), "explain_incident"))
-    assert "nothing can be said about lost time" in said
+    assert "lost time cannot be measured" in said
     assert "No incident" not in said
 
 

@@ -19,6 +19,7 @@ from ingero.diagnose.model import (
     NotEvaluated,
     ProcessVerdict,
     Severity,
+    Where,
 )
 from ingero.foreign_text import shell_word
 from ingero.serve.short_report import COLUMNS, LINES, short_lines
@@ -53,7 +54,7 @@ def test_an_incident_has_headline_impact_where_fix_and_what_was_not_checked(foun
     line = CodeLine(file="train.py", line=142, function="forward")
     missing = (NotEvaluated(cause="host-hang", reason="halts: not in this recording"),)
     [incident] = found.incidents
-    one = replace(found, incidents=(replace(incident, line=line),), not_evaluated=missing)
+    one = replace(found, incidents=(replace(incident, where=Where(line=line)),), not_evaluated=missing)
     lines = short_lines(one, whole=WHOLE)
     assert fits(lines)
     assert "1 incident found (1 HIGH)" in lines[0]
@@ -77,8 +78,8 @@ def test_it_fits_whatever_was_found(found: Diagnosis) -> None:
     place = CodeLine(file="/very/deep" * 20, line=1, function="f" * 200)
     many: list[Incident] = [
         replace(
-            first, number=number, cause=f"cause-number-{number}", summary=text, node=text[:200], line=place,
-            severity=severity, fixes=(Fix(text=text, command="sudo " + "renice " * 40),),
+            first, number=number, cause=f"cause-number-{number}", summary=text, node=text[:200],
+            where=Where(line=place), severity=severity, fixes=(Fix(text=text, command="sudo " + "renice " * 40),),
         )
         for number in range(40)
         for text in (LONG, WIDE, "x" * 500, "\x1b[2J" * 100)
@@ -100,7 +101,7 @@ def test_without_an_incident_it_is_the_verdict_of_each_process(found: Diagnosis)
     )
     lines = short_lines(replace(found, incidents=(), verdicts=verdicts), whole=WHOLE)
     assert fits(lines)
-    assert lines[0].endswith(": No incident found.")
+    assert lines[0].endswith(": No incidents found.")
     assert lines[1].startswith("job [0]: fine")
     [more] = [line for line in lines if line.startswith("and ")]
     assert more == f"and {300 - sum(line.startswith('job ') for line in lines)} more processes"

@@ -126,9 +126,10 @@ def record(writer: Writer) -> None:
     for index in range(1, 4):
         a = START_NS + index * 10 * MS
         row = tables.SYNC_INTERVALS.rows(
-            1, session=session, process=process, pid=100, device=0, prev_sync_end_ns=a, first_launch_ns=a + 4 * MS, sync_start_ns=a + 5 * MS,
-            gpu_done_ns=a + 9 * MS, gpu_done_low_ns=a + 9 * MS, gpu_done_high_ns=a + 9 * MS, sync_end_ns=a + 10 * MS, idle_ns=4 * MS, busy_ns=5 * MS,
-            return_delay_ns=MS, launches=20,
+            1, session=session, process=process, pid=100, device=0, prev_sync_end_ns=a,
+            first_launch_ns=a + 4 * MS, sync_start_ns=a + 5 * MS, gpu_done_ns=a + 9 * MS,
+            gpu_done_low_ns=a + 9 * MS, gpu_done_high_ns=a + 9 * MS, sync_end_ns=a + 10 * MS,
+            idle_ns=4 * MS, busy_ns=5 * MS, return_delay_ns=MS, launches=20,
         )  # fmt: skip
         writer.append(tables.SYNC_INTERVALS, row)
     for end_ms in (20, 30, 40):
@@ -166,11 +167,11 @@ def after(lines: list[str], words: str, count: int) -> list[str]:
 
 def test_what_each_line_cost_is_shown_with_how_much_of_it_is_recorded(reader: Reader) -> None:
     lines = lines_of(reader)
-    assert "  lines, from the recorded calls alone: 18.0 ms of 45.0 ms, 5 of 63 calls:" in lines
-    assert after(lines, "lines, from the recorded calls alone", 3) == [
+    assert "  lines of code, from recorded calls only: 18.0 ms of 45.0 ms, 5 of 63 calls:" in lines
+    assert after(lines, "lines of code, from recorded calls only", 3) == [
         "    cudaStreamSynchronize 15.0 ms at train.py:73 in Trainer.drain (3 of 3 calls recorded)",
         "    cudaLaunchKernel 2.00 ms at train.py:50 in step (1 of 60 calls recorded)",
-        "    cudaLaunchKernel 1.00 ms at a place that is not known: no stack was stored (1 of 60 calls recorded)",
+        "    cudaLaunchKernel 1.00 ms at place not known: no stack was stored (1 of 60 calls recorded)",
     ]
 
 
@@ -241,7 +242,7 @@ def test_with_whole_stacks_the_other_threads_of_a_hung_process_are_shown(tmp_pat
     assert "Meanwhile" not in short
     threads = [part.splitlines() for part in whole.split("Meanwhile: ")[1:]]
     assert [lines[0].split(" when ")[0] for lines in threads] == [
-        "pt_data_pin 100/101, asleep", "pt_data_pin 100/102, asleep",
+        "pt_data_pin 100/101, sleeping", "pt_data_pin 100/102, sleeping",
     ]  # fmt: skip
     assert "  [Python] /srv/me/train.py:73 in Trainer.drain()" in threads[0]
-    assert threads[1][1] == "  at a place that is not known"
+    assert threads[1][1] == "  place not known"

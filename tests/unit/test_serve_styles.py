@@ -25,7 +25,7 @@ HIGH  cpu-contention  [incident 1]
        sudo renice -n 19 -p $(ls /proc/4711/task)
   try: or nothing at all
 
-python [4100]: GPU busy 53% of the time; see the incidents
+python [4100]: GPU busy 53% of the time; see incidents above
 """
 BY_COLUMN = """\
 1 incident found (1 HIGH)

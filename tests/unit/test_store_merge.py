@@ -201,7 +201,7 @@ def test_two_machines_of_one_name_stay_two_and_both_are_named(tmp_path: Path) ->
         write_full(tmp_path / f"{file}.db", "gpu-01", machine_id=machine, boot_id=machine, uuid=file)
     merged = merge([tmp_path / "a.db", tmp_path / "b.db"], tmp_path / "c.db")
     assert merged.nodes == ("gpu-01@11111111", "gpu-01@22222222")
-    assert merged.notes == ("2 machines are named gpu-01: here they are gpu-01@11111111, gpu-01@22222222",)
+    assert merged.notes == ("2 hosts are named gpu-01: here they are gpu-01@11111111, gpu-01@22222222",)
     both = counts(tmp_path / "a.db") + counts(tmp_path / "b.db")
     both["raw_strings"] //= 2  # the same texts
     assert counts(tmp_path / "c.db") == both

@@ -104,7 +104,7 @@ def test_process_filter_leaves_the_others_out(reader: Reader) -> None:
 
 def test_clock_totals_sum_over_time_and_keep_the_most_threads(reader: Reader) -> None:
     (totals,) = reader.thread_state_totals(WHOLE)
-    assert (totals.pid, totals.threads, totals.switches, totals.preemptions) == (10, 6, 50, 20)
+    assert (totals.pid, totals.threads, totals.switches, totals.involuntary_switches) == (10, 6, 50, 20)
     assert totals.clocks == Clocks(
         run_ns=7 * SECOND_NS,
         runq_ns=3 * SECOND_NS,

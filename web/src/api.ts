@@ -108,7 +108,7 @@ export interface Diagnosis {
   window: Window;
   incidents: Incident[];
   verdicts: { process: number; pid: number; name: string; text: string; has_incident: boolean }[];
-  not_evaluated: { cause: string; reason: string; ranges: Window[] }[];
+  not_checked: { cause: string; reason: string; ranges: Window[] }[];
   not_traced: Record<string, string>;
 }
 
@@ -196,7 +196,7 @@ export interface Process {
   pod: string;
   exit_code: number | null;
   threads: number | null;
-  preemptions: number | null;
+  involuntary_switches: number | null;
   clocks: Clocks | null;
   steps: Steps | null;
   gpu_idle: GpuIdle | null;
@@ -241,7 +241,7 @@ export interface Detection {
 export interface Drops extends State {
   drops: { counter: string; reason: string; count: number }[];
   overhead_limiter: { time_ns: number; not_traced: string; reason: string }[];
-  removed: { name: string; kind: string; until_ns: number; rows: number }[];
+  pruned: { name: string; kind: string; until_ns: number; rows: number }[];
   missing_probes: { library: string; symbol: string; reason: string }[];
   overhead: Overhead;
 }

@@ -32,7 +32,7 @@ export function Incidents(props: ViewProps) {
 
 export function noIncident(found: Diagnosis): string {
   if (!found.verdicts.length) return "No verdict: the recording has no GPU syncs or steps, so lost time cannot be measured.";
-  const unchecked = found.not_evaluated.flatMap((one) => one.ranges).reduce((sum, one) => Math.max(sum, one.duration_ns), 0);
+  const unchecked = found.not_checked.flatMap((one) => one.ranges).reduce((sum, one) => Math.max(sum, one.duration_ns), 0);
   return unchecked ? `No incidents found. For ${ns(unchecked)}, some causes could not be checked.` : "No incidents found.";
 }
 
@@ -69,7 +69,7 @@ export function Timeline(props: { incidents: Incident[]; window: Window; since: 
 
 export function NotChecked(props: { diagnosis: Diagnosis }) {
   const byReason = new Map<string, string[]>();
-  for (const one of props.diagnosis.not_evaluated) {
+  for (const one of props.diagnosis.not_checked) {
     const reason = one.reason + during(one.ranges);
     byReason.set(reason, [...(byReason.get(reason) ?? []), one.cause]);
   }

@@ -14,7 +14,7 @@ import { Table, columnsOf } from "./table";
 const op = columnsOf<Op>();
 const culprit = columnsOf<Process["culprits"][number]>();
 const overhead_limiter = columnsOf<DropsAnswer["overhead_limiter"][number]>();
-const removed = columnsOf<DropsAnswer["removed"][number]>();
+const pruned = columnsOf<DropsAnswer["pruned"][number]>();
 const missing = columnsOf<DropsAnswer["missing_probes"][number]>();
 
 const WITH_STACKS = ["cuda", "driver", "cuda_graph", "nccl"]; // sources of calls
@@ -141,7 +141,7 @@ function OneProcess(props: ViewProps & { process: Process; isWhole: boolean }) {
       ))}
       {one.clocks && (
         <section>
-          <h4>Thread-state time (up to {count(one.threads)} threads), {count(one.preemptions)} involuntary context switches</h4>
+          <h4>Thread-state time (up to {count(one.threads)} threads), {count(one.involuntary_switches)} involuntary context switches</h4>
           <StackedBar label="Thread-state time" shares={clockShares(one.clocks)} />
         </section>
       )}
@@ -288,15 +288,15 @@ function DropTables(props: { found: DropsAnswer }) {
           ]}
         />
       )}
-      {props.found.removed.length > 0 && (
+      {props.found.pruned.length > 0 && (
         <Table
           caption="Pruned to keep the database below its size limit (--max-db)"
           name="pruned"
-          rows={props.found.removed}
+          rows={props.found.pruned}
           columns={[
             { key: "name", head: "what", value: (one) => `${one.name}, ${one.kind}` },
             { key: "until_ns", head: "before", value: (one) => one.until_ns, show: (one) => moment(one.until_ns) },
-            removed.count("rows", "rows"),
+            pruned.count("rows", "rows"),
           ]}
         />
       )}

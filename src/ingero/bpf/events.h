@@ -28,7 +28,8 @@ typedef signed long long s64;
 #define PYTHON_FILE_BYTES 512
 #define PYTHON_NAME_BYTES 256
 #define PYTHON_TABLE_BYTES 6144 /* of 700 lines of code; a longer one is read from memory by the agent */
-#define STACK_COPY_BYTES 20480 /* whole pages: at least 16 KB, which held each of 400 stacks of a PyTorch loop; 8 KB held 35% */
+/* whole pages: at least 16 KB, which held each of 400 stacks of a PyTorch loop; 8 KB held 35% */
+#define STACK_COPY_BYTES 20480
 #define MACHINE_REGISTERS 33   /* by DWARF number; x86-64 uses 17 */
 #define PROBED_FRAMES 2
 #define DECIDING_WORDS 60 /* of one step: 30 frames of C++ need 40 */
@@ -317,7 +318,8 @@ struct native_stack_record {
 	u64 key;
 	u64 registers[MACHINE_REGISTERS];
 	u64 stack_vaddr; /* the page that holds the stack pointer */
-	u64 probed_sp[PROBED_FRAMES]; /* stack pointer at entry of open probed calls, whose return address is hidden; 0: none */
+	/* stack pointer at entry of open probed calls, whose return address is hidden; 0: none */
+	u64 probed_sp[PROBED_FRAMES];
 	u64 probed_caller[PROBED_FRAMES];
 	u32 pid;
 	u32 tid;
@@ -366,14 +368,14 @@ struct parked_thread {
 };
 
 enum sync_interval_flag {
-	SYNC_INTERVAL_IDLE_OTHER_THREAD = 1 << 0, /* first enqueue by another thread than the last sync: no idle times */
-	SYNC_INTERVAL_LAUNCH_OTHER_THREAD = 1 << 1, /* sync by another thread than the first enqueue: no times in between */
+	SYNC_INTERVAL_IDLE_OTHER_THREAD = 1 << 0, /* first enqueue by another thread than the last sync: no idle time */
+	SYNC_INTERVAL_LAUNCH_OTHER_THREAD = 1 << 1, /* sync by another thread than the first enqueue: no time between */
 	SYNC_INTERVAL_WOKEN = 1 << 2,	       /* slept in the sync: the GPU was done at its last wake-up */
 	SYNC_INTERVAL_PARTIAL = 1 << 3,	       /* other streams had uncovered work */
 	SYNC_INTERVAL_INCOMPLETE = 1 << 4,
-	SYNC_INTERVAL_FIRST_UNKNOWN = 1 << 5,  /* an enqueue came as the last interval was closed, and counts from that */
-	SYNC_INTERVAL_PAGEABLE_COPY = 1 << 6,  /* ended by an asynchronous copy that waited: its host memory is pageable */
-	SYNC_INTERVAL_BEFORE_COPY = 1 << 7,    /* that copy was to the GPU: it waited for what was before it, then copied */
+	SYNC_INTERVAL_FIRST_UNKNOWN = 1 << 5,  /* an enqueue came as the last interval was closed; counted from that */
+	SYNC_INTERVAL_PAGEABLE_COPY = 1 << 6,  /* ended by an asynchronous copy that waited: host memory is pageable */
+	SYNC_INTERVAL_BEFORE_COPY = 1 << 7,    /* that copy was to the GPU: it waited for earlier work, then copied */
 };
 
 /* What is known of the host memory at an end of a copy: `handle` of its record. */
@@ -381,7 +383,7 @@ enum host_memory {
 	HOST_MEMORY_UNKNOWN = 0,
 	HOST_MEMORY_PINNED,	      /* inside a block in use that was seen pinned */
 	HOST_MEMORY_PAGEABLE,	      /* in none, and everything that the program has pinned was seen */
-	HOST_MEMORY_SEEMS_PAGEABLE, /* not known; an asynchronous copy waited, which it does with pageable memory only */
+	HOST_MEMORY_SEEMS_PAGEABLE, /* not known; an asynchronous copy waited, as with pageable memory only */
 };
 
 /* ring `sync_intervals`: one sync interval of a stream (process, device, stream) */
@@ -444,7 +446,7 @@ struct mark_record {
 	u8 pad[5];
 };
 
-/* ring `steps`: one step, from one call of the process's step marker to the next. host_state_ns and blocked_state_ns add up to it */
+/* ring `steps`: from one call of the step marker to the next; host_state_ns and blocked_state_ns add up to it */
 struct step_record {
 	u64 begin_ns;
 	u64 end_ns; /* entry of the marker's call */
@@ -867,7 +869,7 @@ struct thread_dump {
 	char comm[COMM_BYTES];
 	u64 major_faults; /* maj_flt */
 	u64 gone_major_faults; /* of the process's threads that have ended */
-	u64 queued_ns;	    /* since when the kernel counts a wait that is not in run_delay_ns yet; 0: it does not wait */
+	u64 queued_ns;	    /* since when the kernel counts a wait not yet in run_delay_ns; 0: it does not wait */
 	u64 queue_clock_ns; /* the clock of `queued_ns`: its run queue's clock as last set, at most a tick ago */
 	u64 hits;	  /* probed entries, however they were handled */
 	u64 thread_pointer; /* at its last switch-out */

@@ -164,7 +164,8 @@ INLINE void note_enqueued(u32 slot, const struct open_call *call, u64 now, u64 d
 	if (unlikely(!gpu_stream))
 		return;
 	if (unlikely(!(COOKIE_KIND(call->cookie) & KIND_LAUNCH))) {
-		gpu_stream->times.returned_ns += duration; /* a pause is the host's time between launches, without copies in it */
+		/* a pause is the host's time between launches, without copies in it */
+		gpu_stream->times.returned_ns += duration;
 		return;
 	}
 	waited = READ_ONCE(gpu_stream->waited);

@@ -71,7 +71,7 @@ class CulpritReader:
         return found
 
     def _forget_ended_culprits(self) -> None:
-        """Removes pairs whose culprit is gone: short-lived ones would fill the table of a long-lived affected process."""
+        """Removes pairs whose culprit is gone: short-lived ones would fill a long-lived affected process's table."""
         quiet = [key for key, at in self._grew.items() if self._readings - at >= _QUIET_READINGS]
         pids = {key: self._pid(key) for key in quiet}
         gone = {pid for pid in set(pids.values()) if pid and not Path(f"/proc/{pid}").exists()}

@@ -166,7 +166,7 @@ def most_ratio(standing: Standing, budget: Budget) -> float:
 
 
 def is_spent(standing: Standing, hits: int, budget: Budget) -> bool:
-    """Whether one thread's `hits` since the last reading have cost so much that whatever follows, a level is climbed."""
+    """Whether one thread's `hits` since the last reading cost so much that a level is climbed, whatever follows."""
     costs = budget.costs
     least_ns = min(costs.full_ns, costs.nested_ns, costs.counted_ns, costs.suspended_ns)
     return hits * least_ns / 1e9 > most_ratio(standing, budget)

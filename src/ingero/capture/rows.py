@@ -146,7 +146,7 @@ class RowMaker:
             comm=self._texts(batch["comm"]),
             cpu=batch["cpu"],
             residual_ns=batch["residual_ns"],
-            preemptions=batch["preemptions"],
+            involuntary_switches=batch["preemptions"],
             switches=batch["switches"],
             culprit_pid=self._owners(batch["culprit_pid"]),
             culprit_name=self._names(batch["culprit_pid"], self._name_of_pid),
@@ -251,7 +251,7 @@ class RowMaker:
         return taken
 
     def sync_intervals(self, batch: Array) -> Rows:
-        """Syncs (`struct sync_interval_record`), at least one and each with a beginning, judged stream by stream; their rows."""
+        """Rows of syncs (`struct sync_interval_record`), at least one, each with a beginning, judged by stream."""
         places = batch["process_slot"].astype(np.int64) << 16 | batch["stream_slot"]
         by_gpu_stream = np.argsort(places, kind="stable")
         batch, places = batch[by_gpu_stream], places[by_gpu_stream]

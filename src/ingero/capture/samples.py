@@ -43,7 +43,7 @@ class Samples:
             self._process_of, kernel.layouts.dtype("parked_thread"), lambda rows: sink.append(tables.STACKS, rows)
         )
         self._is_ended = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="ingero-parked", daemon=True)
+        self._thread = threading.Thread(target=self._look, name="ingero-samples", daemon=True)
 
     def add_running(self, batch: np.ndarray[Any, Any], numbers: list[int]) -> None:
         """Rows of ring `samples`. numbers: of their processes.

@@ -52,8 +52,8 @@ IN_FLIGHT_NS = 1_000_000_000  # a call open for longer is shown while it is open
 class Second:
     """What happened in one second.
 
-    states_ns: summed over the targets' threads, in the order of STATES; their switches and preemptions likewise.
-    system, agent: None in the last second of a recording.
+    states_ns: summed over the targets' threads, in the order of STATES; their context switches and involuntary ones
+    likewise. system, agent: None in the last second of a recording.
     """
 
     period: Period
@@ -65,7 +65,7 @@ class Second:
     drops: dict[str, int]
     in_flight: int
     switches: int = 0
-    preemptions: int = 0
+    involuntary_switches: int = 0
     halted: int = 0  # processes that make no calls any more and wait for what may never come
     host: list[HostSum] = field(default_factory=list)
     records: int = 0
@@ -170,7 +170,7 @@ class SecondReader:
             cells=cells,
             states_ns=clocks[: len(STATES)],
             switches=int(clocks[-2]),
-            preemptions=int(clocks[-1]),
+            involuntary_switches=int(clocks[-1]),
             host=self._host.read(sum(faults.values())),
             charges=charges,
             drops=self.count_drops(drops, period),
@@ -286,7 +286,7 @@ class SecondReader:
         return self.threads, ended
 
     def _write_clocks(self, threads: Array, ended: Array, faults: dict[int, int], period: Period) -> dict[int, Array]:
-        """Clocks of each process: its threads' and those of its threads that have ended; then switches, preemptions.
+        """Clocks of each process: of its threads, ended ones too; then context switches, involuntary ones.
 
         ended: `struct process` by slot. Returns growth by slot.
         """
@@ -298,8 +298,8 @@ class SecondReader:
             gone = ended[target.slot] if len(mine) else self._processes[target.slot]
             clocks = mine["state_ns"].sum(axis=0, dtype=np.int64) + gone["gone_state_ns"].astype(np.int64)
             switches = int(mine["switches"].sum(dtype=np.int64)) + int(gone["gone_switches"])
-            preemptions = int(mine["preemptions"].sum(dtype=np.int64)) + int(gone["gone_preemptions"])
-            now = np.append(clocks, [switches, preemptions])
+            involuntary_switches = int(mine["preemptions"].sum(dtype=np.int64)) + int(gone["gone_preemptions"])
+            now = np.append(clocks, [switches, involuntary_switches])
             before = self._clocks_before.get(target.slot, np.zeros_like(now))
             growth = np.maximum(now - before, 0)
             self._clocks_before[target.slot] = np.maximum(now, before)  # who was in neither comes back, and is not new
@@ -312,7 +312,7 @@ class SecondReader:
                     process=target.number,
                     threads=len(mine),
                     switches=int(growth[-2]),
-                    preemptions=int(growth[-1]),
+                    involuntary_switches=int(growth[-1]),
                     major_faults=faults.get(target.slot, 0),
                     **{f"{name}_ns": int(growth[index]) for index, name in enumerate(STATES)},
                 )

@@ -44,7 +44,7 @@ def session_facts(
         python_ver=host.python_version,
         ingero_ver=__version__,
         agent_pid=os.getpid(),
-        targets=",".join(map(str, pids)),
+        pid_filter=",".join(map(str, pids)),
         flags=" ".join(sys.argv[1:]),
         options=dict(options or {}),
         not_traced=dict(not_traced or {}),

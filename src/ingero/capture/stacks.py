@@ -253,7 +253,7 @@ class Stacks:
             notes.append("Python frames were not read as it returned: they are read from outside")
         if not is_whole:
             self.worker.count("stack_parts_missing")
-            notes = ["a part of the stack was lost"]
+            notes = ["a part of the stack is missing"]
         interpreter = process.interpreter.file if process and process.interpreter else ""
         merged = merge(
             *(native, python, interpreter),

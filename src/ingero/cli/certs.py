@@ -64,7 +64,7 @@ def init(folder: Path | None) -> None:
     made = make_authority(_place(folder), name=f"ingero {os.uname().nodename} {now:%Y-%m-%d}", now=now)
     at = "" if folder is None else f" --dir {shell_word(folder)}"
     echo(f"{made.certificate}  the authority's certificate: for every node, and for everybody who asks")
-    echo(f"{made.key}  its private key: it stays here; whoever has it can make certificates")
+    echo(f"{made.key}  its private key: it stays here; anybody with it can make certificates")
     echo(f"valid until {made.until:%Y-%m-%d}. Next:")
     echo(f"  ingero certs node{at} NAME [ADDRESS...]   for each node, by every name that clients call it by")
     echo(f"  ingero certs client{at} NAME              for each who asks")
@@ -117,7 +117,7 @@ def client(name: str, folder: Path | None, days: int, force: bool) -> None:
     echo(f"{made.certificate}, {made.key.name}  for {name}; valid until {made.until:%Y-%m-%d}")
     files = [shell_word(one) for one in (_ca(folder), made.certificate, made.key)]
     _say_lines((
-        f"copy these to whoever asks; the key for their eyes only:  {' '.join(files)}",
+        f"copy these to the client; the key must stay secret:  {' '.join(files)}",
         f"  ingero query --nodes gpu-01,gpu-02 --ca-cert {files[0]} --client-cert {files[1]} --client-key {files[2]} "
         '"SELECT node, count(*) FROM events GROUP BY node"',
     ))  # fmt: skip

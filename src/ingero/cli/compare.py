@@ -41,7 +41,8 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--max-regression",
     metavar="P",
-    help="Fail if AFTER needs more than P (such as 5%) more time for the same work, or loses P points more of its time.",
+    help="Fail if AFTER needs more than P (such as 5%) more time for the same work, "
+    "or loses P points more of its time.",
 )
 @click.option("--timeout", metavar="D", help="With --nodes: wait this long for each node. Default: 30s.")
 @fleet_options

@@ -262,7 +262,10 @@ def _breakdown(
 ) -> Iterator[str]:
     """Of one node. evidence: of it, where somebody has read it already."""
     if reader.older_version:
-        yield f"Recorded by Ingero {reader.older_version}, which kept no sync intervals and no clocks. What it found itself:"
+        yield (
+            f"Recorded by Ingero {reader.older_version}, which kept no sync intervals and no clocks. "
+            "What it found itself:"
+        )
         yield from stored_lines(stored(reader, window), most=_MOST_CHAINS)
         return
     if wanted.per_process:

@@ -106,7 +106,7 @@ def _center(said: Fleet, around: str) -> Center:
         at_ns = parse_moment_ns(around, Window(begin_ns=now_ns - _DAY_NS, end_ns=now_ns))
     except MomentError as error:
         raise BundleError(
-            f"--around: {around!r} is neither a node that answered nor a moment",
+            f"--around: {around!r} is neither a node that answered nor a time",
             hint=f"{listed(labels(said))}, one of these with :NUMBER; or 14:05, or unix seconds",
         ) from error
     return Center(window=Window(begin_ns=at_ns, end_ns=at_ns + 1))
@@ -125,7 +125,7 @@ def _summary(made: Bundle, center: Center, output: Path) -> Iterator[str]:
         elif again.summary != center.incident.headline:
             yield f"note: of this file explain says: {visible(again.summary)}"
     yield from (f"note: {note}" for note in made.recording.merged.notes)
-    yield "secrets that could be told are taken out of command lines; look before you send it:"
+    yield "secrets that were recognized are removed from command lines; check before you send it:"
     yield f'  ingero query --db {shell_word(output)} "SELECT DISTINCT node, pid, cmdline FROM processes"'
     yield f"{output} ({format_bytes(output.stat().st_size)})"
 

@@ -79,7 +79,7 @@ def _row(one: Compared) -> tuple[str, ...]:
     return (
         one.name,
         one.comparison.verdict.value,
-        "" if change is None else f"{100 * change:+.1f} %",
+        "" if change is None else f"{100 * change:+.1f}%",
         "" if noise is None else format_percent(noise),
         ", ".join(more[:_MOST_CAUSES]),
     )

@@ -81,7 +81,7 @@ def _lines(found: FleetExplanation) -> Iterator[str]:
 def _order_lines(order: InOrder) -> Iterator[str]:
     """When each began, and of which that is not known."""
     if order.placed:
-        yield "By this machine's clock they began:"
+        yield "By this host's clock they began:"
     for one in order.placed[:_MOST_IN_ORDER]:
         moment = f"{format_moment(one.start_ns, of_ns=_SHORT_NS)} to {format_ns(one.bound_ns)}"
         unknown = "" if one.is_known else ", order not known"

@@ -43,7 +43,7 @@ def nobody_answered(missing: Sequence[Missing]) -> NobodyAnsweredError:
 def say_asking(fleet: Fleet) -> None:
     """Says on standard error that nodes are asked, where a file and not the command line names them."""
     if fleet.origin:
-        echo(f"asking the {len(fleet.nodes):,} nodes of {fleet.origin}; --db asks a recording", err=True)
+        echo(f"querying the {len(fleet.nodes):,} nodes of {fleet.origin}; --db queries a recording", err=True)
 
 
 def say_missing(missing: Sequence[Missing], asked: int) -> None:

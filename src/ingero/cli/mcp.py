@@ -157,7 +157,7 @@ def _serve_http(
         echo(f"listening on https://{address.url_host}:{port}{PATH}", err=True)
         with nullcontext() if given else _published(certificate, database.with_name(f"{database.name}.mcp.pem")):
             if not token:
-                echo(f"anybody on this machine may ask it: {TOKEN_VARIABLE} sets a token", err=True)
+                echo(f"anybody on this host may query it: {TOKEN_VARIABLE} sets a token", err=True)
             serve(make(), listening, address, context, token)
 
 

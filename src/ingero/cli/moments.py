@@ -16,7 +16,7 @@ _HINT = 'write it like 14:05, 14:05:30, "2026-11-21 14:05:30" or as unix seconds
 
 
 class MomentError(IngeroError):
-    """A text is no moment, or the moments leave nothing between them."""
+    """A text is not a time, or the moments leave nothing between them."""
 
 
 def parse_moment_ns(text: str, recorded: Window) -> int:
@@ -42,7 +42,7 @@ def _moment_ns(text: str, recorded: Window) -> int:
             return min(_on_days_around(text, recorded), key=lambda one: (_outside_ns(one, recorded), -one))
         return _unix_ns(datetime.fromisoformat(text.replace("Z", "+00:00")))
     except (ValueError, OverflowError) as error:
-        raise MomentError(f"{text!r} is no moment", hint=_HINT) from error
+        raise MomentError(f"{text!r} is not a time", hint=_HINT) from error
 
 
 def _on_days_around(text: str, recorded: Window) -> list[int]:

@@ -107,7 +107,7 @@ def start_listening(options: ServerOptions, environ: Mapping[str, str]) -> Liste
             lines.append(f"certificate made on the fly; the browser warns once. SHA-256 {certificate.fingerprint}")
     listening = listen(options.address)
     if not exposure.token and options.client_ca is None:
-        lines.append(f"everybody on this machine can read it; {TOKEN_VARIABLE} asks for a token")
+        lines.append(f"everybody on this host can read it; {TOKEN_VARIABLE} asks for a token")
     bound = replace(exposure, address=replace(options.address, port=listening.getsockname()[1]))
     return Listening(exposure=bound, socket=listening, context=context, lines=tuple(lines))
 

@@ -231,8 +231,8 @@ OPTIONS: tuple[Option, ...] = (
             "where the pod has it (NODE_NAME, by the downward API), else the host name."),
     _option("serve", _scraped_at, "", "ADDR", "Serve the recording at ADDR, such as 0.0.0.0:8080, as `ingero "
             "dashboard` would: to browsers and to `--nodes` of other hosts, from an unprivileged process."),
-    _option("on-incident", _command, "", "CMD", "Run this command as an incident opens and as it closes, with the incident "
-             "as JSON on standard input: without root's rights, without a shell, one at a time, at most 10 s."),
+    _option("on-incident", _command, "", "CMD", "Run this command as an incident opens and as it closes, with the "
+            "incident as JSON on standard input: without root's rights, without a shell, one at a time, at most 10 s."),
     _option("prometheus", _scraped_at, "", "ADDR", "Serve metrics to Prometheus at http://ADDR/metrics, such as "
             "127.0.0.1:9464; a port alone listens on this host only."),
     _option("otlp", parse_endpoint, "", "URL", "Push metrics to this OTLP receiver every 10 s: collector:4318 over "

@@ -100,7 +100,7 @@ StartLimitBurst=10
 [Service]
 Type=notify
 NotifyAccess=main
-# Where it listens, and whom it lets in: `dashboard:` in ingero.yaml. Only this machine, unless that says otherwise.
+# Where it listens, and which clients it accepts: `dashboard:` in ingero.yaml. Without that only those on this host.
 ExecStart={program} dashboard
 Restart=on-failure
 RestartSec=5

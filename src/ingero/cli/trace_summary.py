@@ -62,17 +62,17 @@ class Summary:
         echo(f"{elapsed:.1f} s, {format_count(self._calls.total())} calls, {steps}")
         for name, ns in self._call_ns.most_common(6):
             echo(f"  {name:28} {format_count(self._calls[name]):>12} calls {format_ns(ns):>10}")
-        echo("threads of the targets, summed:")
+        echo("threads of the traced processes, summed:")
         for index, clock in enumerate(STATES):
             if self._clocks_ns[index]:
                 echo(f"  {clock:12} {format_ns(int(self._clocks_ns[index])):>10}")
         for name, ns in self._culprits.most_common(_TOP):
             echo(f"  while runnable, {name} ran {format_ns(ns)}")
         for name, count in recorder.seconds.drops_total.items():
-            line = f"  lost or repaired: {name} {format_counter(name, count)}: {MEANINGS.get(name, '')}"
+            line = f"  dropped or corrected: {name} {format_counter(name, count)}: {MEANINGS.get(name, '')}"
             echo(marked(line, (2, line.index(":"), Style.WARNING)))
         for identity, name in list(recorder.targets.refused.items())[:_MOST_REFUSED]:
-            echo(f"  no slot was left for {name}[{identity.pid}]")
+            echo(f"  not traced, process limit reached: {name}[{identity.pid}]")
         if path:
             to, explain = f"recorded to {path}: look at it with  ", command("explain", "--db", path)
             echo(((to, None), (explain, Style.COMMAND)))

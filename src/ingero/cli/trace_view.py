@@ -143,7 +143,7 @@ class LineView:
         own, agent = format_percent(second.overhead_ratio), format_percent(second.agent_cpu_ratio)
         parts.append(f"tracing took {own} of a thread, {agent} of a core")
         if second.in_flight:
-            parts.append(f"{second.in_flight} calls open for over 1 s")
+            parts.append(f"{second.in_flight} calls in flight for over 1 s")
         line = "  ".join(parts)
         marks = [(0, len(parts[0]), Style.DIM)]
         if second.drops:

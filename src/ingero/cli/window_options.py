@@ -30,9 +30,7 @@ def window_of(
         begin_ns = max(begin_ns, end_ns - since_ns)
     if begin_ns >= end_ns:
         first, last = (format_moment(at, of_ns=kept.duration_ns) for at in (kept.begin_ns, kept.end_ns))
-        raise MomentError(
-            "nothing was recorded between these moments", hint=f"the recording goes from {first} to {last}"
-        )
+        raise MomentError("nothing was recorded between these times", hint=f"the recording goes from {first} to {last}")
     return Window(begin_ns=begin_ns, end_ns=end_ns)
 
 

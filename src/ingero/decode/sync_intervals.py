@@ -192,7 +192,7 @@ def _with_unseen_copies(sync_intervals: Array, judged: Readiness) -> Readiness:
 
 
 def _estimate(sync_intervals: Array, bounds: Readiness, members: Array, usual_busy_ns: float | None) -> float:
-    """Places `ready` inside its bounds where it is not exact; answers the usual f-to-r time of these sync intervals, ns."""
+    """Places `ready` inside its bounds where it is not exact; answers these intervals' usual f-to-r time, ns."""
     mine = sync_intervals[members]
     first = mine["first_ns"].astype(np.int64)
     low, high = bounds.low[members], bounds.high[members]
@@ -265,5 +265,5 @@ def unseen_class_key(op_names: str, sync_name: str) -> str:
 
 
 def step_type(op_names: str, launches: int, size_bytes: int, graph: int) -> str:
-    """Sync intervals of one class do the same work: same operations, launches and bytes within a factor of two, same graph."""
+    """Intervals of a class do the same work: same operations and graph, launches and bytes within a factor of two."""
     return f"{op_names}|2^{int(launches).bit_length()} launches|2^{int(size_bytes).bit_length()} bytes|{int(graph):x}"

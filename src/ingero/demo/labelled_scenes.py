@@ -133,9 +133,7 @@ STORIES: Mapping[str, Story] = {
         title="the job's own data workers take the CPU", cause="self-oversubscription", culprit=101, play=_own_workers
     ),
     "cpu-quota": Story(title="the CPU quota of the container is used up", cause="cpu-throttled", play=_quota),
-    "slow-disk": Story(
-        title="the data worker waits for the disk", cause="data-starvation", culprit=101, play=_slow_worker
-    ),
+    "slow-disk": Story(title="the data worker is in I/O wait", cause="data-starvation", culprit=101, play=_slow_worker),
     "hot-gpu": Story(title="the GPU lowers its clock because it is hot", cause="gpu-throttled", play=_hot_gpu),
     "debugger": Story(title="a debugger stops the process", cause="stopped", culprit=77, play=_debugger),
     "interpreter-lock": Story(
@@ -154,6 +152,6 @@ STORIES: Mapping[str, Story] = {
         play=_slow_call("cuModuleLoadData", 4.0, 77, Step(empty_ms=4.5)),
     ),
     "slow-launches": Story(
-        title="launches take so long that the device waits", cause="launch-bound", line=58, play=_slow_launches
+        title="launches take so long that the GPU waits", cause="launch-bound", line=58, play=_slow_launches
     ),
 }

@@ -93,7 +93,7 @@ def _on_gpu(nvml: Nvml) -> Machine:
         )
     gpu = nvml.gpus[0]
     return Machine(
-        mode=Mode.GPU, gpu=gpu.name, driver=nvml.driver_version or "version not told", probes="real", python=python
+        mode=Mode.GPU, gpu=gpu.name, driver=nvml.driver_version or "version unknown", probes="real", python=python
     )
 
 

@@ -31,9 +31,9 @@ class Second:
 class Breakdown:
     """Shares of the wall time: GPU idle, GPU busy, and sync return delay."""
 
-    empty: float
+    idle: float
     busy: float
-    late: float
+    return_delay: float
 
 
 def gpu_stream_of(reader: Reader, pid: int) -> Array | None:
@@ -68,5 +68,5 @@ def breakdown(gpu_stream: Array, window: Window) -> Breakdown | None:
     wall = float((mine["sync_end_ns"] - mine["prev_sync_end_ns"]).sum())
     if not wall:
         return None
-    empty, busy, late = (float(mine[name].sum()) / wall for name in ("idle_ns", "busy_ns", "return_delay_ns"))
-    return Breakdown(empty=empty, busy=busy, late=late)
+    idle, busy, delay = (float(mine[name].sum()) / wall for name in ("idle_ns", "busy_ns", "return_delay_ns"))
+    return Breakdown(idle=idle, busy=busy, return_delay=delay)

@@ -78,7 +78,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intervals:
-    """The sync intervals of one phase: their times and, by column of `raw_sync_intervals`, their thread-state time (ns)."""
+    """The sync intervals of one phase: their times, and thread-state time (ns) by column of `raw_sync_intervals`."""
 
     times: Mapping[str, Array]
     states: Mapping[str, Array]

@@ -184,7 +184,7 @@ class WholeScene(Scene):
     def _steps(self, actor: Actor, phases: Sequence[Phase], parts: Sequence[Intervals]) -> None:
         """One row for all sync intervals of a step."""
         marker = BY_NAME[phases[-1].sync_op]
-        host = {f"host_{name}_ns": _sum(parts, "empty", name) + _sum(parts, "enqueue", name) for name in STATES}
+        host = {f"host_{name}_ns": _sum(parts, "idle", name) + _sum(parts, "launch", name) for name in STATES}
         blocked = {f"blocked_{name}_ns": _sum(parts, "sync", name) for name in STATES}
         launches, size = (sum(getattr(one.step, name) for one in phases) for name in ("launches", "size_bytes"))
         self.append(
@@ -212,7 +212,7 @@ class WholeScene(Scene):
 
     def _off_cpu(self, actor: Actor, phase: Phase, intervals: Intervals) -> None:
         """The time off the CPU, at the end of each part; a sleep and the wait for a CPU after it are one."""
-        ends = {"empty": "first_launch_ns", "enqueue": "sync_start_ns", "sync": "sync_end_ns"}
+        ends = {"idle": "first_launch_ns", "launch": "sync_start_ns", "sync": "sync_end_ns"}
         for part, end in ends.items():
             states = intervals.of_part(part)
             begins = intervals.times[end] - sum(ns for name, ns in states.items() if name != "run")
@@ -231,7 +231,7 @@ class WholeScene(Scene):
         known: dict[str, tables.Column] = {**self._place(actor), "state": THREAD_STATES.index(state)}
         if runnable.any() and phase.step.ran_instead:
             known |= self._culprits(phase, runnable)
-        stack = phase.step.stack if part == "empty" else _LOSS if is_sync else ()
+        stack = phase.step.stack if part == "idle" else _LOSS if is_sync else ()
         self.append(
             tables.OFFCPU,
             len(begins),
@@ -271,7 +271,7 @@ class WholeScene(Scene):
 
     def _ran_instead(self, actor: Actor, phase: Phase, intervals: Intervals) -> None:
         """Which process ran for how long while the thread was runnable, by second."""
-        runnable = sum(intervals.of_part(part)["runq"] for part in ("empty", "enqueue", "sync"))
+        runnable = sum(intervals.of_part(part)["runq"] for part in ("idle", "launch", "sync"))
         if not phase.step.ran_instead or not np.any(runnable):
             return
         culprits = self._culprits(phase, np.asarray(runnable))
@@ -368,7 +368,7 @@ class WholeScene(Scene):
         """Where the thread was outside its calls, in some of the steps."""
         some = slice(None, None, _SAMPLED)
         first, sync = intervals.times["first_launch_ns"][some], intervals.times["sync_start_ns"][some]
-        asleep = intervals.of_part("empty")["sleep"][some]
+        asleep = intervals.of_part("idle")["sleep"][some]
         ran = np.maximum(first - intervals.times["prev_sync_end_ns"][some] - asleep, 0)
         in_calls = sum(round(count * ms * 1e6) for name, (count, ms) in phase.made.items() if name != phase.sync_op)
         between = np.maximum(sync - first - in_calls - sum(round(ms * 1e6) for ms in phase.longest.values()), 0)
@@ -455,8 +455,8 @@ class WholeScene(Scene):
         """What the threads of a process did in each second; answers for how long they ran."""
         spent = {name: np.zeros(len(edges) - 1, np.int64) for name in STATES}
         for part, begin, end in (
-            ("empty", "prev_sync_end_ns", "first_launch_ns"),
-            ("enqueue", "first_launch_ns", "sync_start_ns"),
+            ("idle", "prev_sync_end_ns", "first_launch_ns"),
+            ("launch", "first_launch_ns", "sync_start_ns"),
             ("sync", "sync_start_ns", "sync_end_ns"),
         ):
             for name in STATES:

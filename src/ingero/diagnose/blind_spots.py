@@ -43,7 +43,7 @@ def blind_spots(evidence: Evidence, rules: Iterable[Rule]) -> Iterator[NotEvalua
 
 
 def can_see(rule: Rule, case: Case) -> bool:
-    """Whether what a rule needs was traced in a case, and in what that is compared with; of sync intervals both are made."""
+    """Whether what a rule needs was traced in a case and in its baselines; both are made of sync intervals."""
     return was_traced(case, set(rule.needs) - {SYNC_INTERVALS})
 
 

@@ -199,7 +199,7 @@ class _GpuStream:
         )
 
     def _proven(self, members: Array, sync_intervals: Array, scale: float) -> dict[Bucket, int]:
-        """Of the intervals whose launches were not traced, as far as it is proven; sync intervals: of members, to be scaled."""
+        """Of intervals whose launches were not traced, as far as proven; sync_intervals: of members, to be scaled."""
         members, sync_intervals = members[is_unseen(members)], sync_intervals[is_unseen(sync_intervals)]
         if not len(sync_intervals):
             return {}
@@ -266,7 +266,7 @@ def _scaled(lost: Mapping[Bucket, int], scale: float) -> dict[Bucket, int]:
 
 
 def _extrapolated(heavy: Array, spread: Array, usual: Mapping[int, Usual], lost_ns: int) -> dict[Bucket, int]:
-    """Lost time by bucket: of the heavy sync intervals as it is, and of the spread ones for all the rest of the lost time."""
+    """Lost time by bucket: of the heavy sync intervals as it is, of the spread ones for all the rest of it."""
     lost = buckets(heavy, usual)
     if not len(spread):
         return lost

@@ -111,12 +111,12 @@ class Case:
 
     @property
     def is_of_steps(self) -> bool:
-        """Whether its sync intervals are steps by repetition: then nothing is known of when the GPU was idle within them."""
+        """Whether its sync intervals are steps by repetition: when the GPU was idle within them is then unknown."""
         return bool(len(self.sync_intervals)) and bool(is_step(self.sync_intervals[:1])[0])
 
     @property
     def knows_idle(self) -> bool:
-        """Whether it is known when the GPU was idle within its sync intervals: not of steps, nor where launches were unseen."""
+        """Whether it is known when the GPU was idle within its sync intervals: not in steps, nor where unseen."""
         return not self.is_of_steps and not (
             len(self.sync_intervals) and is_unseen(self.sync_intervals).mean() > _MOSTLY
         )
@@ -138,7 +138,7 @@ class Case:
 
     @property
     def scale(self) -> float:
-        """By what to multiply what its whole sync intervals show, for all: some are a sample, and of an incident the worst."""
+        """Factor for what its whole sync intervals show, for all: some are a sample, and of an incident the worst."""
         if not self.is_sampled:
             return 1.0
         of_all, seen_ns = self.sync_interval_count / max(len(self.sync_intervals), 1), float(self.excess_ns.sum())
@@ -188,7 +188,7 @@ class Case:
 
     @property
     def can_judge_device(self) -> bool:
-        """Whether most of its sync intervals are of classes that repeat themselves well enough for a verdict on the GPU."""
+        """Whether most of its sync intervals are of classes that repeat well enough for a verdict on the GPU."""
         steady = [key for key, one in self.usual.items() if one.reference.can_judge_device]
         return (
             float(np.isin(self.sync_intervals["step_type"], steady).mean()) > 0.5 if len(self.sync_intervals) else False
@@ -247,6 +247,11 @@ class Case:
         within the incident, and what the process called meanwhile is no reference.
         """
         return reference_windows(self.usual, self._losing()) if self.kind is FindingKind.INCIDENT else ()
+
+    @cached_property
+    def all_baselines(self) -> tuple[Window, ...]:
+        """Where the references of all kinds of sync interval come from: for what is sampled only once a second."""
+        return reference_windows(self.usual) if self.kind is FindingKind.INCIDENT else ()
 
     def _losing(self) -> list[int]:
         """The fewest kinds of sync interval that hold most of the lost time; none where none lost any."""
@@ -363,7 +368,7 @@ class Case:
 
     @property
     def empty_paths(self) -> Sequence[Segment]:
-        """What the sleeps with an empty device went into: of the syncing thread, in the sync intervals that lost most."""
+        """What the syncing thread's sleeps with an empty device went into, in the sync intervals that lost most."""
         return self.paths(Part.IDLE).segments
 
     @property

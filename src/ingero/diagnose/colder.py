@@ -26,7 +26,7 @@ _MIN_CALLS = 50
 
 
 def colder_ns(case: Case) -> float:
-    """Of an incident, the time on a CPU that what is usually computed before a sync interval's first launch took longer."""
+    """Of an incident, by how much CPU time what is usually computed before an interval's first launch took longer."""
     if case.kind is not FindingKind.INCIDENT:
         return 0.0
     usual = sum(one.idle_state_ns[_RUN] * case.count_of(key) for key, one in case.usual.items())

@@ -65,7 +65,7 @@ def moved_in_case(case: Case, copies: OpChange) -> Moved:
 
 
 def moved_usually(case: Case, copies: OpChange) -> Moved:
-    """Per sync interval of the reference; where no copy of it tells how fast the link was, it was as fast as in the case."""
+    """Per sync interval of the reference; where no copy of it tells the link's speed, it was as fast as in the case."""
     rows = _recorded(case, copies, case.baselines)
     figures = copies.usual_count, copies.usual_bytes, copies.usual_ns
     return _moved(case, copies, case.baselines, figures, rows, _paces(case, copies)[1])

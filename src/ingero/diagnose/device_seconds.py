@@ -95,7 +95,7 @@ def _usual_ns(case: Case) -> Array:
 
 
 def _after(case: Case, held: Sequence[GpuUse], is_slow: Array) -> Array:
-    """The slow sync intervals of a second that follows a held one, and that ends with others or sees the lost time end."""
+    """The slow sync intervals of a second after a held one that ends with others or sees the lost time end."""
     times = sorted(one.time_ns for one in held)
     found = np.zeros(len(is_slow), bool)
     for time_ns, next_ns in zip(times, [*times[1:], None], strict=True):

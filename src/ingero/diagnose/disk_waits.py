@@ -83,7 +83,7 @@ class Requests:
             "bytes": self.size_bytes,
             "bytes written": self.written_bytes,
             "in the queue (ns per request)": int(self.queue_ns),
-            "in the device (ns per request)": int(self.device_ns),
+            "in the disk (ns per request)": int(self.device_ns),
         }
 
 

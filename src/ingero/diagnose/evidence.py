@@ -271,7 +271,7 @@ class Evidence:
 
     @cached_property
     def main_streams(self) -> dict[int, Lane]:
-        """The stream that paces each process; of two streams the one with more device work. Streams are never summed."""
+        """The stream that paces each process; of two the one with more device work. Streams are never summed."""
         if not self.reader.is_recorded("raw_sync_intervals"):
             return {}
         synced = judged_alone(self.synced_streams, self._launches)
@@ -516,7 +516,7 @@ class Evidence:
         return self.reader.call_rows(window, sources=sources, process=process)
 
     def thread_state_seconds(self, windows: Iterable[Window], process: int) -> Array:
-        """What the threads of a process did in each second that touches these time ranges: `THREAD_STATE_SECOND_DTYPE`."""
+        """What a process's threads did in each second that touches these time ranges: `THREAD_STATE_SECOND_DTYPE`."""
         if not self.reader.is_recorded("raw_thread_state_seconds"):
             return _NO_SECONDS
         spans = Spans(windows)

@@ -17,7 +17,7 @@ class Found:
 
     @property
     def kind(self) -> FindingKind:
-        """What it claims; a bottleneck is counted against zero, so that it is never added to an incident's lost time."""
+        """What it claims; a bottleneck is counted against zero, so it is never added to an incident's lost time."""
         return self.finding.kind or (self.case.kind if self.case else FindingKind.EVENT)
 
     @property

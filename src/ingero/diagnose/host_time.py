@@ -24,7 +24,7 @@ _MOST = 0.9  # of a lost time is looked at where it is thickest
 
 
 class HostStays(NamedTuple):
-    """Samples on the path to the GPU: of the sync intervals that lost, of the reference, and by what to multiply these."""
+    """Samples on the path to the GPU: of the sync intervals that lost, of the reference, and the factor for these."""
 
     now: Sequence[Stay]
     before: Sequence[Stay]

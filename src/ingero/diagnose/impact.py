@@ -37,7 +37,7 @@ def impact_of(case: Case) -> Impact | None:
         involuntary_off_cpu_ratio=_involuntary(case.sync_intervals),
         baseline_involuntary_off_cpu_ratio=_usual_involuntary(case),
         context_switches=clocks[0].switches if clocks else None,
-        involuntary_context_switches=clocks[0].preemptions if clocks else None,
+        involuntary_context_switches=clocks[0].involuntary_switches if clocks else None,
     )
 
 

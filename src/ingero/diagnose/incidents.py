@@ -1,4 +1,4 @@
-"""One incident for one cause on one resource with one root, however many affected processes, ranks and time ranges it has."""
+"""One incident per cause, resource and root, however many affected processes, ranks and time ranges it has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether an open incident goes on where tracing has changed, so that its lost time is compared with nothing any more."""
+"""Whether an open incident goes on where tracing has changed, so that its lost time has nothing to compare with."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _SLEEP = STATES.index("sleep")
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Names of a sync interval's fields: the length of a part, whose waits are meant, where it begins and ends, its clocks."""
+    """Names of a sync interval's fields: length of a part, whose waits are meant, its begin and end, its clocks."""
 
     length: str
     tid: str
@@ -60,13 +60,13 @@ class Launching:
         return one.depth > 0 and one.tid in self.threads and one.state in _STATES
 
     def path(self, sync_interval: Any, ends: Ends) -> list[Segment]:
-        """Of a part of a sync interval; of a step by repetition without the sleeps in calls that may wait for the GPU."""
+        """Of a part of a sync interval; for a step by repetition without sleeps in calls that may wait for the GPU."""
         is_step = bool(sync_interval["flags"] & int(SyncIntervalFlag.STEP))
         begin_ns, end_ns = int(sync_interval[ends.begin]), int(sync_interval[ends.end])
         return self._path(int(sync_interval[ends.tid]), begin_ns, end_ns, outside_gpu_calls=is_step)
 
     def as_one(self, sync_intervals: Array) -> Array:
-        """The same sync intervals (`store.arrays.SYNC_INTERVAL_DTYPE`), with the clocks of these threads as if they were one."""
+        """The same sync intervals (`store.arrays.SYNC_INTERVAL_DTYPE`), with these threads' clocks as if of one."""
         if len(self.threads) < 2:
             return sync_intervals
         found: Array = sync_intervals.copy()
@@ -84,7 +84,7 @@ class Launching:
         return found
 
     def spans(self, sync_intervals: Array) -> dict[int, list[tuple[int, int]]]:
-        """When these threads ran while another one of them waited, by thread, in the host's parts of these sync intervals."""
+        """When these threads ran while another waited, by thread, in the host's parts of these sync intervals."""
         found: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for one in self._pieces(sync_intervals) if len(self.threads) > 1 else ():
             if self.has(one) and one.state == "run":

@@ -68,7 +68,7 @@ class LostTime:
 
 
 def references(baseline: Array, *, min_sync_intervals: int = MIN_SYNC_INTERVALS) -> dict[int, Reference]:
-    """The usual sync interval of each class (by step_type) in a healthy time range; classes with fewer sync intervals have none."""
+    """The usual sync interval of each class (by step_type) in a healthy time range; none for classes with too few."""
     found = {}
     for key in np.unique(baseline["step_type"]):
         members = baseline[baseline["step_type"] == key]

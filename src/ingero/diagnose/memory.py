@@ -107,7 +107,7 @@ def free_at_end(evidence: Evidence, uuid: str) -> int | None:
 
 
 def room_at(evidence: Evidence, uuid: str, begin_ns: int, end_ns: int) -> Room | None:
-    """What was free on both sides of a time range of time; None unless the driver was asked shortly before and after."""
+    """What was free on both sides of a time range; None unless the driver was asked shortly before and after."""
     samples = evidence.gpu_samples
     first = bisect_left(samples, begin_ns - SAMPLED_NS, key=lambda one: one.time_ns)
     last = bisect_left(samples, end_ns + SAMPLED_NS, key=lambda one: one.time_ns)

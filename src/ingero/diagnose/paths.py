@@ -1,4 +1,4 @@
-"""What the waits of a case went into: critical paths of the sync intervals that lost most, without a worker's usual work."""
+"""What a case's waits went into: critical paths of the sync intervals that lost most, without a worker's usual work."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _AT_ONCE_NS = 1_000_000  # what is held up by a pause comes as it ends, in the o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paused:
-    """count, longest_ns: of the pauses meanwhile, as far as timers were due in them. share: of the lost time, at most."""
+    """count, longest_ns: of pauses meanwhile, as far as timers were due in them. share: of the lost time, at most."""
 
     count: int
     longest_ns: int

@@ -71,7 +71,7 @@ class Pressure:
         return float(self._of_thread.taken_ns(one.tid, one.begin_ns, one.end_ns))
 
     def _own_ns(self, tid: str, begin: str, end: str) -> float:
-        """Reclaim of the thread on the path within one part of all sync intervals of the case, beyond the reference's."""
+        """Reclaim of the thread on the path in one part of all sync intervals of the case, beyond the reference's."""
         case, usual_ns, count = self.case, 0, 0
         for window in case.baselines:
             sync_intervals = case.evidence.sync_intervals(window, case.process.process)

@@ -1,4 +1,4 @@
-"""Whether the launches of a sync interval had filled the GPU's queue: then the host was ahead, and its launches waited."""
+"""Whether a sync interval's launches had filled the GPU's queue: then the host was ahead, and its launches waited."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Usual:
 
 
 def usual_sync_intervals(sync_intervals: Array) -> dict[int, Usual]:
-    """The best regime of each class with enough sync intervals; `sync_intervals` are of one stream, in order of time."""
+    """The best regime of each class with enough sync intervals; `sync_intervals` are of one stream, in time order."""
     keys = np.ascontiguousarray(sync_intervals["step_type"])
     found: dict[int, Usual] = {}
     for key, count in zip(*np.unique(keys, return_counts=True), strict=True):
@@ -182,7 +182,7 @@ def _windows(begins: Array, ends: Array, starts: Array, stops: Array, healthy: A
 
 
 def _chunks(begins: Array, ends: Array) -> tuple[Array, Array]:
-    """Where each begins, in sync intervals, and the mean length of its sync intervals, ns; inf: too few to say anything."""
+    """Where each begins, in sync intervals, and their mean length, ns; inf: too few to say anything."""
     lengths = ends - begins
     starts = _chunk_starts(begins, ends)
     means = _means(lengths, starts)
@@ -196,7 +196,7 @@ def _chunks(begins: Array, ends: Array) -> tuple[Array, Array]:
 
 
 def _chunk_starts(begins: Array, ends: Array) -> Array:
-    """Where pieces of MIN_SYNC_INTERVALS sync intervals and CHUNK_NS at least begin, the last of _LAST_NS; what is left joins that."""
+    """Where pieces of at least MIN_SYNC_INTERVALS and CHUNK_NS begin, the last of _LAST_NS; what is left joins that."""
     starts = [0]
     while True:
         begin = starts[-1]

@@ -49,7 +49,7 @@ def joined(steps: Array) -> Array:
 
 
 def joined_like(steps: Array, short: Array) -> Array:
-    """The same of whole steps (`arrays.SYNC_INTERVAL_DTYPE`). short: what becomes of them, in short; each has all its steps."""
+    """The same of whole steps (`arrays.SYNC_INTERVAL_DTYPE`). short: what becomes of them; each has all its steps."""
     at = np.searchsorted(short["sync_end_ns"], steps["sync_end_ns"])
     is_known = at < len(short)
     is_known[is_known] = steps["prev_sync_end_ns"][is_known] >= short["prev_sync_end_ns"][at[is_known]]

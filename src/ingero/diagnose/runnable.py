@@ -278,7 +278,7 @@ def named(culprits: list[Culprit]) -> str:
 
 
 def weighty(culprits: list[Culprit]) -> list[Culprit]:
-    """Those that took a share worth naming, alone or with others of their name: a hundred small ones are one culprit."""
+    """Those with a share worth naming, alone or with others of their name: a hundred small ones are one culprit."""
     total, of_name = 0, dict[str, list[int]]()
     for one in culprits:
         total += one.lost_ns

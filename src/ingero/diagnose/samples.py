@@ -1,4 +1,4 @@
-"""Which pieces of a long time range of sync intervals are read whole, so that an hour costs no more than some minutes."""
+"""Which pieces of a long time range of sync intervals are read whole, so that an hour costs no more than minutes."""
 
 from __future__ import annotations
 

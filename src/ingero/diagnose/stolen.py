@@ -68,7 +68,7 @@ def _worst(rows: Array, window: Window) -> tuple[Array, Array, Array]:
 
 
 def _lost_in(case: Case, begins: Array, ends: Array) -> Array:
-    """Lost ns of each second, by the ends of the sync intervals, which are in order; those that were read stand for all."""
+    """Lost ns of each second, by the ends of the sync intervals, which are in order; those read stand for all."""
     until = np.append(0, np.cumsum(np.maximum(case.excess_ns, 0)))
     at = [np.searchsorted(case.sync_intervals["sync_end_ns"], times, side="right") for times in (begins, ends)]
     lost: Array = until[at[1]] - until[at[0]]

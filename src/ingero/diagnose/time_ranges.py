@@ -1,4 +1,4 @@
-"""When a stream lost time: signed lost time by second, and the time ranges in which it is more than silence and noise."""
+"""When a stream lost time: signed lost time by second, and the time ranges where it is more than silence and noise."""
 
 from __future__ import annotations
 

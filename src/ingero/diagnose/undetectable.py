@@ -4,7 +4,7 @@ from __future__ import annotations
 
 UNDETECTABLE: dict[str, str] = {
     "which GPU kernel became slower": "the host sees when a sync returns, not what ran before it; that "
-    "needs CUPTI or a device-side profiler",
+    "needs CUPTI or a profiler on the GPU itself",
     "occupancy, memory bandwidth and tensor-core use of a kernel": "performance counters of the GPU are read "
     "through CUPTI or NVML's profiling API only",
     "a copy that does not block and became slower, apart from a slower kernel on the same stream": "both end in the "

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ingero.errors import IngeroError
+from ingero.program import command
 from ingero.sandbox import rights
 from ingero.sandbox.messages import ClosedError, Message, receive, send
 from ingero.sandbox.nursery import close_all_but
@@ -170,7 +171,8 @@ def _prepare(name: str, user: User) -> str:
         except OSError as error:
             raise CommandError(
                 f"root's rights cannot be given up for --on-incident: {error.strerror}",
-                hint="add CAP_SETUID and CAP_SETGID, or record as a user with capabilities: ingero service install",
+                hint="add CAP_SETUID and CAP_SETGID, or record as a user with capabilities: "
+                f"{command('service', 'install')}",
             ) from error
     rights.keep((), is_nobody=False)
     os.nice(_NICE)

@@ -102,7 +102,7 @@ def listen(address: Address) -> socket.socket:
 
 def _way_out(error: OSError, address: Address) -> str:
     if isinstance(error, socket.gaierror) or error.errno not in _PORT_FIXES:
-        return f"name an address of this machine (`ip -brief address` lists them), or the port alone: :{address.port}"
+        return f"name an address of this host (`ip -brief address` lists them), or the port alone: :{address.port}"
     return _PORT_FIXES[error.errno]
 
 

@@ -166,7 +166,7 @@ def _utilization(evidence: Evidence, process: Process, gpu_stream: StreamBreakdo
 
 
 def _stream_breakdowns(reader: Reader, window: Window) -> list[StreamBreakdown]:
-    """From the sync intervals themselves; of very many from sums, which at the window's edges are true to within a commit."""
+    """From the sync intervals themselves; of very many from sums, true to within a commit at the window's edges."""
     sums = reader.gpu_stream_sums(window) or ()
     if sum(one.sums["sync_intervals"] for one in sums) > _MANY_SYNC_INTERVALS:
         return breakdowns_of_sums(sums)

@@ -21,7 +21,7 @@ def diagnosis_json(diagnosis: Diagnosis) -> Object:
         "window": window_json(diagnosis.window),
         "incidents": [incident_json(one) for one in diagnosis.incidents],
         "verdicts": [verdict_json(one) for one in diagnosis.verdicts],
-        "not_evaluated": [_not_evaluated(one) for one in diagnosis.not_evaluated],
+        "not_checked": [_not_evaluated(one) for one in diagnosis.not_evaluated],
         "not_traced": dict(diagnosis.not_traced),
         "profiles": profiles_json(diagnosis.profiles) if diagnosis.profiles else None,
     }

@@ -139,4 +139,4 @@ def _unknown(levels: npt.NDArray[np.void], sites: Sequence[MemorySite]) -> Itera
     if unpaired and not levels["peak_bytes"].max():
         yield "  GPU memory: not traced, allocations were not followed from their return to their free"
     elif unpaired:
-        yield "    not exact: some allocations or frees were not followed (what was lost, or less was traced)"
+        yield "    not exact: some allocations or frees were not followed (records dropped, or tracing reduced)"

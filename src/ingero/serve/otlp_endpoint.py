@@ -126,7 +126,7 @@ def secured(endpoint: Endpoint, *, is_insecure: bool) -> Endpoint:
     if scheme == "http" and not is_this_machine(host) and not (is_insecure and is_written_out):
         insist = f"--otlp {replace(endpoint, scheme='http', path='')} --otlp-insecure"
         raise PushError(
-            f"{endpoint.origin}: {host} is another machine, and everyone between could read and change metrics",
+            f"{endpoint.origin}: {host} is another host, and everyone between could read and change metrics",
             hint=f"push with TLS, or to a collector on 127.0.0.1; where nobody is between, as in a cluster's own "
             f"network, insist with {insist}",
         )

@@ -79,8 +79,8 @@ def _off_cpu(total: ThreadStateTotals, recorded_ns: int) -> str:
     share = format_percent(lost / recorded_ns)
     return (
         f"involuntary off-CPU time {format_ns(lost)} of {format_ns(recorded_ns)} ({share}, up to {total.threads} "
-        f"threads summed), {format_count(total.switches)} context switches, {format_count(total.preemptions)} of them "
-        "involuntary"
+        f"threads summed), {format_count(total.switches)} context switches, "
+        f"{format_count(total.involuntary_switches)} of them involuntary"
     )
 
 
@@ -163,7 +163,7 @@ def _process_json(
         "involuntary_ratio": None if lost is None else lost / recorded_ns,
         "threads": clocks.threads if clocks else None,
         "switches": clocks.switches if clocks else None,
-        "preemptions": clocks.preemptions if clocks else None,
+        "involuntary_switches": clocks.involuntary_switches if clocks else None,
         "ops": [
             {
                 "name": total.name,

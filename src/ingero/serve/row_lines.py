@@ -24,7 +24,7 @@ MOST_SECONDS = 60.0  # that a statement may take on a node
 MOST_COLUMNS = 200  # what the sandbox of SQL allows (store/guard.py)
 _MAX_INT = 2**63 - 1
 _ROWS_AT_ONCE = 500
-_BROKEN = "try again; if it stays, `ingero version` on both machines"
+_BROKEN = "try again; if it stays, `ingero version` on both hosts"
 
 _Int64 = Annotated[int, msgspec.Meta(ge=-_MAX_INT - 1, le=_MAX_INT)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=_MAX_INT)]

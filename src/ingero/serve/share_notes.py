@@ -43,7 +43,7 @@ def _notes(opened: Opened, statement: Statement, view: str) -> Iterator[str]:
         )
         yield (
             f"{view} holds {format_count(share.stored)} of {format_count(share.calls)} {whose} calls "
-            f"({format_percent(share.stored / share.calls)}): the rare, the slow and a sample. "
+            f"({format_percent(share.stored / share.calls)}): all slow and rare calls, plus a random sample. "
             f"Exact: {exact_statement(statement, view)}{times}"
         )
     rows, until_ns = events_removed(opened.db)

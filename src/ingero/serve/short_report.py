@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from ingero.diagnose.model import Diagnosis, Fix, Impact, Incident
 from ingero.foreign_text import visible
 from ingero.serve.findings_text import headline
+from ingero.serve.incident_form import when_text
 from ingero.serve.styles import cells
-from ingero.units import format_count, format_moment, format_ns, format_percent, format_time_of_day
+from ingero.units import format_count, format_moment, format_ns, format_percent
 
 LINES, COLUMNS = 12, 80
 _CUT = "..."
@@ -39,20 +40,12 @@ def short_lines(diagnosis: Diagnosis, *, whole: str) -> list[str]:
 def _incident(incident: Incident) -> Iterator[str]:
     """Ten lines at most."""
     where = f" on {incident.node}" if incident.node else ""
-    yield from _wrapped(f"{incident.severity.name} {incident.cause}{where}, {_when(incident)}", 1)
+    yield from _wrapped(f"{incident.severity.name} {incident.cause}{where}, {when_text(incident)}", 1)
     yield from _wrapped(incident.summary, 2)
     impact = "; ".join((*_lost(incident), *(_noticed(incident.impact) if incident.impact else ())))
     yield from _titled("Impact", impact, 2)
-    yield from _titled("Where", str(incident.line or "no line of Python known"), 1)
+    yield from _titled("Where", incident.where.text, 1)
     yield from _fix(incident.fixes)
-
-
-def _when(incident: Incident) -> str:
-    if incident.end_ns is None:
-        return f"since {format_moment(incident.start_ns)}, ongoing"
-    lasted_ns = incident.end_ns - incident.start_ns
-    begin, end = (format_time_of_day(at, of_ns=lasted_ns) for at in (incident.start_ns, incident.end_ns))
-    return f"{begin} to {end} ({format_ns(lasted_ns)})" if lasted_ns > 0 else f"at {begin}"
 
 
 def _lost(incident: Incident) -> Iterator[str]:
@@ -63,11 +56,11 @@ def _lost(incident: Incident) -> Iterator[str]:
 
 def _noticed(impact: Impact) -> Iterator[str]:
     """Throughput and p99 against the baseline."""
-    usual = impact.usual_intervals_per_s
+    usual = impact.baseline_per_s
     baseline = f" (baseline {usual:.3g})" if usual else ""
-    yield f"{impact.intervals_per_s:.3g} {impact.interval.removesuffix(' interval')}s/s{baseline}"
-    baseline = f" (baseline {format_ns(impact.usual_p99_ns)})" if impact.usual_p99_ns else ""
-    yield f"{impact.interval} p99 {format_ns(impact.p99_ns)}{baseline}"
+    yield f"{impact.per_s:.3g} {impact.judged_by.removesuffix(' interval')}s/s{baseline}"
+    baseline = f" (baseline {format_ns(impact.baseline_p99_ns)})" if impact.baseline_p99_ns else ""
+    yield f"{impact.judged_by} p99 {format_ns(impact.p99_ns)}{baseline}"
 
 
 def _fix(fixes: Sequence[Fix]) -> list[str]:

@@ -69,7 +69,10 @@ def device_lines(
         share = format_percent(unseen_ratio)
         yield f"    GPU idle is not known: launches and copies were not all traced for {share} of the time{counted}"
     if gpu_stream.incomplete:
-        yield f"    {gpu_stream.incomplete} of these intervals are incomplete (a scheduler event was missed, and corrected)"
+        yield (
+            f"    {gpu_stream.incomplete} of these intervals are incomplete "
+            "(a scheduler event was missed, and corrected)"
+        )
 
 
 def step_lines(totals: StepTotals, steps: ProcessSteps) -> Iterator[str]:
@@ -100,7 +103,7 @@ def thread_lines(clocks: ThreadStateTotals, culprits: Sequence[CulpritTotals]) -
     total = clocks.clocks.total_ns
     yield (
         f"  threads (up to {clocks.threads}): {format_ns(total)} summed; {format_count(clocks.switches)} context "
-        f"switches, {format_count(clocks.preemptions)} of them involuntary"
+        f"switches, {format_count(clocks.involuntary_switches)} of them involuntary"
     )
     for clock in STATES:
         spent = getattr(clocks.clocks, f"{clock}_ns")

@@ -78,7 +78,7 @@ def stored_json(found: Mapping[str, Stored], window: Window) -> Object:
         "window": window_json(window),
         "incidents": [_incident_json(one) | {"node": node} for node, its in found.items() for one in its.incidents],
         "verdicts": [],
-        "not_evaluated": [],
+        "not_checked": [],
         "not_traced": {},
         "stored_chains": [asdict(one) for its in found.values() for one in its.chains],
     }

@@ -61,7 +61,7 @@ class SyncLines:
 def sync_lines(
     own: npt.NDArray[np.void], gpu_stream: StreamBreakdown, stack_at: Mapping[int, int], book: StackBook
 ) -> SyncLines:
-    """Where a stream lost its time. own: its sync intervals. stack_at: return of a recorded sync -> the hash of its stack."""
+    """Where a stream lost its time. own: its sync intervals. stack_at: return of a recorded sync -> stack hash."""
     book.read(stack_at.values())
     return SyncLines(
         idle=_drops(own["prev_sync_end_ns"], own["idle_ns"], stack_at, book),

@@ -15,8 +15,9 @@ _QUANTILES = (0.5, 0.95, 0.99)
 CALL_COLUMNS = (
     "id, coalesce(node, ''), timestamp, duration_ns, process, pid, tid, coalesce(comm, ''), source, op, "
     "coalesce(op_name, source || '/' || op), arg0, arg1, arg2, stream, ret_code, gpu_id, cgroup_id, "
-    "coalesce(caller_library, ''), coalesce(kernel_name, ''), coalesce(detail, ''), cpu, residual_ns, preemptions, "
-    "switches, culprit_pid, coalesce(culprit_name, ''), culprit_ns, coalesce(waker_kind, ''), waker_tid, "
+    "coalesce(caller_library, ''), coalesce(kernel_name, ''), coalesce(detail, ''), cpu, residual_ns, "
+    "involuntary_switches, switches, culprit_pid, coalesce(culprit_name, ''), "
+    "culprit_ns, coalesce(waker_kind, ''), waker_tid, "
     "coalesce(waker_name, ''), flags, stack_hash"
 )
 _CALL_FIELDS = tuple(name for name in Call.__dataclass_fields__ if name != "clocks")

@@ -72,7 +72,7 @@ _GPU_STREAM_NUMBERS = (
     *("idle_sleep_ns", "syncs", "joined"),
 )
 _SYNC_INTERVAL_PARTS = ("idle", "launch", "sync")
-_SECOND_NUMBERS = ("start_ns", "period_ns", "process", "threads", "switches", "preemptions", "major_faults")
+_SECOND_NUMBERS = ("start_ns", "period_ns", "process", "threads", "switches", "involuntary_switches", "major_faults")
 
 # One sync interval. Clocks are in the order of vocabulary.STATES, -1 where not recorded; op_set and step_type are
 # numbers of texts (Reader.texts); checkpoint_ns is 0 from the first unused on.
@@ -197,7 +197,7 @@ def gpu_stream(rows: Iterable[Sequence[int]]) -> npt.NDArray[np.void]:
 
 
 def without_clocks(gpu_stream: npt.NDArray[np.void], *, process: int, pid: int) -> npt.NDArray[np.void]:
-    """Sync intervals of `GPU_STREAM_DTYPE` as `SYNC_INTERVAL_DTYPE`: what the short form does not hold is 0, clocks are not recorded."""
+    """`GPU_STREAM_DTYPE` as `SYNC_INTERVAL_DTYPE`: what the short form does not hold is 0, clocks are not recorded."""
     array = np.zeros(len(gpu_stream), SYNC_INTERVAL_DTYPE)
     for name in set(_GPU_STREAM_NUMBERS) & set(_SYNC_INTERVAL_NUMBERS):
         array[name] = gpu_stream[name]

@@ -128,7 +128,7 @@ class LargePartError(StoreError):
     def __init__(self, path: Path, window: Window, most_bytes: int) -> None:
         super().__init__(
             f"{format_ns(window.duration_ns)} of {path.name} are more than {format_bytes(most_bytes)}",
-            hint="ask for a shorter time: --since or --margin, or around a moment",
+            hint="ask for a shorter time: --since or --margin, or around a time",
         )
 
 

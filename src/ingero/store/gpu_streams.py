@@ -1,4 +1,4 @@
-"""The sync intervals of every stream in short: read from their digests, or from the sync intervals where a file has no digests."""
+"""The sync intervals of every stream in short: read from their digests, or from themselves where a file has none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GPU_STREAM = "process, pid, device, stream"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """One stream in a window. sync intervals: `arrays.GPU_STREAM_DTYPE`, by their end; is_steps: they are steps (`store.steps`)."""
+    """One stream in a window. sync_intervals: `arrays.GPU_STREAM_DTYPE`, by end; is_steps: they are `store.steps`."""
 
     process: int
     pid: int
@@ -40,7 +40,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuStreamSums:
-    """The exact sums of one stream. sums: by name of `arrays.GPU_STREAM_SUMS`; states_ns: by part of the sync interval and clock."""
+    """The exact sums of one stream. sums: by name of `arrays.GPU_STREAM_SUMS`; states_ns: by part and clock."""
 
     process: int
     pid: int
@@ -99,7 +99,7 @@ _TOUCHES = "end_ns >= :begin AND begin_ns < :end"
 
 def _of_digests(db: apsw.Connection, window: Window) -> dict[_Key, npt.NDArray[np.void]]:
     packed: dict[_Key, list[tuple[bytes, str]]] = defaultdict(list)
-    sql = f"SELECT {_GPU_STREAM}, packed, classes FROM raw_sync_interval_digest WHERE {_TOUCHES} ORDER BY id"
+    sql = f"SELECT {_GPU_STREAM}, packed, step_types FROM raw_sync_interval_digest WHERE {_TOUCHES} ORDER BY id"
     for process, pid, device, stream, blob, classes in _rows(db, sql, window):
         packed[process, pid, device, stream].append((blob, classes))
     texts = {text for rows in packed.values() for _, classes in rows for text in classes.split("\n")}
@@ -109,7 +109,10 @@ def _of_digests(db: apsw.Connection, window: Window) -> dict[_Key, npt.NDArray[n
 
 def _of_rows(db: apsw.Connection, window: Window) -> dict[_Key, npt.NDArray[np.void]]:
     rows: dict[_Key, list[Sequence[int]]] = defaultdict(list)
-    sql = f"SELECT {_GPU_STREAM}, {arrays.GPU_STREAM_COLUMNS} FROM raw_sync_intervals WHERE sync_end_ns >= :begin AND sync_end_ns < :end"
+    sql = (
+        f"SELECT {_GPU_STREAM}, {arrays.GPU_STREAM_COLUMNS} FROM raw_sync_intervals "
+        "WHERE sync_end_ns >= :begin AND sync_end_ns < :end"
+    )
     for process, pid, device, stream, *numbers in _rows(db, sql, window):
         rows[process, pid, device, stream].append(numbers)
     return {key: arrays.gpu_stream(mine) for key, mine in rows.items()}

@@ -2,7 +2,7 @@
 -- is a column or table that some versions lack: legacy.py fills in what stands for it.
 
 INSERT INTO raw_sessions(session, uuid, node, started_ns, last_seen_ns, stopped_ns, kernel, os_release, cpu_model,
-                         cpu_count, memory_bytes, gpu_model, gpu_driver, cuda_ver, python_ver, ingero_ver, targets, flags)
+                         cpu_count, memory_bytes, gpu_model, gpu_driver, cuda_ver, python_ver, ingero_ver, pid_filter, flags)
 SELECT id, '', {sessions.node}, started_at, max(started_at, stopped_at), nullif(stopped_at, 0), kernel, os_release, cpu_model,
        cpu_cores, mem_total * 1048576, gpu_model, gpu_driver, cuda_ver, python_ver, ingero_ver, pid_filter, flags
 FROM old.sessions;
@@ -84,7 +84,7 @@ SELECT {events.seq} AS id,
        iif(e.source = 1 AND e.op = 3 OR e.source = 4 AND e.op = 1, e.arg0, 0) AS function,
        0 AS detail, {events.cgroup_id} AS cgroup_id, nullif({events.comm}, '') AS comm, -1 AS cpu,
        NULL AS run_ns, NULL AS runq_ns, NULL AS throttled_ns, NULL AS yielded_ns, NULL AS sleep_ns, NULL AS io_ns,
-       NULL AS uninterruptible_ns, NULL AS stopped_ns, NULL AS residual_ns, NULL AS preemptions, NULL AS switches,
+       NULL AS uninterruptible_ns, NULL AS stopped_ns, NULL AS residual_ns, NULL AS involuntary_switches, NULL AS switches,
        0 AS culprit_pid, 0 AS culprit_name, 0 AS culprit_ns, NULL AS waker_kind, 0 AS waker_tid, 0 AS waker_name,
        0 AS woken_ns, 0 AS flags, e.stack_hash, NULL AS queue_ns
 FROM old.events e;

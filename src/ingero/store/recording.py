@@ -225,7 +225,7 @@ def _begin_session(db: apsw.Connection, path: Path, facts: SessionFacts, node: s
             python_ver=facts.python_ver,
             ingero_ver=facts.ingero_ver,
             agent_pid=facts.agent_pid,
-            targets=facts.targets,
+            pid_filter=facts.pid_filter,
             flags=facts.flags,
             options=json.dumps(facts.options),
             not_traced=json.dumps(facts.not_traced),

@@ -27,7 +27,7 @@ class SessionFacts:
     python_ver: str = ""
     ingero_ver: str = ""
     agent_pid: int = 0
-    targets: str = ""
+    pid_filter: str = ""
     flags: str = ""
     options: dict[str, str | int | float | bool | None] = field(default_factory=dict)
     not_traced: dict[str, str] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Session:
     cuda_ver: str
     python_ver: str
     ingero_ver: str
-    targets: str
+    pid_filter: str
     flags: str
     options: str
     not_traced: str
@@ -217,7 +217,7 @@ class ThreadStateTotals:
     pid: int
     clocks: Clocks
     switches: int
-    preemptions: int
+    involuntary_switches: int
     threads: int
     major_faults: int | None = None
 
@@ -334,7 +334,7 @@ class Call:
     cpu: int | None
     clocks: Clocks | None
     residual_ns: int | None
-    preemptions: int | None
+    involuntary_switches: int | None
     switches: int | None
     culprit_pid: int | None
     culprit_name: str
@@ -659,7 +659,7 @@ class CausalChain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredIncident:
-    """An incident that was found while it was recorded; end_ns None: it went on. affected processes to account: JSON texts."""
+    """An incident found while it was recorded; end_ns None: it went on. `affected` to the account: JSON texts."""
 
     incident: int
     session: int

@@ -96,7 +96,7 @@ _FOLDED: dict[str, _Fold] = {
     "raw_memory_seconds": (("session", "process", "memory_kind"), (), ("peak_bytes", "unpaired")),
     "raw_thread_state_seconds": (
         ("session", "process"),
-        (*STATE_COLUMNS, "switches", "preemptions", "major_faults"),
+        (*STATE_COLUMNS, "switches", "involuntary_switches", "major_faults"),
         ("threads",),
     ),
     "raw_culprits": (

@@ -3,8 +3,8 @@
 -- Times are unix nanoseconds. A column `id` is handed out by SQLite; every other column is inserted by the recorder.
 -- Columns that say "string" hold raw_strings.string, 0 = none. 0 addresses, pids and names mean "none"; NULL means
 -- "not recorded". Unsigned 64-bit kernel values are stored as the signed number with the same bits.
--- `process` is raw_processes.process, 0 = not a traced process. `period_s`: how
--- long a row stands for: 1 s or, where the recorder looked sooner or later, that; 60 once retention has folded seconds.
+-- `process` is raw_processes.process, 0 = not a traced process. `period_s`: how long a row stands for: 1 s or, where
+-- the recorder looked sooner or later, that; 60 once retention has downsampled seconds.
 
 CREATE TABLE raw_strings (
     string INTEGER PRIMARY KEY,
@@ -16,7 +16,7 @@ CREATE TABLE raw_sessions (
     uuid         TEXT NOT NULL,
     node         TEXT NOT NULL,
     boot_id      TEXT NOT NULL DEFAULT '',
-    machine_id   TEXT NOT NULL DEFAULT '',     -- of the installation behind the node's name, as a hash; empty: not known
+    machine_id   TEXT NOT NULL DEFAULT '',     -- hash of the installation behind the node's name; empty: not known
     started_ns   INTEGER NOT NULL,
     last_seen_ns INTEGER NOT NULL,             -- the last commit; the end of a recording that was killed
     stopped_ns   INTEGER,                      -- NULL: still recording, or killed
@@ -31,12 +31,13 @@ CREATE TABLE raw_sessions (
     cuda_ver     TEXT NOT NULL DEFAULT '',
     python_ver   TEXT NOT NULL DEFAULT '',
     ingero_ver   TEXT NOT NULL DEFAULT '',
-    targets      TEXT NOT NULL DEFAULT '',     -- pids asked for, comma separated; empty: every GPU process
+    pid_filter   TEXT NOT NULL DEFAULT '',     -- pids asked for, comma separated; empty: every GPU process
     flags        TEXT NOT NULL DEFAULT '',
     options      TEXT NOT NULL DEFAULT '{}',   -- JSON object
     not_traced   TEXT NOT NULL DEFAULT '{}',   -- JSON object: name of a source -> why nothing of it can be here
     agent_pid    INTEGER NOT NULL DEFAULT 0,   -- of the recorder itself; 0: not known
-    cgroup_base  INTEGER NOT NULL DEFAULT 0,   -- added to the kernel's cgroup ids, so that two boots or nodes never share one
+    cgroup_base  INTEGER NOT NULL DEFAULT 0,   -- added to the kernel's cgroup ids, so that two boots or nodes
+                                               -- never share one
     seq_base     INTEGER NOT NULL DEFAULT 0,   -- what merging added to each `id` of the session's rows, a multiple of
                                                -- 2^40; events.id is node:(raw_events.id - seq_base)
     older_version    TEXT NOT NULL DEFAULT '', -- of the Ingero 0.x database that it was merged from; empty: ours
@@ -119,7 +120,7 @@ CREATE TABLE raw_events (
     cgroup_id      INTEGER NOT NULL DEFAULT 0,
     comm           INTEGER NOT NULL DEFAULT 0, -- string
     cpu            INTEGER NOT NULL DEFAULT -1, -- -1: unknown
-    run_ns         INTEGER,                    -- the eight clocks are NULL where no account exists (host events)
+    run_ns         INTEGER,                    -- thread-state times are NULL where there are none (host events)
     runq_ns        INTEGER,
     throttled_ns   INTEGER,
     yielded_ns     INTEGER,
@@ -128,7 +129,7 @@ CREATE TABLE raw_events (
     uninterruptible_ns INTEGER,
     stopped_ns     INTEGER,
     residual_ns    INTEGER,                    -- duration minus the sum of the clocks
-    preemptions    INTEGER,
+    involuntary_switches INTEGER,
     switches       INTEGER,
     culprit_pid    INTEGER NOT NULL DEFAULT 0,
     culprit_name   INTEGER NOT NULL DEFAULT 0, -- string
@@ -164,7 +165,7 @@ CREATE TABLE raw_offcpu (
     waker_tid    INTEGER NOT NULL DEFAULT 0,
     waker_name   INTEGER NOT NULL DEFAULT 0,   -- string
     futex        INTEGER NOT NULL DEFAULT 0,   -- address that it slept at; odd: its interpreter's lock; 0: none
-    stack_hash   INTEGER NOT NULL DEFAULT 0,   -- its Python frames as it went to sleep; 0: not looked at
+    stack_hash   INTEGER NOT NULL DEFAULT 0,   -- its Python frames as it went to sleep; 0: not read
     is_gpu_call  INTEGER NOT NULL DEFAULT 0    -- 1: in a call that may wait for the GPU
 ) STRICT;
 CREATE INDEX raw_offcpu_start ON raw_offcpu(start_ns);
@@ -242,7 +243,7 @@ CREATE TABLE raw_sync_interval_digest (
     begin_ns INTEGER NOT NULL,                 -- first prev_sync_end_ns
     end_ns   INTEGER NOT NULL,                 -- last sync_end_ns
     sync_intervals   INTEGER NOT NULL,
-    classes  TEXT NOT NULL DEFAULT '',         -- texts of their step_type, one per line
+    step_types TEXT NOT NULL DEFAULT '',       -- texts of their step_type, one per line
     packed   BLOB NOT NULL,
     sums     BLOB NOT NULL
 ) STRICT;
@@ -326,7 +327,7 @@ CREATE TABLE raw_gpu_activities (
     direction   INTEGER NOT NULL DEFAULT 0,   -- string: host_to_gpu, gpu_to_host, gpu_to_gpu, host_to_host; of copies
     host_memory INTEGER NOT NULL DEFAULT 0,   -- string: pageable, pinned; of copies, where the profiler says so
     call_ns     INTEGER NOT NULL DEFAULT 0,   -- begin of the call that enqueued it; 0: not in the file
-    communicator INTEGER NOT NULL DEFAULT 0   -- of a collective: raw_communicators.number; 0: not one, or not told
+    communicator INTEGER NOT NULL DEFAULT 0   -- of a collective: raw_communicators.number; 0: not one, or not known
 ) STRICT;
 CREATE INDEX raw_gpu_activities_time ON raw_gpu_activities(start_ns);
 
@@ -339,7 +340,8 @@ CREATE TABLE raw_user_ranges (
     tid         INTEGER NOT NULL DEFAULT 0,
     start_ns    INTEGER NOT NULL,
     duration_ns INTEGER NOT NULL,
-    kind        INTEGER NOT NULL,             -- string: step, data_loading, range (record_function, NVTX, roctx), operator
+    kind        INTEGER NOT NULL,             -- string: step, data_loading, range (record_function, NVTX, roctx),
+                                              -- operator
     name        INTEGER NOT NULL DEFAULT 0    -- string
 ) STRICT;
 CREATE INDEX raw_user_ranges_time ON raw_user_ranges(start_ns);
@@ -432,7 +434,7 @@ CREATE TABLE raw_allocations (
     allocations     INTEGER NOT NULL DEFAULT 0,
     frees           INTEGER NOT NULL DEFAULT 0,
     failures        INTEGER NOT NULL DEFAULT 0,
-    failed_bytes    INTEGER NOT NULL DEFAULT 0, -- asked for in vain
+    failed_bytes    INTEGER NOT NULL DEFAULT 0, -- asked for, not received
     foreign_frees   INTEGER NOT NULL DEFAULT 0  -- frees by this caller of what was allocated unseen
 ) STRICT;
 CREATE INDEX raw_allocations_start ON raw_allocations(start_ns);
@@ -467,8 +469,8 @@ CREATE TABLE raw_kernel_launches (
 CREATE INDEX raw_kernel_launches_start ON raw_kernel_launches(start_ns);
 
 -- What a launched function is. A handle is used again once its module is unloaded: `generation` counts its kernels, and
--- a launch belongs to the newest one that is not younger than itself. 0: a host stub, or a handle of which nothing was
--- told.
+-- a launch belongs to the newest one that is not younger than itself. 0: a host stub, or a handle of which nothing is
+-- known.
 CREATE TABLE raw_kernels (
     process        INTEGER NOT NULL,
     function       INTEGER NOT NULL,           -- address of the host stub in that process, or handle
@@ -498,7 +500,7 @@ CREATE TABLE raw_thread_state_seconds (
     uninterruptible_ns INTEGER NOT NULL,
     stopped_ns     INTEGER NOT NULL,
     switches       INTEGER NOT NULL DEFAULT 0,
-    preemptions    INTEGER NOT NULL DEFAULT 0,
+    involuntary_switches INTEGER NOT NULL DEFAULT 0,
     major_faults   INTEGER                     -- pages read from disk because they were touched
 ) STRICT;
 CREATE INDEX raw_thread_state_seconds_start ON raw_thread_state_seconds(start_ns);
@@ -572,7 +574,7 @@ CREATE TABLE raw_gpu_samples (
     time_ns            INTEGER NOT NULL,
     uuid               TEXT NOT NULL,
     gpu_index          INTEGER NOT NULL,
-    asked_ns           INTEGER NOT NULL DEFAULT 0, -- in the driver, by this program, for the samples of all GPUs at that time
+    asked_ns           INTEGER NOT NULL DEFAULT 0, -- in the driver, by this program, for all GPUs' samples then
     gpu_percent        INTEGER,                -- of the last sample period with any kernel running
     memory_percent     INTEGER,                -- of that period with device memory read or written
     memory_used_bytes  INTEGER,
@@ -589,7 +591,7 @@ CREATE TABLE raw_gpu_samples (
 ) STRICT;
 CREATE INDEX raw_gpu_samples_time ON raw_gpu_samples(time_ns);
 
--- How the scheduler is told to treat a thread: when first seen, at each change, and every ten minutes.
+-- How the scheduler is set to treat a thread: when first seen, at each change, and every ten minutes.
 CREATE TABLE raw_scheduling (
     id           INTEGER PRIMARY KEY,
     session      INTEGER NOT NULL,
@@ -601,7 +603,8 @@ CREATE TABLE raw_scheduling (
     policy       TEXT NOT NULL,                -- other, batch, idle, fifo, rr, deadline, ext
     rt_priority  INTEGER NOT NULL DEFAULT 0,   -- fifo and rr: 1 to 99
     cpus_allowed TEXT NOT NULL,                -- such as 0-3,8
-    cpu_weight   INTEGER,                      -- of its group, 100 if nobody set it (v1: shares * 100 / 1024); NULL: none seen
+    cpu_weight   INTEGER,                      -- of its group, 100 if nobody set it (v1: shares * 100 / 1024),
+                                               -- NULL: none seen
     quota_us     INTEGER,                      -- the tightest from its group upwards; NULL: none
     period_us    INTEGER,
     io_limits    TEXT NOT NULL DEFAULT '[]'    -- JSON: [major:minor, limit as in io.max, path of the group that has it]
@@ -658,7 +661,7 @@ CREATE TABLE raw_in_flight (
     handle   INTEGER NOT NULL DEFAULT 0,
     communicator INTEGER NOT NULL DEFAULT 0,   -- NCCL: raw_communicators.number, 0 = none
     sequence INTEGER NOT NULL DEFAULT 0,       -- NCCL: place in the communicator's sequence, 0 = unknown
-    stack_hash INTEGER NOT NULL DEFAULT 0      -- read from its memory while it was parked; 0 = none (yet)
+    stack_hash INTEGER NOT NULL DEFAULT 0      -- read from its memory while it was blocked; 0 = none (yet)
 ) STRICT;
 CREATE INDEX raw_in_flight_time ON raw_in_flight(time_ns);
 
@@ -669,7 +672,7 @@ CREATE TABLE raw_halts (
     time_ns   INTEGER NOT NULL,                -- of the look
     halted    INTEGER NOT NULL,                -- number of the process that makes no calls
     since_ns  INTEGER NOT NULL,                -- the end of the second that saw its last one
-    depth     INTEGER NOT NULL,                -- 0: its own thread, 1: of whoever could end that wait, and so on
+    depth     INTEGER NOT NULL,                -- 0: its own thread, 1: of a thread that could end that wait, and so on
     process   INTEGER NOT NULL DEFAULT 0,      -- of this thread; 0: not traced
     pid       INTEGER NOT NULL,
     tid       INTEGER NOT NULL,
@@ -677,17 +680,19 @@ CREATE TABLE raw_halts (
     state     TEXT NOT NULL DEFAULT '',        -- the letter of /proc
     syscall   TEXT NOT NULL DEFAULT '',
     wchan     TEXT NOT NULL DEFAULT '',
-    kind      TEXT NOT NULL DEFAULT '',        -- pipe-read, pipe-write, futex, shared-futex, file-lock, network-file, socket-read, socket-write, timer, child and others
+    kind      TEXT NOT NULL DEFAULT '',        -- pipe-read, pipe-write, futex, shared-futex, file-lock, network-file,
+                                               -- socket-read, socket-write, timer, child and others
     object    TEXT NOT NULL DEFAULT '',
     is_timed  INTEGER NOT NULL DEFAULT 0,      -- it ends by itself, to begin anew
-    level     INTEGER NOT NULL,                -- 1: somebody named could end it, 2: nobody who could will, 3: it is stopped
+    level     INTEGER NOT NULL,                -- 1: somebody named could end it, 2: nobody who could will,
+                                               -- 3: it is stopped
     owners    TEXT NOT NULL DEFAULT '[]',      -- JSON array of [pid, name, state] of those who could
     shm_bytes INTEGER,                         -- size of /dev/shm as the halted process sees it; NULL: not known
     shm_free_bytes INTEGER
 ) STRICT;
 CREATE INDEX raw_halts_time ON raw_halts(time_ns);
 
--- Where a thread was outside traced calls: on a CPU at a tick of its clock, or asleep when it was looked at.
+-- Where a thread was outside traced calls: on a CPU at a tick of its clock, or sleeping when it was sampled.
 CREATE TABLE raw_stack_samples (
     id         INTEGER PRIMARY KEY,
     session    INTEGER NOT NULL,
@@ -697,7 +702,7 @@ CREATE TABLE raw_stack_samples (
     tid        INTEGER NOT NULL,
     comm       INTEGER NOT NULL DEFAULT 0,     -- string
     state      INTEGER NOT NULL,               -- thread_states.id
-    weight_ns  INTEGER NOT NULL,               -- the time that it stands for; 0: looked at because another thread called
+    weight_ns  INTEGER NOT NULL,               -- the time that it stands for; 0: sampled because another thread called
     is_collecting INTEGER NOT NULL DEFAULT 0,  -- it collected the garbage of its interpreter
     stack_hash INTEGER NOT NULL DEFAULT 0      -- 0: not known
 ) STRICT;
@@ -722,15 +727,15 @@ CREATE TABLE raw_overhead_levels (
     session         INTEGER NOT NULL,
     time_ns         INTEGER NOT NULL,
     level            INTEGER NOT NULL,          -- highest one in force; 0: everything is traced
-    agent_level     INTEGER NOT NULL DEFAULT 0, -- of thrift with the agent's own CPU time; 0: none
+    agent_level     INTEGER NOT NULL DEFAULT 0, -- of the limiter of the agent's own CPU time; 0: none
     not_traced      TEXT NOT NULL DEFAULT '',  -- what is not traced from now on: codes, comma separated
     reason          TEXT NOT NULL DEFAULT '',
     overhead_ratio  REAL NOT NULL DEFAULT 0,   -- of the wall time of the busiest traced thread, in the second before
     hits_per_s      REAL NOT NULL DEFAULT 0,   -- its probed entries
     tid             INTEGER NOT NULL DEFAULT 0,
     agent_cpu_ratio REAL NOT NULL DEFAULT 0,   -- of a core
-    full_ns         REAL NOT NULL DEFAULT 0,   -- calibrated cost of a probed entry: accounted, in another call, counted,
-    nested_ns       REAL NOT NULL DEFAULT 0,   -- passed over
+    full_ns         REAL NOT NULL DEFAULT 0,   -- calibrated cost of a probed entry: accounted, in another call,
+    nested_ns       REAL NOT NULL DEFAULT 0,   -- counted, passed over
     counted_ns      REAL NOT NULL DEFAULT 0,
     suspended_ns    REAL NOT NULL DEFAULT 0
 ) STRICT;
@@ -767,7 +772,7 @@ CREATE TABLE raw_gpus (
     PRIMARY KEY (session, uuid)
 ) STRICT, WITHOUT ROWID;
 
--- Which CPUs and GPUs a NUMA node has; no rows on a machine with one node.
+-- Which CPUs and GPUs a NUMA node has; no rows on a host with one node.
 CREATE TABLE raw_numa_nodes (
     session   INTEGER NOT NULL,
     numa_node INTEGER NOT NULL,
@@ -789,7 +794,8 @@ CREATE TABLE raw_process_gpus (
 -- One rank's communicator. A NULL is not known: `note` says why.
 CREATE TABLE raw_communicators (
     process      INTEGER NOT NULL,
-    number       INTEGER NOT NULL,             -- in the recording; column function of a NCCL call holds number << 40 | sequence
+    number       INTEGER NOT NULL,             -- in the recording; column function of a NCCL call holds
+                                               -- number << 40 | sequence
     handle       INTEGER,
     comm_id_hash INTEGER,                      -- equal on all ranks, on every node
     rank         INTEGER,

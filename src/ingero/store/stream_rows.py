@@ -29,7 +29,7 @@ class EventRow(NamedTuple):
     comm: int | str | None
     cpu: int
     residual_ns: int | None
-    preemptions: int | None
+    involuntary_switches: int | None
     culprit_pid: int
     culprit_name: int
     culprit_ns: int
@@ -71,7 +71,7 @@ class OffCpuRow(NamedTuple):
 
 
 class SyncIntervalRow(NamedTuple):
-    """A row of raw_sync_intervals. recorded_sync_start_ns: when its recorded sync began; None where that call has no row."""
+    """A row of raw_sync_intervals. recorded_sync_start_ns: when its recorded sync began; None: that call has no row."""
 
     session: int
     process: int

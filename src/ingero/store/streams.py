@@ -44,7 +44,8 @@ _ENDED = "end_ns >= :begin AND end_ns < :end"
 _OF_PID = "AND (:pid IS NULL OR pid = :pid)"
 _NO_SWITCHES = f"AND NOT (source = {Source.HOST:d} AND op = {HostOp.SCHED_SWITCH:d})"  # older files: the rows of offcpu
 _SYNC_START = (
-    f"(SELECT v.start_ns FROM raw_events v WHERE v.start_ns BETWEEN e.sync_start_ns AND e.sync_start_ns + {_PROBE_COST_LIMIT_NS} "
+    "(SELECT v.start_ns FROM raw_events v WHERE v.start_ns BETWEEN e.sync_start_ns "
+    f"AND e.sync_start_ns + {_PROBE_COST_LIMIT_NS} "
     "AND v.tid = e.sync_tid AND v.process = e.process AND v.start_ns + v.duration_ns = e.sync_end_ns)"
 )
 
@@ -65,7 +66,8 @@ class Streams:
         candidates = [
             f"(SELECT start_ns FROM raw_events WHERE {_REACHES_IN} {_OF_PID} ORDER BY start_ns LIMIT 1)",
             f"(SELECT start_ns FROM raw_offcpu WHERE {_REACHES_IN} {_OF_PID} ORDER BY start_ns LIMIT 1)",
-            f"(SELECT min(sync_end_ns - idle_ns - busy_ns - return_delay_ns) FROM raw_sync_intervals WHERE sync_end_ns >= :begin AND sync_end_ns < :end {_OF_PID})",
+            "(SELECT min(sync_end_ns - idle_ns - busy_ns - return_delay_ns) FROM raw_sync_intervals "
+            f"WHERE sync_end_ns >= :begin AND sync_end_ns < :end {_OF_PID})",
             f"(SELECT min(since_ns) FROM raw_in_flight WHERE time_ns >= :begin AND time_ns < :end {_OF_PID})",
         ]
         if self.reader.is_recorded("raw_steps"):
@@ -101,7 +103,8 @@ class Streams:
         columns = columns_of(SyncIntervalRow, "e").replace("e.recorded_sync_start_ns", _SYNC_START)
         return self._rows(
             SyncIntervalRow,
-            f"SELECT {columns} FROM raw_sync_intervals e WHERE e.sync_end_ns >= :begin AND e.sync_end_ns < :end {_OF_PID} ORDER BY e.sync_end_ns",
+            f"SELECT {columns} FROM raw_sync_intervals e "
+            f"WHERE e.sync_end_ns >= :begin AND e.sync_end_ns < :end {_OF_PID} ORDER BY e.sync_end_ns",
             table="raw_sync_intervals",
         )
 
@@ -150,8 +153,8 @@ class Streams:
         """What the threads of each process did, by time."""
         return self._rows(
             ThreadsRow,
-            f"SELECT {columns_of(ThreadsRow)} FROM raw_thread_state_seconds WHERE {_BEGAN} AND (:pid IS NULL OR process IN "
-            "(SELECT process FROM raw_processes WHERE pid = :pid)) ORDER BY start_ns",
+            f"SELECT {columns_of(ThreadsRow)} FROM raw_thread_state_seconds WHERE {_BEGAN} AND (:pid IS NULL "
+            "OR process IN (SELECT process FROM raw_processes WHERE pid = :pid)) ORDER BY start_ns",
             table="raw_thread_state_seconds",
         )
 

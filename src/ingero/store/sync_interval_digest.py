@@ -21,7 +21,7 @@ from ingero.store.vocabulary import STATE_COLUMNS, SyncIntervalFlag
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
-# As packed: b = a + e + x + p, f = a + e, s = f + enqueue, r = f + x. class: index in the row's `classes`.
+# As packed: b = a + e + x + p, f = a + e, s = f + enqueue, r = f + x. class: index in the row's `step_types`.
 _PACKED = np.dtype(
     [
         (name, "<i8")
@@ -52,7 +52,7 @@ _MOST_LAUNCHES = 2**32 - 1
 
 
 def digest_rows(sync_intervals: Sequence[Row], text_of: Callable[[int], str]) -> list[Row]:
-    """Rows of raw_sync_interval_digest of these rows of raw_sync_intervals: one per stream. text_of: of the number of a class."""
+    """raw_sync_interval_digest of these rows of raw_sync_intervals: a row per stream. text_of: of a class's number."""
     gpu_streams: dict[Row, list[Row]] = defaultdict(list)
     for row in sync_intervals:
         gpu_streams[tuple(row[index] for index in _GPU_STREAM)].append(row)
@@ -62,7 +62,7 @@ def digest_rows(sync_intervals: Sequence[Row], text_of: Callable[[int], str]) ->
 def gpu_stream_sync_intervals(
     rows: Sequence[tuple[bytes, str]], number_of: Callable[[str], int]
 ) -> npt.NDArray[np.void]:
-    """The sync intervals of (packed, classes) of digests of one stream as `GPU_STREAM_DTYPE`. number_of: of the text of a class."""
+    """Sync intervals of (packed, classes) of one stream's digests as `GPU_STREAM_DTYPE`. number_of: of a class text."""
     packed = np.frombuffer(b"".join(blob for blob, _ in rows), _PACKED)
     numbers = {classes: [number_of(text) for text in classes.split("\n")] for classes in {row[1] for row in rows}}
     every = np.array([number for _, classes in rows for number in numbers[classes]], np.int64)
@@ -117,7 +117,7 @@ def _row(gpu_stream: Row, sync_intervals: Sequence[Row], text_of: Callable[[int]
         begin_ns=int(column["prev_sync_end_ns"].min()),
         end_ns=int(column["sync_end_ns"].max()),
         sync_intervals=len(sync_intervals),
-        classes="\n".join(text_of(int(key)) for key in keys),
+        step_types="\n".join(text_of(int(key)) for key in keys),
         packed=packed.tobytes(),
         sums=_sums(column, clocks).tobytes(),
     )

@@ -8,7 +8,7 @@ CREATE VIEW sessions AS
 SELECT session AS id, uuid, node, started_ns AS started_at, stopped_ns AS stopped_at,
        coalesce(stopped_ns, last_seen_ns) - started_ns AS duration_ns, stop_reason, gpu_model, gpu_driver, cpu_model,
        cpu_count AS cpu_cores, memory_bytes, kernel, os_release, cuda_ver, python_ver, ingero_ver,
-       targets AS pid_filter, flags, options, not_traced, nullif(agent_pid, 0) AS agent_pid,
+       pid_filter, flags, options, not_traced, nullif(agent_pid, 0) AS agent_pid,
        nullif(machine_id, '') AS machine_id, nullif(boot_id, '') AS boot_id
 FROM raw_sessions;
 
@@ -52,7 +52,7 @@ SELECT (SELECT iif(node = '', '', node || ':') || (e.id - seq_base) FROM raw_ses
        (SELECT text FROM raw_strings WHERE string = e.caller_library) AS caller_library,
        (SELECT text FROM raw_strings WHERE string = e.detail) AS detail, nullif(e.cpu, -1) AS cpu, e.run_ns,
        e.runq_ns, e.throttled_ns, e.yielded_ns, e.sleep_ns, e.io_ns, e.uninterruptible_ns, e.stopped_ns, e.residual_ns,
-       e.preemptions, e.switches, nullif(e.culprit_pid, 0) AS culprit_pid,
+       e.involuntary_switches, e.switches, nullif(e.culprit_pid, 0) AS culprit_pid,
        (SELECT text FROM raw_strings WHERE string = e.culprit_name) AS culprit_name,
        nullif(e.culprit_ns, 0) AS culprit_ns, (SELECT name FROM waker_kinds WHERE id = e.waker_kind) AS waker_kind,
        nullif(e.waker_tid, 0) AS waker_tid, (SELECT text FROM raw_strings WHERE string = e.waker_name) AS waker_name,
@@ -60,7 +60,7 @@ SELECT (SELECT iif(node = '', '', node || ':') || (e.id - seq_base) FROM raw_ses
 FROM raw_events e;
 
 -- Calls of the CUDA runtime and driver, graphs included. kernel_name is NULL for calls that launch no kernel,
--- and where the name is not known (a handle that was made before tracing): `function` tells such kernels apart.
+-- and where the name is not known (a handle that was made before tracing): `function` distinguishes such kernels.
 CREATE VIEW cuda_events AS
 SELECT (SELECT iif(node = '', '', node || ':') || (e.id - seq_base) FROM raw_sessions WHERE session = e.session) AS id,
        (SELECT node FROM raw_sessions WHERE session = e.session) AS node, e.session, e.start_ns AS timestamp, e.pid,
@@ -129,9 +129,9 @@ WHERE e.source = 9;
 
 -- What came of each recorded collective, send and receive: the next wait, begun after it, that ended a sync interval
 -- (view sync intervals) of its own stream or was its own thread's (waited_by 'stream', 'thread'); where neither ever
--- waits, as the threads that torch runs the backward pass in, the next one of any thread for that device ('process'). A
--- wait for the whole device by another thread counts as the last. device_wait_ns is the part in which the GPU was still
--- busy: of the ranks of one (comm_id_hash, sequence), the straggler is the one with the least.
+-- waits, as the threads that torch runs the backward pass in, the next one of any thread for the same GPU ('process').
+-- A wait for the whole device by another thread counts as the last. device_wait_ns is the part in which the GPU was
+-- still busy: of the ranks of one (comm_id_hash, sequence), the straggler is the one with the least.
 CREATE VIEW nccl_waits AS
 SELECT n.session, n.node, n.timestamp, n.pid, n.tid, n.process, n.op, n.comm_id_hash, n.communicator, n.rank, n.nranks,
        n.sequence, n.bytes, n.group_id, n.stream, n.gpu_id, w.sync_end_ns - w.sync_start_ns AS wait_ns,
@@ -148,7 +148,7 @@ LEFT JOIN raw_sync_intervals w ON n.datatype IS NOT NULL AND w.id = coalesce(
      AND max(device, 0) = max(coalesce(n.gpu_id, 0), 0) AND sync_start_ns >= n.timestamp ORDER BY sync_end_ns, stream <> n.gpu_stream LIMIT 1))
 WHERE n.datatype IS NOT NULL;
 
--- One row per control group seen; container_id is NULL for those that are no container. cgroup_id is unique in the
+-- One row per cgroup seen; container_id is NULL for those that are no container. cgroup_id is unique in the
 -- file, also after merging nodes, so a join on it alone never crosses nodes. cgroup_path is NULL where a group was gone
 -- before it could be looked up.
 CREATE VIEW containers AS
@@ -159,9 +159,9 @@ SELECT cgroup_id, kernel_cgroup_id, node, nullif(container_id, '') AS container_
        nullif(owner, '') AS owner, nullif(ecs_task, '') AS ecs_task, nullif(unit, '') AS unit, nullif(cgroup_path, '') AS cgroup_path
 FROM raw_cgroups;
 
--- Exact totals per session and control group; join containers for names. A process counts where it was when its tracing
+-- Exact totals per session and cgroup; join containers for names. A process counts where it was when its tracing
 -- began. gpu_wait_ns: inside calls that wait for the GPU. copied_bytes: by copies. runq_ns: its threads were runnable
--- while others ran, yielded_ns: after sched_yield, throttled_ns: kept off by its CPU quota; NULL where not recorded.
+-- (waiting for a CPU), yielded_ns: after sched_yield, throttled_ns: by its CPU quota; NULL where not recorded.
 CREATE VIEW tenants AS
 SELECT p.session, (SELECT node FROM raw_sessions WHERE session = p.session) AS node, p.cgroup_id,
        count(*) AS processes, sum(coalesce(o.launches, 0)) AS launches, sum(coalesce(o.gpu_wait_ns, 0)) AS gpu_wait_ns,
@@ -341,7 +341,7 @@ CREATE VIEW thread_state_seconds AS
 SELECT c.session, (SELECT node FROM raw_sessions WHERE session = c.session) AS node, c.start_ns AS timestamp,
        c.period_s, (SELECT pid FROM raw_processes WHERE process = c.process) AS pid, c.process, c.threads, c.run_ns,
        c.runq_ns, c.throttled_ns, c.yielded_ns, c.sleep_ns, c.io_ns, c.uninterruptible_ns, c.stopped_ns, c.switches,
-       c.preemptions, c.major_faults
+       c.involuntary_switches, c.major_faults
 FROM raw_thread_state_seconds c;
 
 -- culprit_pid 0 is an idle CPU, -1 unknown.
@@ -365,14 +365,15 @@ SELECT l.session, (SELECT node FROM raw_sessions WHERE session = l.session) AS n
        l.counter, l.reason, l.count
 FROM raw_drops l;
 
--- What was given up, since when and why: the newest row holds. not_traced is empty where everything is traced.
+-- What is not traced, since when and why: the newest row holds. not_traced is empty where everything is traced.
 CREATE VIEW overhead_levels AS
 SELECT g.session, (SELECT node FROM raw_sessions WHERE session = g.session) AS node, g.time_ns AS timestamp, g.level,
        g.agent_level, g.not_traced, g.reason, g.overhead_ratio, g.hits_per_s, nullif(g.tid, 0) AS tid, g.agent_cpu_ratio,
        g.full_ns, g.nested_ns, g.counted_ns, g.suspended_ns
 FROM raw_overhead_levels g;
 
--- What the size limit has taken: no row of that kind before until_at (folded: only rows of whole minutes).
+-- What was pruned for the size limit: no row of that kind before until_at (folded: downsampled, only rows of whole
+-- minutes).
 CREATE VIEW pruned AS
 SELECT replace(r.name, 'raw_', '') AS name, r.kind, r.until_ns AS until_at, r.rows, r.noted_ns AS noted_at,
        r.max_db_bytes
@@ -413,7 +414,7 @@ SELECT g.session, (SELECT node FROM raw_sessions WHERE session = g.session) AS n
        g.pcie_generation, g.pcie_lanes
 FROM raw_gpu_samples g;
 
--- How the scheduler is told to treat a thread, from timestamp on; the newest row of a (pid, tid) holds.
+-- How the scheduler is set to treat a thread, from timestamp on; the newest row of a (pid, tid) holds.
 CREATE VIEW scheduling AS
 SELECT s.session, (SELECT node FROM raw_sessions WHERE session = s.session) AS node, s.time_ns AS timestamp,
        s.pid, s.tid, nullif(s.process, 0) AS process, s.nice, s.policy, s.rt_priority, s.cpus_allowed, s.cpu_weight,

@@ -28,7 +28,8 @@ _SLEEPS = (
     "AND woken_ns > :begin ORDER BY start_ns"
 )
 _LOOKS = (
-    "SELECT time_ns, tid, stack_hash FROM raw_stack_samples WHERE time_ns >= :begin - :before AND time_ns < :end + :before "
+    "SELECT time_ns, tid, stack_hash FROM raw_stack_samples "
+    "WHERE time_ns >= :begin - :before AND time_ns < :end + :before "
     "AND process = :process AND stack_hash <> 0 AND state <> (SELECT id FROM thread_states WHERE name = 'run') "
     "ORDER BY time_ns"
 )

@@ -65,7 +65,7 @@ def test_requests_that_stand_for_many_are_told_as_many(tmp_path: Path) -> None:
     few = diagnosed(tmp_path / "few", loading).incidents[0].evidence
     flags = int(HostFlag.ONE_OF_MANY)
     many = diagnosed(tmp_path, lambda scene, trainer: loading(scene, trainer, flags=flags)).incidents[0].evidence
-    name = "other processes on the device (bytes)"
+    name = "other processes on the disk (bytes)"
     assert many[name] == HOST_MANY * int(few[name] or 0)
 
 

@@ -42,12 +42,12 @@ def _pressure(sample: SystemSample) -> Iterator[Span]:
     for name, pressure in sample.pressure.items():
         share = pressure.some_avg10_percent
         yield (f" {'mem' if name == 'memory' else name} {share:.0f}", "warn" if share >= _STALLED_PERCENT else "")
-    yield (" %", "")
+    yield ("%", "")
 
 
 def _gauge(ratio: float, glyphs: Glyphs) -> Line:
     style = "bad" if ratio >= _FULL else "warn" if ratio >= _BUSY else "good"
-    return (*bar(ratio, _BAR, style, glyphs), (f" {100 * ratio:.0f} %", style if style != "good" else ""))
+    return (*bar(ratio, _BAR, style, glyphs), (f" {100 * ratio:.0f}%", style if style != "good" else ""))
 
 
 def gpus(state: LiveState, width: int, glyphs: Glyphs) -> Section:
@@ -68,7 +68,7 @@ def gpus(state: LiveState, width: int, glyphs: Glyphs) -> Section:
         rest = gpu.gpus[shown + 1 - len(head) :]
         found = [samples[one.uuid] for one in rest if one.uuid in samples]
         busy = [sample.busy_percent for sample in found if sample.busy_percent is not None]
-        spread = f": busy {min(busy)}-{max(busy)} %" if busy else ""
+        spread = f": busy {min(busy)}-{max(busy)}%" if busy else ""
         slowed = sum(bool(sample.slowdowns) for sample in found)
         return ((f"+ {len(rest)} more GPUs{spread}", "dim"), (f", {slowed} slowed" if slowed else "", "warn"))
 
@@ -82,7 +82,7 @@ def _gpu_line(gpu: Gpu, sample: GpuSample | None, width: int, glyphs: Glyphs) ->
         return (*label, ("does not answer: fallen off the bus?", "bad"))
     spans: list[Span] = [*label]
     if sample.busy_percent is not None:
-        spans += [*bar(sample.busy_percent / 100, _BAR, "good", glyphs), (f" {sample.busy_percent:>3} %", "")]
+        spans += [*bar(sample.busy_percent / 100, _BAR, "good", glyphs), (f" {sample.busy_percent:>3}%", "")]
     if sample.memory_used_bytes is not None:
         size = f"{format_bytes(sample.memory_used_bytes)} of {format_bytes(gpu.memory_bytes)}"
         spans.append((f"  {size:<20}", ""))

@@ -27,7 +27,10 @@ def title(state: LiveState) -> Section:
     counts = f"{format_counted(len(state.processes), 'process')}, {format_counted(state.threads, 'thread')}"
     line: Line = (
         (f"ingero trace {clock}  ", "title"),
-        (f"{format_counted(state.in_flight, 'call').upper()} OPEN FOR OVER 1 s  " if state.in_flight else "", "bad"),
+        (
+            f"{format_counted(state.in_flight, 'call').upper()} IN FLIGHT FOR OVER 1 s  " if state.in_flight else "",
+            "bad",
+        ),
         (f"{counts}, {counts_text(state.counts.values())} in the last {state.window_s:.0f} s", ""),
     )
     return lines_section("title", 0, [line, *(((clean(text), "bad"),) for text in state.warnings[-2:])])
@@ -35,10 +38,10 @@ def title(state: LiveState) -> Section:
 
 def drops(state: LiveState, width: int) -> Section:
     """What was lost or repaired, by reason; where there is room, what it means."""
-    head: Line = (("LOST    ", "title"),)
+    head: Line = (("DROPPED ", "title"),)
     if not state.drops:
         return lines_section("drops", 1, [(*head, ("nothing", "good"))])
-    first: Line = (*head, ("or repaired since the start (in the last seconds)", "dim"))
+    first: Line = (*head, ("or corrected since start (in the last seconds)", "dim"))
     rows: list[Line] = [
         ((f"  {_drop(one)}", _drop_style(one)), (f"  {MEANINGS.get(one.name, '')}", "dim")) for one in state.drops
     ]
@@ -121,10 +124,10 @@ def probes(state: LiveState, width: int) -> list[Section]:
 
 def legend(width: int) -> Section:
     """What the columns and flags of the tables mean."""
-    text = f"wall: of its processes' time  err: failed  slow: p99 > {SLOW_FACTOR}x before  wait: device"
+    text = f"wall: of its processes' time  err: failed  slow: p99 > {SLOW_FACTOR}x before  wait: GPU"
     if width > 160:
         text = (
             f"wall: share of the wall time of the processes that call it   err: calls failed   slow: p99 over "
-            f"{SLOW_FACTOR} times its p99 before   wait: waits for the GPU   took CPU: time / switches"
+            f"{SLOW_FACTOR} times its p99 before   wait: waits for the GPU   ran instead: time / context switches"
         )
     return lines_section("legend", 6, [((text, "dim"),)])

@@ -55,7 +55,7 @@ class Snapshots:
             states_ns=window.states_ns(),
             call_states_ns=window.call_states_ns(),
             switches=sum(second.switches for second in seconds),
-            preemptions=sum(second.preemptions for second in seconds),
+            involuntary_switches=sum(second.involuntary_switches for second in seconds),
             culprits=window.culprits(),
             host=window.host(),
             counts=counts,

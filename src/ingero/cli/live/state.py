@@ -146,7 +146,7 @@ class LiveState:
     states_ns: tuple[int, ...] = ()
     call_states_ns: tuple[int, ...] = ()
     switches: int = 0
-    preemptions: int = 0
+    involuntary_switches: int = 0
     culprits: tuple[CulpritLine, ...] = ()
     host: tuple[HostSum, ...] = ()
     counts: Mapping[int, StepCount] = field(default_factory=dict)

@@ -169,7 +169,7 @@ def host_section(state: LiveState, width: int) -> Section:
     """Host events as event, count, detail; those that did not happen are named, and those that are not seen."""
     if state.probes.is_resting:
         return lines_section(
-            "host events", 4, [(("HOST    ", "title"), ("not traced while there is no target", "dim"))]
+            "host events", 4, [(("HOST    ", "title"), ("not traced while no process is traced", "dim"))]
         )
     sums = {(one.source, one.op): one for one in state.host}
     if state.switches:
@@ -179,7 +179,7 @@ def host_section(state: LiveState, width: int) -> Section:
     head: Line = (
         (fitted("HOST", 22), "title"),
         (fitted("count", 10, is_right=True), "dim"),
-        ("  detail, of the targets", "dim"),
+        ("  detail, of the traced processes", "dim"),
     )
     missing = {one.name for one in state.probes.missing}
     blind = [key for key in _HOST_ORDER if not missing.isdisjoint(_SEEN_BY.get(key, ()))]
@@ -219,7 +219,7 @@ def _host_row(one: HostSum, state: LiveState) -> Line:
 
 def _host_details(one: HostSum, state: LiveState) -> Iterator[str]:
     if (one.source, one.op) == (Source.HOST, HostOp.SCHED_SWITCH):
-        yield f"{format_count(state.preemptions)} of them preemptions"
+        yield f"{format_count(state.involuntary_switches)} of them involuntary"
     parts = []
     if one.size_bytes:
         parts.append(format_bytes(one.size_bytes))

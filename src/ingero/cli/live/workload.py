@@ -1,4 +1,4 @@
-"""What the live view says about the targets: who they are, where their time went, who took the CPU."""
+"""What the live view says about the traced processes: which they are, their time by thread state, what ran instead."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _SHOWN_CULPRIT_NS = 1_000_000  # less is the scheduler's everyday business
 
 def targets(state: LiveState, width: int) -> Section:
     """Who is traced: name, pid, rank, user; the busiest first."""
-    head: Line = (("TARGETS ", "title"),)
+    head: Line = (("TRACED  ", "title"),)
     if not state.processes:
         waiting = "none: waiting for a process that uses the CUDA runtime, driver or NCCL"
-        return lines_section("targets", 0, [(*head, (waiting, "warn"))])
+        return lines_section("traced processes", 0, [(*head, (waiting, "warn"))])
     items = [_target(one) for one in sorted(state.processes, key=lambda one: (-one.calls, one.pid))]
-    return flow_section("targets", 0, head, items, width, most=2)  # each has a row in the table of processes
+    return flow_section("traced processes", 0, head, items, width, most=2)  # each has a row in the table of processes
 
 
 def _target(one: ProcessLine) -> Line:
@@ -39,8 +39,8 @@ def sections(state: LiveState, width: int, glyphs: Glyphs) -> list[Section]:
     if not state.processes and not any(state.states_ns):
         return []
     return [
-        _breakdown("account of threads", "threads", state.states_ns, width, glyphs),
-        _breakdown("account of calls", "in calls", state.call_states_ns, width, glyphs),
+        _breakdown("thread states", "threads", state.states_ns, width, glyphs),
+        _breakdown("call states", "in calls", state.call_states_ns, width, glyphs),
         _culprits(state, width),
     ]
 
@@ -74,9 +74,10 @@ def _culprits(state: LiveState, width: int) -> Section:
         groups.setdefault((one.name, one.pid in own), []).append(one)
     found = [(name, is_own, ones, sum(one.ns for one in ones)) for (name, is_own), ones in groups.items()]
     shown = [group for group in sorted(found, key=lambda group: -group[3]) if group[3] >= _SHOWN_CULPRIT_NS]
-    head: Line = ((f"{'took CPU':{_LABEL}} ", "title"),)
+    head: Line = (("ran instead ", "title"),)
     if not shown:
-        return lines_section("who took the CPU", 1, [(*head, ("nobody: targets ran when they were runnable", "dim"))])
+        nothing = ("nothing: traced threads ran when they were runnable", "dim")
+        return lines_section("what ran instead", 1, [(*head, nothing)])
     items: list[Line] = []
     for name, is_own, ones, ns in shown:
         who = (
@@ -84,11 +85,11 @@ def _culprits(state: LiveState, width: int) -> Section:
             if ones[0].pid == 0
             else clean(name) + (f"[{ones[0].pid}]" if len(ones) == 1 else f" x{len(ones)}")
         )
-        note = " (target)" if is_own else ""
+        note = " (traced)" if is_own else ""
         text = f" {format_ns(ns)}/{format_count(sum(one.switches for one in ones))}"
         items.append(((who + note, "" if is_own or ones[0].pid == 0 else "warn"), (text, "")))
 
     def more(first: int, hidden: int) -> str:
         return f"+ {hidden} more: {format_ns(sum(ns for *_, ns in shown[first:]))}"
 
-    return flow_section("who took the CPU", 1, head, items, width, more=more, usual=2)
+    return flow_section("what ran instead", 1, head, items, width, more=more, usual=2)

@@ -86,7 +86,7 @@ class PinOneCpu(Recipe):
 
     def requires(self) -> str | None:
         """With one CPU there is nothing to take away."""
-        return None if cpu_count() > 1 else "this machine has only one CPU"
+        return None if cpu_count() > 1 else "this host has only one CPU"
 
     def stage(self, scratch: Path) -> AbstractContextManager[Stage]:
         """A worker that nearly fills a CPU of its own."""

@@ -50,7 +50,7 @@ class Knobs:
 
     def __init__(self, path: Path | str, device: int | None = None) -> None:
         if device is not None and not 0 <= device < MAX_DEVICES:
-            raise KnobsError(f"device {device} has no knobs", hint=f"use a device from 0 to {MAX_DEVICES - 1}")
+            raise KnobsError(f"device {device} has no knobs", hint=f"use a device number from 0 to {MAX_DEVICES - 1}")
         self.__dict__.update(_memory=_open(Path(path)), _device=device)
 
     def __getattr__(self, name: str) -> float:

@@ -71,7 +71,8 @@ class Truth:
     """Waits for a device, oldest first: stream pid tid device function enter_ns device_end_ns return_ns."""
     interval_ends: Array
     """Ends of sync intervals, oldest first: stream pid tid device function enqueues first_enqueue_ns enter_ns
-    device_end_ns return_ns begin_ns, where begin_ns is the return of the previous sync of the same stream (0: there was none)."""
+    device_end_ns return_ns begin_ns, where begin_ns is the return of the previous sync of the same stream (0: there
+    was none)."""
     function_names: list[str]
     """What the `function` field of a sync or sync stands for."""
     syncs_lost: int
@@ -129,9 +130,7 @@ def _read(path: Path) -> _Raw:
     if header["magic"] not in {0, _MAGIC}:  # 0: its writer has only just created it
         raise TruthError(f"{path} is not a ground-truth file")
     syncs, syncs_lost = _ring(np.frombuffer(data, _SYNC, _SYNCS, syncs_at), int(header["syncs"]))
-    interval_ends, interval_ends_lost = _ring(
-        np.frombuffer(data, _DRAIN, _DRAINS, drains_at), int(header["interval_ends"])
-    )
+    interval_ends, interval_ends_lost = _ring(np.frombuffer(data, _DRAIN, _DRAINS, drains_at), int(header["drains"]))
     functions = np.frombuffer(data, _FUNCTION, int(header["functions"]), _FILE_HEADER.itemsize).copy()
     collectives, _ = _ring(np.frombuffer(data, _COLLECTIVE, _COLLECTIVES, collectives_at), int(header["collectives"]))
     kernels_at = collectives_at + _COLLECTIVES * _COLLECTIVE.itemsize

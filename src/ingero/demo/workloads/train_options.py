@@ -14,8 +14,8 @@ def parser() -> argparse.ArgumentParser:
     """Return the argument parser; every default together is the baseline of about 6.5 ms a step."""
     root = argparse.ArgumentParser(prog="train", description="Train a transformer on the simulated GPU.")
     add_length(root.add_argument_group("how long"))
-    _add_waits(root.add_argument_group("waits for the device"))
-    _add_device(root.add_argument_group("work for the device"))
+    _add_waits(root.add_argument_group("waits for the GPU"))
+    _add_device(root.add_argument_group("work for the GPU"))
     _add_data(root.add_argument_group("data"))
     add_host(root.add_argument_group("the host's side"))
     return root
@@ -43,9 +43,9 @@ def add_length(group: "argparse._ArgumentGroup") -> None:
 def _add_waits(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--pattern", choices=PATTERNS, help="wait as such a program does (patterns.py)")
     group.add_argument("--sync-every", type=int, default=1, help="steps between syncs; launches run ahead in between")
-    group.add_argument("--sync", choices=WAYS, default="stream", help="how the loop waits for the device")
-    group.add_argument("--behind", type=int, default=1, help="steps that --sync behind leaves to the device")
-    group.add_argument("--item-mid", action="store_true", help="look at the loss between forward and backward")
+    group.add_argument("--sync", choices=WAYS, default="stream", help="how the loop waits for the GPU")
+    group.add_argument("--behind", type=int, default=1, help="steps that --sync behind leaves to the GPU")
+    group.add_argument("--item-mid", action="store_true", help="read the loss between forward and backward")
     group.add_argument(
         "--streams", choices=COPY_STREAMS, nargs="?", const="ordered", default="none",
         help="copy batches on a stream of their own, which the default stream waits for (ordered) or never does, or "
@@ -56,7 +56,7 @@ def _add_waits(group: "argparse._ArgumentGroup") -> None:
 def _add_device(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--layers", type=int, default=8, help="transformer layers, 17 launches each")
     group.add_argument("--us", type=float, default=60, help="device time of one matrix product in us (2: launch-bound)")
-    group.add_argument("--launches", type=int, default=0, help="extra launches a step, 1 us each on the device")
+    group.add_argument("--launches", type=int, default=0, help="extra launches a step, 1 µs each on the GPU")
     group.add_argument("--graph", action="store_true", help="capture a step as a CUDA graph, then replay it")
     group.add_argument("--accumulate", type=int, default=1, help="steps whose gradients the optimizer takes together")
     group.add_argument(
@@ -92,7 +92,7 @@ def _add_data(group: "argparse._ArgumentGroup") -> None:
 
 
 def add_host(group: "argparse._ArgumentGroup") -> None:
-    """What a loop does on the host beside its work for the device (loop.HostSide)."""
+    """What a loop does on the host beside its work for the GPU (loop.HostSide)."""
     group.add_argument("--knob", type=Path, help="file of live disturbances (host_knobs.py)")
     group.add_argument("--checkpoint", type=Path, help="file that checkpoints go to, when --knob says so")
     group.add_argument("--heap", type=int, default=0, help="objects that the garbage collector has to walk")

@@ -26,7 +26,7 @@ def profile_verdicts(found: Profiles, hit: Collection[int]) -> Iterator[ProcessV
     for report in found.reports:
         process = report.process
         has_incident = process.process in hit
-        text = verdict_text(report) + ("; see the incidents" if has_incident else "")
+        text = verdict_text(report) + ("; see incidents above" if has_incident else "")
         yield ProcessVerdict(
             process=process.process,
             pid=process.pid,

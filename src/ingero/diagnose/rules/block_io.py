@@ -55,7 +55,7 @@ def find(case: Case) -> Iterator[Finding]:
             "device": device_name(requests.device),
             "direction": "write" if requests.is_write else "read",
         }
-        | {"other processes on the device (bytes)": sum(size for _, size in others)},
+        | {"other processes on the disk (bytes)": sum(size for _, size in others)},
         waits_for=workers_of(case, segments),
     )
 
@@ -85,15 +85,16 @@ def _chain(waits: DiskWaits, requests: Requests, issuer: str, lost: int) -> Iter
     usual = waits.usual(requests)
     expected = int((usual.queue_ns + usual.device_ns) * len(requests.events)) if usual.events else None
     yield Link(
-        text=f"{issuer} waited for its requests to the device",
+        text=f"{issuer} waited for its requests to the disk",
         seen_ns=lost,
-        structure="waits in the kernel that the device's completion ended, or with a request of that thread under way",
+        structure="waits in the kernel that the block device's completion ended, "
+        "or with a request of that thread under way",
         order="the request began before the wait ended",
     )
     before = f", baseline {format_ns(usual.queue_ns + usual.device_ns)}" if usual.events else ""
     yield Link(
         text=f"each took {format_ns(requests.queue_ns)} in the queue and {format_ns(requests.device_ns)} in the "
-        f"device{before}",
+        f"disk{before}",
         seen_ns=int((requests.queue_ns + requests.device_ns) * len(requests.events)),
         expected_ns=expected,
         structure="the kernel's own times of each request",
@@ -126,12 +127,12 @@ def _fixes(requests: Requests, others: Sequence[Culprit], main: Segment, case: C
 
 RULE = Rule(
     cause=CAUSE,
-    title="I/O wait for a disk",
+    title="I/O wait on a disk",
     order=20,
     needs=("sync_intervals", "offcpu", "IO"),
     shows="the waits of the critical-path thread, and of the worker that it waited for, that a block device ended; "
-    "the block requests behind them, with device, issuer, direction, time in the queue and in the device; the other "
-    "processes that used the device",
+    "the block requests behind them, with device, issuer, direction, time in the queue and in the disk; the other "
+    "processes that used it",
     limits="requests of untraced processes are known from 10 ms on (with their queue time: 1 in 16); which process "
     "dirtied the pages that the kernel writes back is not known; waits below 100 µs are not followed; a disk that is "
     "slower for the same bytes per step, without another user, is reported from 5% of wall time: disks vary on their "

@@ -101,7 +101,7 @@ def _was_there_at_once(case: Case) -> bool:
 
 
 def watch(evidence: Evidence) -> Iterator[Finding]:
-    """First calls that were slow before the first sync interval began, or still are: no sync interval has lost what they took."""
+    """First calls that were slow before the first sync interval began, or still are: no interval has lost that time."""
     for one in first_uses(evidence):
         yield _ongoing(evidence, one)
     for number, gpu_stream in evidence.gpu_streams.items():

@@ -91,7 +91,7 @@ def _finding(claims: dict[Bucket, int], *, summary: str, link: Link, fix: Fix, e
 
 RULE = Rule(
     cause=CAUSE,
-    title="the hypervisor took the CPU (steal time)",
+    title="the hypervisor ran other guests (steal time)",
     order=15,
     needs=("sync_intervals", "cpu_seconds"),
     wants=("HOST",),

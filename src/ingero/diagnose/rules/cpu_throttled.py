@@ -48,7 +48,7 @@ def find(case: Case) -> Iterator[Finding]:
                 seen_ns=lost,
                 expected_ns=0,
                 structure="throttled time of its own run queue",
-                order="from the moment the quota was used up to the next period",
+                order="from the time the quota was used up to the next period",
             ),
         ),
         fixes=tuple(_fixes(case, quota, lost, threads, is_container=bool(place))),

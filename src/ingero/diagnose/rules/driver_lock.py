@@ -58,7 +58,7 @@ def find(case: Case) -> Iterator[Finding]:
         cause=CAUSE,
         resource="driver",
         root="host",
-        summary=f"{case.who} lost {case.amount(lost)} blocked in the kernel inside GPU calls, most of it in {call}"
+        summary=f"{case.who} lost {case.amount(lost)} in uninterruptible sleep inside GPU calls, most of it in {call}"
         f"{beside}",
         claims=claims,
         culprits=tuple(others),
@@ -153,8 +153,8 @@ RULE = Rule(
     order=45,
     needs=("sync_intervals", "op_stats", "thread_state_seconds"),
     wants=("launch_times", "allocation_times"),
-    shows="time blocked in the kernel inside GPU calls beyond the baseline, by call, and who woke the thread there, "
-    "as the holder of a lock does: another job, a GPU monitor, the recorder itself",
+    shows="uninterruptible (D state) time inside GPU calls beyond the baseline, by call, and who woke the thread "
+    "there, as the holder of a lock does: another job, a GPU monitor, the recorder itself",
     limits="which lock it was is not visible; a lock that went through several hands is the last one's; the first run "
     "in a container may hide other users of the GPU",
     find=find,

@@ -88,7 +88,7 @@ def _sharings(case: Case) -> Iterator[_Sharing]:
 
 
 def _sharing(gpu_stream: Array, other: Process, theirs: Array, ratios: Array, inside: Array) -> _Sharing | None:
-    """None where too few sync intervals are with or without the other, or where it was as busy before and did no harm."""
+    """None where too few sync intervals are with or without the other, or it was as busy before and did no harm."""
     overlap = np.zeros(len(gpu_stream), np.int64)
     there = _while_there(gpu_stream, theirs)
     overlap[there] = _overlap_ns(gpu_stream[there], theirs)
@@ -171,8 +171,8 @@ def _finding(case: Case, sharing: _Sharing, claims: dict[Bucket, int]) -> Findin
                 text=f"{name} had work on the same GPU",
                 seen_ns=sharing.busy_ns,
                 expected_ns=0,
-                structure=f"{sharing.sync_intervals} sync intervals with its work took {sharing.slower:.2f}x the baseline, "
-                f"those without {sharing.slower_alone:.2f}x",
+                structure=f"{sharing.sync_intervals} sync intervals with its work took {sharing.slower:.2f}x "
+                f"the baseline, those without {sharing.slower_alone:.2f}x",
                 order="its work was queued before this process's was done",
             ),
         ),
@@ -196,7 +196,9 @@ def _finding(case: Case, sharing: _Sharing, claims: dict[Bucket, int]) -> Findin
 
 def _untraced(case: Case) -> Iterator[Finding]:
     """A process that is not traced came to the GPU when it became slower, and its clocks stayed."""
-    now, before = (samples_of(case.evidence, case.process, case.device, one) for one in ([case.window], case.baselines))
+    now, before = (
+        samples_of(case.evidence, case.process, case.device, one) for one in ([case.window], case.all_baselines)
+    )
     others = _others_work(case, now, before, but={one.pid for one in case.evidence.processes.values()})
     strangers = _came(case, now, before)
     if others:
@@ -229,7 +231,9 @@ def _by_the_driver(case: Case) -> Iterator[Finding]:
 
     How much there was to do is not known where launches are not traced: it is the most that is theirs.
     """
-    now, before = (samples_of(case.evidence, case.process, case.device, one) for one in ([case.window], case.baselines))
+    now, before = (
+        samples_of(case.evidence, case.process, case.device, one) for one in ([case.window], case.all_baselines)
+    )
     others = _others_work(case, now, before, but=(case.process.pid,))
     if not others:
         return

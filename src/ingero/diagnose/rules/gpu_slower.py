@@ -72,12 +72,12 @@ def find(case: Case) -> Iterator[Finding]:
 
 
 def _over_the_link(case: Case, lost_ns: int) -> str:
-    """What is copied over it in a step, where a link that is slower than most could account for the lost time; else ""."""
+    """What is copied over it in a step, where a link slower than most could account for the lost time; else ""."""
     size, link = _bytes_within(case), pcie.link_of(case, [case.window])
     rate = link.bytes_per_ns if link and link.bytes_per_ns else _USUAL_BYTES_PER_NS
     if _SLOWEST_LINK * size / rate < lost_ns / max(case.sync_interval_count, 1):
         return ""
-    known = f", of {link.text} as before" if link and link == pcie.link_of(case, case.baselines) else ""
+    known = f", of {link.text} as before" if link and link == pcie.link_of(case, case.all_baselines) else ""
     return f" ({format_bytes(int(size))} are copied in each step{known})"
 
 
@@ -88,7 +88,7 @@ def _bytes_within(case: Case) -> float:
 
 
 def _may_be_the_link(case: Case) -> bool:
-    """Whether most sync intervals end in a pageable copy that polled: it waited, then copied, and nothing parts the two."""
+    """Whether most sync intervals end in a pageable copy that polled: it waited, then copied; nothing parts the two."""
     return float(np.mean((case.sync_intervals["flags"] & _POLLED_COPY) == _POLLED_COPY)) > _MOSTLY
 
 
@@ -108,7 +108,7 @@ def _own_ns(case: Case) -> float:
 
 
 def _is_of_lone_sync_intervals(case: Case) -> bool:
-    """Whether most was lost in single sync intervals among others that were as fast as ever: nothing was slower then."""
+    """Whether most was lost in single sync intervals among others as fast as ever: nothing was slower then."""
     if case.is_sampled:
         return False
     lost = np.zeros(len(case.sync_intervals))

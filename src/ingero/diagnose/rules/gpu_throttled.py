@@ -25,7 +25,7 @@ def find(case: Case) -> Iterator[Finding]:
     if case.kind is not FindingKind.INCIDENT or not case.can_judge_device or not len(case.sync_intervals):
         return
     now = samples_of(case.evidence, case.process, case.device, [case.window])
-    before = samples_of(case.evidence, case.process, case.device, case.baselines)
+    before = samples_of(case.evidence, case.process, case.device, case.all_baselines)
     held = [one for one in now if (one.throttle_reasons or 0) & _LOWERS and one.sm_clock_mhz]
     usual_mhz = mean_mhz([one for one in before if not (one.throttle_reasons or 0) & _LOWERS])
     if not held or not usual_mhz:

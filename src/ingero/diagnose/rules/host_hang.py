@@ -23,7 +23,7 @@ _BY_OTHERS = frozenset({"pipe-read", "futex", "shared-futex", "child"})
 _FULL, _NEARLY = 0.02, 0.25  # of /dev/shm is free: less than the item that did not fit
 _SIGBUS = int(signal.SIGBUS)
 _MOST_FRAMES = 40
-_STATES = {"T": "is stopped", "t": "is held by a debugger", "Z": "has ended", "": "has ended", "D": "waits for a disk"}
+_STATES = {"T": "is stopped", "t": "is held by a debugger", "Z": "has ended", "": "has ended", "D": "is in I/O wait"}
 
 
 def watch(evidence: Evidence) -> Iterator[Finding]:

@@ -150,7 +150,7 @@ def _finding(evidence: Evidence, call: InFlight) -> Finding:
             Link(
                 text=f"thread {call.tid} entered {call.name} and had not returned when last seen",
                 seen_ns=_open_ns(call),
-                structure="the open call in the thread's own frame",
+                structure="the in-flight call in the thread's own frame",
                 order="it was no longer open when last seen" if is_over else "the thread has recorded nothing since",
             ),
         ),
@@ -168,7 +168,7 @@ RULE = Rule(
     order=20,
     needs=("in_flight", "thread_state_seconds"),
     wants=("launch_times", "allocation_times"),
-    shows="the open call, since when, and the Python line it was made from; and that its process was not stopped",
+    shows="the in-flight call, since when, and the Python line it was made from; and that its process was not stopped",
     limits="why the GPU or driver does not answer is not visible here; a kernel that runs for seconds looks the "
     "same until it ends",
     find=find,

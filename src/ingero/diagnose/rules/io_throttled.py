@@ -65,13 +65,13 @@ def find(case: Case) -> Iterator[Finding]:
         cause=CAUSE,
         resource="io limit",
         root=limit.path,
-        summary=f"{case.who} lost {case.amount(lost)} while {case.thread_name(main)} [{main.pid}] waited for a disk "
-        f"that its own cgroup {label(limit.path)} limits to {limit.text}",
+        summary=f"{case.who} lost {case.amount(lost)} while {case.thread_name(main)} [{main.pid}] was in I/O wait on a "
+        f"disk that its own cgroup {label(limit.path)} limits to {limit.text}",
         claims=claims,
         line=line,
         chain=(
             Link(
-                text=f"its waits for the disk took {format_ns(waited_ns)}, its requests in queue and device "
+                text=f"its I/O waits took {format_ns(waited_ns)}, its requests in queue and device "
                 f"{format_ns(int(in_device_ns))}",
                 seen_ns=waited_ns,
                 expected_ns=int(in_device_ns),

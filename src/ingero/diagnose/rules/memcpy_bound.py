@@ -117,8 +117,8 @@ RULE = Rule(
     limits="only bytes between host and GPU count, and only the time that the fastest recorded copy of the case "
     "would take for them, or, of pageable ones that slept first, what they ran; of asynchronous pageable ones "
     "that polled only more bytes count, for they may have waited; blocking ones of megabytes that all wait for"
-    " a device that became slower look like slow ones; of copies that do not block only the size is known: a "
-    "slow one looks like a slower device; that memory is not pinned is known where all allocations were "
+    " a GPU that became slower look like slow ones; of copies that do not block only the size is known: a "
+    "slow one looks like a slower GPU; that memory is not pinned is known where all allocations were "
     "traced, or where an asynchronous copy waited; else it is not known",
     find=find,
 )

@@ -70,7 +70,7 @@ def _finding(evidence: Evidence, ranks: HungRanks) -> Finding:
             Link(
                 text=f"{' and '.join(inside)} wait in {first.name}",
                 seen_ns=length,
-                structure="open calls of ranks that share a communicator",
+                structure="in-flight calls of ranks that share a communicator",
                 order="the last of them entered, then no rank made progress",
             ),
         ),
@@ -110,7 +110,7 @@ def _alone(evidence: Evidence, meeting: Meeting) -> Finding:
             Link(
                 text=f"{' and '.join(inside)} wait in {first.name}, which returns when every rank is in it",
                 seen_ns=length,
-                structure="open calls, and ranks and world size from the environments of the processes",
+                structure="in-flight calls, and ranks and world size from the environments of the processes",
                 order="the last of them entered, then no other rank came",
             ),
         ),

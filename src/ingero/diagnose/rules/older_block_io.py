@@ -56,7 +56,7 @@ def watch(evidence: Evidence) -> Iterator[Finding]:
 
 RULE = Rule(
     cause=CAUSE,
-    title="waiting for the disk (recordings of older versions)",
+    title="I/O wait on a disk (recordings of older versions)",
     order=95,
     needs=("offcpu", "events"),
     shows="off-CPU intervals that end within 200 µs of a block request of the same process",

@@ -23,7 +23,7 @@ def find(case: Case) -> Iterator[Finding]:
     """Device time that the bytes of a step take longer over a link that its driver calls slower than before."""
     if case.kind is not FindingKind.INCIDENT:
         return
-    now, before = pcie.link_of(case, [case.window]), pcie.link_of(case, case.baselines)
+    now, before = pcie.link_of(case, [case.window]), pcie.link_of(case, case.all_baselines)
     if not now or not before or now.bytes_per_ns > _SLOWER * before.bytes_per_ns:
         return
     size = pcie.copied_bytes(case)

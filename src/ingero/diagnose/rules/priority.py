@@ -71,7 +71,7 @@ def _affected(case: Case, facts: SchedulerFacts) -> Scheduling | None:
 
 
 def _known(case: Case, facts: SchedulerFacts, cpu_users: list[Culprit]) -> list[Culprit]:
-    """Those whose priority can be known. In a lost time that has just begun they speak for the others, if they took more."""
+    """Those whose priority can be known. In lost time just begun they speak for the others, if they took more."""
     age = (case.evidence.window.end_ns - case.window.begin_ns) / SECOND_NS
     if age >= _READ_WITHIN_S:
         return cpu_users

@@ -166,7 +166,7 @@ def processes(reader: Reader, window: Window) -> Object:
                 "container": place.container_id if place else "",
                 "pod": place.pod if place else "",
                 "threads": clock.threads if clock else None,
-                "preemptions": clock.preemptions if clock else None,
+                "involuntary_switches": clock.involuntary_switches if clock else None,
                 "clocks": asdict(clock.clocks) if clock else None,
                 "steps": _steps(evidence.steps.get(one.process), step_totals.get(one.process)),
                 "gpu_idle": _gpu_idle(evidence, one),
@@ -174,7 +174,7 @@ def processes(reader: Reader, window: Window) -> Object:
                 "culprits": _culprits(reader, window, one.process),
             }
         )
-    return {"processes": found, "clock_texts": STATE_TEXTS}
+    return {"processes": found, "state_texts": STATE_TEXTS}
 
 
 def drops(reader: Reader, window: Window) -> Object:
@@ -185,7 +185,7 @@ def drops(reader: Reader, window: Window) -> Object:
     return {
         "drops": [{"counter": one.counter, "reason": one.reason, "count": one.count} for one in _drops(reader, window)],
         "overhead_limiter": [asdict(one) | {"not_traced": "\n".join(sentences(one.not_traced))} for one in steps],
-        "removed": [asdict(one) for one in reader.removed()],
+        "pruned": [asdict(one) for one in reader.removed()],
         "missing_probes": [asdict(one) for one in probes],
         "overhead": _overhead(rows),
     }
@@ -318,8 +318,9 @@ def _gpu_streams(reader: Reader, window: Window) -> list[Object]:
     if not reader.is_recorded("raw_sync_intervals"):
         return []
     rows = reader.connection.execute(
-        "SELECT process, device, stream, count(*), sum(duration_ns), sum(idle_ns), sum(busy_ns), sum(return_delay_ns) FROM sync_intervals "
-        "WHERE sync_end_ns >= ? AND sync_end_ns < ? AND prev_sync_end_ns IS NOT NULL GROUP BY process, device, stream ORDER BY sum(busy_ns) DESC",
+        "SELECT process, device, stream, count(*), sum(duration_ns), sum(idle_ns), sum(busy_ns), sum(return_delay_ns) "
+        "FROM sync_intervals WHERE sync_end_ns >= ? AND sync_end_ns < ? AND prev_sync_end_ns IS NOT NULL "
+        "GROUP BY process, device, stream ORDER BY sum(busy_ns) DESC",
         (window.begin_ns, window.end_ns),
     )
     names = ("process", "device", "stream", "sync_intervals", "wall_ns", "idle_ns", "busy_ns", "return_delay_ns")

@@ -62,7 +62,7 @@ def create_app(source: RecordingSource, sessions: Sessions, is_ending: Callable[
     app = FastAPI(
         title="ingero",
         version=__version__,
-        description="What a recording says: accounts of GPU stalls.",
+        description="What a recording says: where GPU jobs lost time, and why.",
         docs_url=None,  # loads its code from elsewhere
         redoc_url=None,
     )

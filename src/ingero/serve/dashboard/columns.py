@@ -35,7 +35,7 @@ def spread(begins: Array, ends: Array, values: Array, edges: Array) -> npt.NDArr
 
 
 def clock_points(seconds: Array, step_ns: int) -> list[dict[str, Any]]:
-    """Rows of `arrays.THREAD_STATE_SECOND_DTYPE` of one process as points of step_ns each; those with nothing are left out."""
+    """Rows of `arrays.THREAD_STATE_SECOND_DTYPE` of one process as points of step_ns each; empty ones are left out."""
     if not len(seconds):
         return []
     begins, ends = seconds["start_ns"], seconds["start_ns"] + seconds["period_ns"]

@@ -122,7 +122,7 @@ def _calls(app: FastAPI, source: RecordingSource) -> None:
 
     @app.get("/api/v1/incidents/{number}/stacks", responses={200: {"model": IncidentStacks}})
     def incident_stacks_of(number: Annotated[int, PathParameter(ge=0, le=_MAX_NUMBER)], since: Since = "") -> Response:
-        """Where in the code an incident's worst affected process spent its time meanwhile: its longest stacks, whole."""
+        """Where in the code an incident's worst affected process spent its time then: its longest stacks, whole."""
         found = answers.incident_of(source.diagnosis(since), number)
 
         def make(reader: Reader, window: Window, state: Mapping[str, Any]) -> IncidentStacks:

@@ -56,7 +56,7 @@ def check_exposure(exposure: Exposure, *, is_trusted_network: bool) -> None:
         _check_plain(exposure, is_trusted_network=is_trusted_network)
     elif not (exposure.address.is_loopback or token or exposure.client_ca):
         raise ExposureError(
-            f"{exposure.address.host} can be reached from other machines, and there is no token",
+            f"{exposure.address.host} can be reached from other hosts, and there is no token",
             hint=f"{_NEW_TOKEN}, or let in only clients with certificates: --client-ca FILE",
         )
 

@@ -27,8 +27,8 @@ SYNC_PARTS = ("idle", "busy", "return_delay")
 STEP_PARTS = ("host", "blocked")
 PARTS = (*SYNC_PARTS, *STEP_PARTS)
 _COLUMNS_OF_GPU_STREAMS = ("idle_ns", "busy_ns", "return_delay_ns")
-# Of an incident's account, by the first word of its buckets: which part of the chart it was lost in.
-_PART_OF = {"empty": 0, "enqueue": 1, "device": 1, "busy": 1, "late": 2}
+# Of an incident's breakdown, by the first word of its buckets: which part of the chart it was lost in.
+_PART_OF = {"idle": 0, "launch": 1, "gpu": 1, "busy": 1, "return_delay": 2}
 _SHORTEST_NS = SECOND_NS // 10  # a column of fewer intervals shows one step after the other, not how it goes
 _FEWEST = 60  # columns, however short the time is
 _SYNCED = "sync interval"

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import IO
 
 from ingero.errors import IngeroError
+from ingero.program import command
 from ingero.serve.dashboard.selection import TimeRange
 from ingero.serve.export.flamegraph import Weight
 from ingero.serve.export.formats import Format, export
@@ -56,7 +57,7 @@ class TraceFiles:
             if time.monotonic() > until_s:
                 raise SlowTraceError(
                     f"making the file takes longer than {_MOST_SECONDS:.0f} s",
-                    hint="select a shorter time, or use `ingero export --format perfetto`",
+                    hint=f"select a shorter time, or use `{command('export', '--format', 'perfetto')}`",
                 )
 
         file = tempfile.TemporaryFile(prefix="ingero-trace-")  # noqa: SIM115  # whoever sends it closes it

@@ -17,7 +17,7 @@ from ingero.store.records import StoredIncident
 from ingero.store.streams import Streams
 from ingero.units import format_ns
 
-INCIDENT, CHAIN, DROP, COVERAGE, OPEN_CALL = "incident", "causal_chain", "drop", "coverage", "open_call"
+INCIDENT, CHAIN, DROP, COVERAGE, OPEN_CALL = "incident", "causal_chain", "drop", "coverage", "in_flight_call"
 
 _LISTS = ("affected", "culprits", "evidence", "fixes")
 
@@ -87,18 +87,18 @@ def open_call_slices(streams: Streams, tracks: Tracks, names: Names) -> Iterator
     for call in sorted(found, key=lambda one: one.since_ns):
         session = processes[call.process].session if call.process in processes else 0
         thread = tracks.thread_of(session, call.process, call.pid, call.tid, "")
-        name = f"{thread.name}: calls seen open"
+        name = f"{thread.name}: calls in flight"
         track = tracks.gpu_stream(thread, name, start_ns=call.since_ns, end_ns=call.time_ns)
         stored = names.stack(call.stack_hash)
         stack: Args = (("stack", "\n".join(stack_lines(call_stack(stored)))),) if stored else ()
-        yield Slice(track, call.since_ns, call.time_ns - call.since_ns, f"{call.name} (open)", OPEN_CALL, stack)
+        yield Slice(track, call.since_ns, call.time_ns - call.since_ns, f"{call.name} (in flight)", OPEN_CALL, stack)
 
 
 def drop_slices(streams: Streams, tracks: Tracks) -> Iterator[Slice]:
     """When something was lost, and how much of it."""
     for row in streams.drops():
         track = tracks.gpu_stream(
-            tracks.node(row.session), "ingero: lost or repaired", start_ns=row.start_ns, end_ns=row.start_ns
+            tracks.node(row.session), "ingero: dropped or corrected", start_ns=row.start_ns, end_ns=row.start_ns
         )
         reason: Args = (("reason", row.reason),) if row.reason else ()
         yield Slice(track, row.start_ns, 0, row.counter, DROP, (("count", row.lost), *reason))
@@ -112,6 +112,6 @@ def coverage_slices(streams: Streams, tracks: Tracks) -> Iterator[Slice]:
     for step, held in held_steps(reader.overhead_levels(window), reader.sessions(), window):
         if step.not_traced:
             node, begin_ns = tracks.node(step.session), held.begin_ns
-            track = tracks.gpu_stream(node, "ingero: less was traced", start_ns=begin_ns, end_ns=held.end_ns)
-            args = (("given_up", "\n".join(sentences(step.not_traced))), ("reason", step.reason))
-            yield Slice(track, begin_ns, held.duration_ns, "less was traced", COVERAGE, args)
+            track = tracks.gpu_stream(node, "ingero: tracing reduced", start_ns=begin_ns, end_ns=held.end_ns)
+            args = (("not_traced", "\n".join(sentences(step.not_traced))), ("reason", step.reason))
+            yield Slice(track, begin_ns, held.duration_ns, "tracing reduced", COVERAGE, args)

@@ -12,7 +12,7 @@ from ingero.units import format_count
 
 _KINDS = (
     ("raw_sync_intervals", "sync intervals of the GPU"),
-    ("raw_in_flight", "open calls"),
+    ("raw_in_flight", "in-flight calls"),
     ("raw_thread_state_seconds", "the states of threads per second"),
     ("raw_communicators", "NCCL communicators"),
     ("raw_incidents", "incidents"),
@@ -24,7 +24,7 @@ def gap_lines(reader: Reader, window: Window) -> Iterator[str]:
     """One line per reason."""
     missing = [text for table, text in _KINDS if not reader.is_recorded(table)]
     if missing:
-        yield f"not recorded by Ingero {reader.older_version}: {', '.join(missing)}, who woke whom"
+        yield f"not recorded by Ingero {reader.older_version}: {', '.join(missing)}, which thread woke which"
     if reader.missing_end:
         yield f"the file lacks {reader.missing_end}"
     yield from _not_traced(reader, window)

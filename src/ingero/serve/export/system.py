@@ -35,7 +35,7 @@ _SHARES: tuple[tuple[str, str], ...] = (
     ("agent_cpu_ns", "ingero: CPU"),
 )
 ON_CPU, WAITING = "threads on a CPU", "threads waiting for a CPU"
-OPEN_CALLS = "calls open for over a second"
+OPEN_CALLS = "calls in flight for over a second"
 
 
 def machine_counters(streams: Streams, tracks: Tracks) -> Iterator[Counter]:

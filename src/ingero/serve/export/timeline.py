@@ -42,7 +42,7 @@ def timeline(
         ("incidents", incident_slices(streams, tracks)),
         ("causal chains", chain_slices(streams, tracks)),
         ("calls", call_slices(streams, tracks, names)),
-        ("open calls", open_call_slices(streams, tracks, names)),
+        ("in-flight calls", open_call_slices(streams, tracks, names)),
         ("off-CPU", offcpu_slices(streams, tracks, names, arrows)),
         ("steps", step_slices(streams, tracks, names)),
         ("sync intervals", interval_slices(streams, tracks, names, arrows)),

@@ -14,12 +14,13 @@ from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.model import Diagnosis, Incident
 from ingero.diagnose.node_by_node import reader_of
 from ingero.errors import IngeroError
+from ingero.serve import incident_form
 from ingero.serve.breakdown import MANY_CALLS
 from ingero.serve.coverage import coverage_lines, unseen_ratio
 from ingero.serve.dashboard import stacks
 from ingero.serve.findings_text import headline, not_looked_at_lines
 from ingero.serve.gap_lines import drop_lines, not_traced_lines, removed_lines
-from ingero.serve.html_report import incident_parts, tables, time_chart
+from ingero.serve.html_report import tables, time_chart
 from ingero.serve.html_report.flame_graph import flame_graph
 from ingero.serve.html_report.markup import Markup, element, joined
 from ingero.serve.profile_lines import profile_lines
@@ -186,15 +187,15 @@ def _incidents(diagnosis: Diagnosis) -> Markup:
 def _incident(one: Incident) -> Markup:
     parts = [
         _titled(part.title, _lines(part.lines, is_commands=part.key == "fix"))
-        for part in incident_parts.sections(one)
+        for part in incident_form.sections(one)
         if part.key != "timeline"  # which is a picture
     ]
     if one.timeline:
         parts.append(_titled("Timeline", time_chart.timeline(one.timeline)))
     return element(
-        "article", element("h3", incident_parts.title_of(one)),
-        element("p", incident_parts.headline_of(one), class_="headline"),
-        element("p", incident_parts.when_of(one), class_="quiet"), *parts,
+        "article", element("h3", incident_form.title_line(one)),
+        element("p", one.summary, class_="headline"),
+        *parts,
         id=f"incident-{one.number}", class_=one.severity.name,
     )  # fmt: skip
 
@@ -241,7 +242,7 @@ def _node(part: _Part) -> Iterator[Markup]:
         charts.append(element("p", f"No chart of {left} with less GPU work.", class_="quiet"))
     if not charts:
         charts = [element("p", "No GPU sync or step was recorded: there is no wall time to divide.")]
-    yield _section("Where the time went", *charts)
+    yield _section("Time breakdown", *charts)
     yield _section(
         "Processes",
         *tables.parts_tables({number: gpu_streams[number] for number in busiest}, part.evidence),

@@ -54,8 +54,8 @@ def layers(gpu_stream: Lane, window: Window, *, is_idle_known: bool) -> list[Lay
         parts = [
             ("idle", idle, one["prev_sync_end_ns"], one["prev_sync_end_ns"] + one["idle_ns"], one["idle_ns"]),
             ("busy", busy, one["gpu_done_ns"] - one["busy_ns"], one["gpu_done_ns"], one["busy_ns"]),
-            ("late", "sync return delay (GPU done, call not returned)", one["sync_end_ns"] - one["return_delay_ns"], one["sync_end_ns"],
-             one["return_delay_ns"]),
+            ("late", "sync return delay (GPU done, call not returned)", one["sync_end_ns"] - one["return_delay_ns"],
+             one["sync_end_ns"], one["return_delay_ns"]),
         ]  # fmt: skip
     edges = np.linspace(window.begin_ns, window.end_ns, PIECES + 1)
     width = max(window.duration_ns / PIECES, 1.0)

@@ -34,7 +34,7 @@ def check_token(token: str, address: Address) -> None:
     again = command("mcp", "--http", f"{address.host}:{address.port}")
     way_out = f"{TOKEN_VARIABLE}=$(openssl rand -hex 32) {again}"
     if not token and not address.is_loopback:
-        raise TokenError(f"{address.host} can be reached from other machines, and there is no token", hint=way_out)
+        raise TokenError(f"{address.host} can be reached from other hosts, and there is no token", hint=way_out)
     if token and (len(token) < MIN_TOKEN_CHARACTERS or not token.isascii() or not token.isprintable()):
         raise TokenError(f"the token needs at least {MIN_TOKEN_CHARACTERS} printable ASCII characters", hint=way_out)
 

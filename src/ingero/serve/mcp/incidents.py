@@ -40,7 +40,7 @@ def diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
             | ({"node": traced(one.node)} if one.node else {})
             for one in diagnosis.verdicts
         ],
-        "not_evaluated": [{"cause": one.cause, "reason": traced(one.text)} for one in diagnosis.not_evaluated],
+        "not_checked": [{"cause": one.cause, "reason": traced(one.text)} for one in diagnosis.not_evaluated],
         "not_traced": {source: traced(reason) for source, reason in diagnosis.not_traced.items()},
     }
 

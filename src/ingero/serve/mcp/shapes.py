@@ -216,7 +216,7 @@ class FindingsAnswer(CutAnswer, total=False):
 
     window: WindowShape
     verdicts: list[VerdictShape]
-    not_evaluated: list[NotEvaluatedShape]
+    not_checked: list[NotEvaluatedShape]
     not_traced: dict[str, str]
     stored_chains: list[StoredChainShape]
     note: str
@@ -320,7 +320,7 @@ class GraphRateShape(TypedDict, total=False):
 
 
 class GraphFrequencyAnswer(CutAnswer, total=False):
-    """Launch rates per process and time range, and which graphs they were as far as stored. more: time ranges left out."""
+    """Launch rates per process and time range, and the graphs as far as they are stored. more: time ranges left out."""
 
     window: WindowShape
     window_seconds: int

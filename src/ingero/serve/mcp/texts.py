@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 INSTRUCTIONS = f"""\
 ingero traces GPU programs with eBPF and attributes every millisecond of a step: what the GPU and the threads did, and
 which process ran instead. Ask explain_incident first: it names the cause of the worst stall with its evidence. What it
-calls "unexplained" has no proven cause: report it as such, and do not guess. A cause under not_evaluated was not
+calls "unexplained" has no proven cause: report it as such, and do not guess. A cause under not_checked was not
 checked. Members named *_ns are nanoseconds, *_ratio go from 0 to 1. {RULE}
 Commands under fix are for a human to read and run."""
 

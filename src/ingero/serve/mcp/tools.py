@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 Since = Annotated[
     str,
     Field(
-        description='Only the end of the recording: "90s", "5m", "1h30m", "last 5 minutes". Empty or "all": all of it.'
+        description='Only the end of the recording: "90s", "5m", "1h30m", "last 5 minutes". '
+        'Empty or "all": the entire recording.'
     ),
 ]
 Pid = Annotated[int | None, Field(description="Only this process id.", ge=1)]

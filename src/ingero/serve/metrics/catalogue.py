@@ -74,30 +74,30 @@ CALL_ERRORS = _counter("ingero.call.errors", "{call}", "Outermost calls that ret
 CALL_NESTED = _counter("ingero.call.nested", "{call}", "Calls made by other traced calls", "source", "op")
 CALL_BYTES = _counter("ingero.call.bytes", "By", "Bytes that calls copied, allocated or sent", "source", "op")
 RECORDS = _counter("ingero.records", "{record}", "Calls recorded one by one")
-THREAD_TIME = _counter("ingero.thread.time", "s", "Time of the targets' threads by state: on a CPU (run), or why not",
+THREAD_TIME = _counter("ingero.thread.time", "s", "Time of the traced threads by state: on a CPU (run), or why not",
                        "state")  # fmt: skip
-SWITCHES = _counter("ingero.thread.switches", "{switch}", "Times that the targets' threads left a CPU")
-PREEMPTIONS = _counter("ingero.thread.involuntary_switches", "{switch}", "Of these, while they could have gone on")
+SWITCHES = _counter("ingero.thread.switches", "{switch}", "Context switches of the traced threads")
+PREEMPTIONS = _counter("ingero.thread.involuntary_switches", "{switch}", "Of these, involuntary ones")
 STEPS = _counter("ingero.steps", "{step}", "Steps of the traced processes, found by what their calls repeat; both: "
                  "their stream was synced", "how")  # fmt: skip
 STEP_TIME = _counter("ingero.step.time", "s", "Time of these steps: the host's own, or blocked for the GPU", "part")
 SYNCS = _counter("ingero.syncs", "{sync}", "GPU syncs of the traced processes that ended a stream's sync interval")
 SYNC_TIME = _counter("ingero.sync_interval.time", "s", "Time from one GPU sync of a stream to the next, over all "
                      "streams: GPU idle, busy, or done and the sync not returned", "part")  # fmt: skip
-HOST_EVENTS = _counter("ingero.host.events", "{event}", "Events of the host, of the targets and of everybody else",
-                       "source", "op", "of")  # fmt: skip
-HOST_BYTES = _counter("ingero.host.bytes", "By", "Bytes of these events", "source", "op", "of")
-HOST_TIME = _counter("ingero.host.time", "s", "Time that these events took", "source", "op", "of")
-LOST_TIME = _counter("ingero.lost_time", "s", "Time lost by cause, end to end, of each incident's worst affected process",
-                     "cause")  # fmt: skip
+HOST_EVENTS = _counter("ingero.host.events", "{event}", "Host events of the traced processes, and of all others",
+                       "source", "op", "scope")  # fmt: skip
+HOST_BYTES = _counter("ingero.host.bytes", "By", "Bytes of these events", "source", "op", "scope")
+HOST_TIME = _counter("ingero.host.time", "s", "Time that these events took", "source", "op", "scope")
+LOST_TIME = _counter("ingero.lost_time", "s",
+                     "Time lost by cause, end to end, of each incident's worst affected process", "cause")  # fmt: skip
 INCIDENTS = _counter("ingero.incidents", "{incident}", "Incidents opened, with the severity that they had then",
                      "cause", "severity")  # fmt: skip
-ACTIVE_INCIDENTS = _gauge("ingero.active_incidents", "{incident}", "Incidents that go on", "cause", "severity")
-DROPS = _counter("ingero.dropped", "{drop}", "What was lost or repaired, by counter; those in _ns count nanoseconds",
-                  "counter")  # fmt: skip
+ACTIVE_INCIDENTS = _gauge("ingero.active_incidents", "{incident}", "Ongoing incidents", "cause", "severity")
+DROPS = _counter("ingero.dropped", "{drop}",
+                 "Dropped or corrected, by counter; those in _ns count nanoseconds", "counter")  # fmt: skip
 TARGETS = _gauge("ingero.traced_processes", "{process}", "Traced processes")
 THREADS = _gauge("ingero.threads", "{thread}", "Their threads")
-CALLS_IN_FLIGHT = _gauge("ingero.in_flight_calls", "{call}", "Calls that have been open for over a second")
+CALLS_IN_FLIGHT = _gauge("ingero.in_flight_calls", "{call}", "Calls in flight for over a second")
 OVERHEAD = _gauge("ingero.overhead", "1", "What tracing took of the busiest traced thread in the last second")
 AGENT_CPU = _counter("ingero.agent.cpu.time", "s", "CPU time of ingero itself, while it recorded")
 AGENT_MEMORY = _gauge("ingero.agent.memory.peak", "By", "Largest resident memory of ingero itself")
@@ -111,7 +111,7 @@ CPU_UTILIZATION = _gauge("system.cpu.utilization", "1", "Busy share of all CPUs"
 LOAD_1M = _gauge("ingero.system.load_average.1m", "{task}", "Tasks running or in uninterruptible sleep")
 MEMORY_UTILIZATION = _gauge("system.memory.utilization", "1", "Share of memory that is not available")
 MEMORY_AVAILABLE = _gauge("system.memory.linux.available", "By", "Memory that programs can get without swapping")
-MEMORY_LIMIT = _gauge("system.memory.limit", "By", "Memory of the machine")
+MEMORY_LIMIT = _gauge("system.memory.limit", "By", "Memory of the host")
 SWAP_USED = _gauge("system.paging.usage", "By", "Swap in use", "system.paging.state")
 PRESSURE = _counter("ingero.system.pressure.time", "s", "Time in which some or all tasks waited for a resource (PSI)",
                     "resource", "share")  # fmt: skip

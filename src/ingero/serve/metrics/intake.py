@@ -56,7 +56,7 @@ class Intake:
         for counter, count in second.drops.items():
             registry.add(metrics.DROPS, count, counter)
         registry.add(metrics.SWITCHES, second.switches)
-        registry.add(metrics.PREEMPTIONS, second.preemptions)
+        registry.add(metrics.PREEMPTIONS, second.involuntary_switches)
         registry.add(metrics.RECORDS, second.records)
         registry.set(metrics.TARGETS, second.targets)
         registry.set(metrics.THREADS, second.threads)
@@ -117,14 +117,14 @@ class Intake:
     def _host(self, sums: Sequence[HostFacts]) -> None:
         for one in sums:
             labels = (one.source.name.lower(), HOST_OP_NAMES[one.source, one.op])
-            for metric, targets, others in (
+            for metric, traced, others in (
                 (metrics.HOST_EVENTS, one.count, one.other_count),
                 (metrics.HOST_BYTES, one.size_bytes, one.other_bytes),
                 (metrics.HOST_TIME, one.duration_ns / 1e9, one.other_ns / 1e9),
             ):
-                if targets or others:
-                    self._registry.add(metric, targets, *labels, "targets")
-                    self._registry.add(metric, others, *labels, "others")
+                if traced or others:
+                    self._registry.add(metric, traced, *labels, "traced")
+                    self._registry.add(metric, others, *labels, "other")
 
     def _system(self, system: SystemSample) -> None:
         registry = self._registry

@@ -55,17 +55,17 @@ LEFT_OUT = {  # the original's other names: why they are not offered
     "ingero_anomaly_count": "counted calls slower than three times the median; see `ingero_incidents_total`",
     "ingero_trace_db_pruned_rows_total": "not counted; `ingero_trace_db_bytes` shows what is left",
     "gpu_nccl_process_loaded": "named processes and paths",
-    "gpu_nccl_processes_total": "not counted; ask the recording",
+    "gpu_nccl_processes_total": "not counted; query the recording",
     "gpu_nccl_collective_barrier_events": "clocks did not fit; a late rank is an incident (nccl-straggler)",
     "gpu_memory_fragmentation_estimate": "an estimate; fragmentation is an incident (gpu-memory-fragmentation)",
-    "gpu_memory_process_allocated_bytes": "named processes; ask the recording",
+    "gpu_memory_process_allocated_bytes": "named processes; query the recording",
     "gpu_memcpy_bytes_total": "directions are not summed apart; see `ingero_call_bytes_total` by `op`",
     "gpu_memcpy_duration_ms": "directions are not summed apart; see `ingero_call_duration_seconds` by `op`",
     "gpu_memfrag_ioctl_event_total": "calls of the driver's ioctl are not traced",
     "gpu_kernel_launch_count": "named processes; see `ingero_calls_total`",
     "gpu_kernel_launch_threads_per_block": "named processes; sizes of launches are not summed",
     "gpu_kernel_launch_grid_blocks": "named processes; sizes of launches are not summed",
-    "ingero_infer_*": "named processes and their streams; ask the recording",
+    "ingero_infer_*": "named processes and their streams; query the recording",
 }
 
 

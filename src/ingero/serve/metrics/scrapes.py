@@ -101,7 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(404, f"metrics are at {PATH}")
             return
         if not self.server.is_called(self.headers.get("Host", "")):
-            self.send_error(403, "this name is not this machine's")
+            self.send_error(403, "this name is not this host's")
             return
         page = self.server.page()
         self.send_response(200)

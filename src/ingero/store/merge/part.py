@@ -55,7 +55,8 @@ _OF_COLUMNS: tuple[tuple[frozenset[str], str], ...] = (
 # What reaches into the part, and when it began. A row of the first sync interval of a stream has no begin: what it adds
 # up to.
 _REACHES_IN: Mapping[str, str] = {
-    "raw_sync_intervals": "SELECT min(sync_end_ns - idle_ns - busy_ns - return_delay_ns) FROM raw_sync_intervals WHERE sync_end_ns >= {begin} AND sync_end_ns < {end}",
+    "raw_sync_intervals": "SELECT min(sync_end_ns - idle_ns - busy_ns - return_delay_ns) FROM raw_sync_intervals "
+    "WHERE sync_end_ns >= {begin} AND sync_end_ns < {end}",
     "raw_steps": "SELECT min(start_ns) FROM raw_steps WHERE end_ns >= {begin} AND end_ns < {end}",
 }
 

@@ -125,4 +125,4 @@ def _namesakes(name_of: Mapping[Machine, str]) -> Iterable[str]:
         by_name.setdefault(machine.name, []).append(name)
     for name, given in sorted(by_name.items()):
         if len(given) > 1:
-            yield f"{len(given)} machines are named {name}: here they are {', '.join(sorted(given))}"
+            yield f"{len(given)} hosts are named {name}: here they are {', '.join(sorted(given))}"

@@ -26,7 +26,8 @@ class GapQuestions(Questions):
         return self._records(
             OverheadLevel,
             f"SELECT {fields_of(OverheadLevel)} FROM raw_overhead_levels WHERE time_ns < :end AND time_ns >= "
-            f"coalesce((SELECT max(time_ns) FROM raw_overhead_levels WHERE time_ns <= :begin), :begin) ORDER BY time_ns, id",
+            "coalesce((SELECT max(time_ns) FROM raw_overhead_levels WHERE time_ns <= :begin), :begin) "
+            "ORDER BY time_ns, id",
             window,
             table="raw_overhead_levels",
         )

@@ -36,7 +36,7 @@ class SchedulingQuestions(Questions):
     def thread_state_totals(self, window: Window) -> list[ThreadStateTotals]:
         """What the threads of each process did, summed over threads and time; `threads` is the most at once."""
         rows = self._rows(
-            f"SELECT c.process, coalesce(p.pid, 0), sum(c.switches), sum(c.preemptions), max(c.threads), "
+            f"SELECT c.process, coalesce(p.pid, 0), sum(c.switches), sum(c.involuntary_switches), max(c.threads), "
             f"sum(c.major_faults), {sums_of_clocks('c')} FROM raw_thread_state_seconds c "
             f"LEFT JOIN raw_processes p ON p.process = c.process "
             f"WHERE {touches('c')} GROUP BY c.process ORDER BY c.process",
@@ -48,7 +48,7 @@ class SchedulingQuestions(Questions):
                 process=r[0],
                 pid=r[1],
                 switches=r[2],
-                preemptions=r[3],
+                involuntary_switches=r[3],
                 threads=r[4],
                 major_faults=r[5],
                 clocks=answers.clocks(r[6:]),

@@ -20,8 +20,8 @@ class SyncIntervalQuestions(Questions):
     def sync_intervals(self, window: Window, *, process: int | None = None) -> npt.NDArray[np.void]:
         """Sync intervals that ended in the window, in that order: `arrays.SYNC_INTERVAL_DTYPE`."""
         rows = self._each(
-            f"SELECT {arrays.SYNC_INTERVAL_COLUMNS}, e.checkpoints FROM raw_sync_intervals e WHERE {within('e.sync_end_ns')} "
-            f"AND {of_process('e')} ORDER BY e.sync_end_ns",
+            f"SELECT {arrays.SYNC_INTERVAL_COLUMNS}, e.checkpoints FROM raw_sync_intervals e "
+            f"WHERE {within('e.sync_end_ns')} AND {of_process('e')} ORDER BY e.sync_end_ns",
             window,
             table="raw_sync_intervals",
             process=process,
@@ -43,7 +43,7 @@ class SyncIntervalQuestions(Questions):
         return read_step_totals(self._db, window) if self.is_recorded("raw_steps") else []
 
     def steps(self, window: Window, *, process: int) -> npt.NDArray[np.void]:
-        """Steps of a process that ended in the window, in that order: `arrays.SYNC_INTERVAL_DTYPE` (see `store.steps`)."""
+        """A process's steps that ended in the window, in order: `arrays.SYNC_INTERVAL_DTYPE` (see `store.steps`)."""
         if not self.is_recorded("raw_steps"):
             return np.zeros(0, arrays.SYNC_INTERVAL_DTYPE)
         return read_steps(self._db, window, process)
@@ -63,6 +63,6 @@ class SyncIntervalQuestions(Questions):
         return np.fromiter(map(tuple, rows), arrays.MARK_DTYPE)
 
     def gpu_stream_sums(self, window: Window) -> list[GpuStreamSums] | None:
-        """The exact sums of every stream, to within a commit at the window's edges; None where only sync intervals can tell."""
+        """Exact sums of every stream, to within a commit at the window's edges; None: only sync intervals can tell."""
         is_there = self.is_recorded("raw_sync_intervals") and has_digests(self._db, window)
         return read_gpu_stream_sums(self._db, window) if is_there else None
