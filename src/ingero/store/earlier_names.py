@@ -6,7 +6,7 @@ with today's columns, in front of a table that has its earlier one; names of Ing
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 
 import apsw
 
@@ -22,11 +22,13 @@ TABLES: dict[str, str] = {
     "sync_interval_flags": "epoch_flags",
 }
 
+TODAY: dict[str, str] = {earlier: today for today, earlier in TABLES.items()}
+
 _STATES = ("run", "runq", "throttled", "yielded", "sleep", "io", "uninterruptible", "stopped")
 _PARTS = {"idle": "empty", "launch": "enqueue", "sync": "drain"}
 
 # Columns of any table: today's name, earlier name.
-_COLUMNS: dict[str, str] = {
+COLUMNS: dict[str, str] = {
     "prev_sync_end_ns": "a_ns",
     "first_launch_ns": "f_ns",
     "sync_start_ns": "s_ns",
@@ -51,7 +53,7 @@ _COLUMNS: dict[str, str] = {
     "host_uninterruptible_ns": "host_kernel_lock_ns",
     "blocked_uninterruptible_ns": "blocked_kernel_lock_ns",
 }
-_COLUMNS |= {
+COLUMNS |= {
     f"{part}_{state}_ns": f"{earlier}_{'kernel_lock' if state == 'uninterruptible' else state}_ns"
     for part, earlier in _PARTS.items()
     for state in _STATES
@@ -75,19 +77,17 @@ _BUCKETS = {
 }
 
 
-def find(db: apsw.Connection, table: str, *, schema: str) -> tuple[str, dict[str, str]]:
-    """Under which name a file holds one of today's tables, and its columns: today's name, SQL.
+def find(db: apsw.Connection, table: str, wanted: Iterable[str], *, schema: str) -> tuple[str, dict[str, str]]:
+    """Under which name a file holds one of today's tables, and which of its wanted columns it has: today's name, SQL.
 
-    The name is empty and there are no columns if the file does not hold it. Columns that no name of today stands for
-    keep theirs.
+    The name is empty and there are no columns if the file does not hold it. What else its columns are called is never
+    a part of the SQL.
     """
     for stored in (table, TABLES.get(table, table)):
         rows = list(db.execute("SELECT name FROM pragma_table_info(?, ?)", (stored, schema)))
         if rows:
             columns = {str(name) for (name,) in rows}
-            found = {
-                name: _expression(table, name, columns) for name in (*_COLUMNS, *columns, "agent_level", "breakdown")
-            }
+            found = {name: _expression(table, name, columns) for name in wanted}
             return stored, {name: text for name, text in found.items() if text}
     return "", {}
 
@@ -103,7 +103,7 @@ def _expression(table: str, column: str, columns: Set[str]) -> str | None:
             return _replaced("cause", _CAUSES)
     if column in columns:
         return column
-    earlier = _COLUMNS.get(column)
+    earlier = COLUMNS.get(column)
     return earlier if earlier in columns else None
 
 

@@ -22,7 +22,7 @@ _GPU_STREAM = "process, pid, device, stream"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
+class GpuStream:
     """One stream in a window. sync_intervals: `arrays.GPU_STREAM_DTYPE`, by end; is_steps: they are `store.steps`."""
 
     process: int
@@ -57,7 +57,7 @@ def has_digests(db: apsw.Connection, window: Window) -> bool:
     return bool(list(db.execute(f"SELECT 1 FROM raw_sync_interval_digest WHERE {_TOUCHES} LIMIT 1", _times(window))))
 
 
-def read_gpu_streams(db: apsw.Connection, window: Window) -> list[Lane]:
+def read_gpu_streams(db: apsw.Connection, window: Window) -> list[GpuStream]:
     """The streams that have sync intervals that ended in the window."""
     found = _of_digests(db, window) if has_digests(db, window) else _of_rows(db, window)
     gpu_streams = []
@@ -66,7 +66,7 @@ def read_gpu_streams(db: apsw.Connection, window: Window) -> list[Lane]:
         mine = sync_intervals if inside.all() else sync_intervals[inside]
         if len(mine):
             gpu_streams.append(
-                Lane(process=process, pid=pid, device=device, stream=stream, sync_intervals=_in_order(mine))
+                GpuStream(process=process, pid=pid, device=device, stream=stream, sync_intervals=_in_order(mine))
             )
     return gpu_streams
 

@@ -23,7 +23,8 @@ class HostEvent:
     """One event; None where it does not apply or is not known.
 
     duration_ns: block I/O in the device; reclaim and compaction; of a stop until the process was continued or killed.
-    process, pid, tid, comm: who did it or whom it befell: block I/O its issuer; a signal its receiver; an OOM kill who
+    process, pid, tid, comm: who did it or what it happened to: block I/O its issuer; a signal its receiver; an OOM kill
+    who
         asked for memory. comm is of another where `other_pid` is: the sender of a signal, the affected process of an
         OOM kill.
     other_pid: sender, affected process, or the child of a fork.

@@ -110,7 +110,7 @@ def require_tables(db: apsw.Connection, path: Path, *, schema: str = "main") -> 
     for name, kind, is_strict in db.execute(
         "SELECT name, type, strict FROM pragma_table_list WHERE schema = ?", (schema,)
     ):
-        if name not in tables() and name not in earlier_names.TABLES.values():
+        if name not in tables() and name not in earlier_names.TODAY:
             continue
         if kind != "table":
             raise HostileDatabaseError(path, f"{name} is a {kind} in it, not a table")
@@ -156,6 +156,8 @@ def require_own_schema(db: apsw.Connection, path: Path) -> None:
         is_view = sql.startswith("CREATE VIEW ")
         if name in tables() or name in _indexes():
             found[name] = _plain(sql)
+        elif kind == "table" and (today := earlier_names.TODAY.get(name)):
+            raise OtherBuildError(path, f"{today}, but {name}")
         elif not is_view and not sql.startswith("CREATE TABLE sqlite_stat"):
             raise HostileDatabaseError(path, f"it holds the {kind} {name!r}, which ingero does not make")
     for name, text in tables().items():

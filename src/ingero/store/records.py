@@ -44,7 +44,7 @@ class NodeClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """A time range of time, [begin_ns, end_ns)."""
+    """A time range, [begin_ns, end_ns)."""
 
     begin_ns: int
     end_ns: int
@@ -168,7 +168,7 @@ class OpTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpShare:
-    """Calls of one operation in a time range of time that need not begin with a second: hence fractions.
+    """Calls of one operation in a time range that need not begin with a second: hence fractions.
 
     untimed: of count, the calls that were only counted; nothing of them is in sum_ns.
     held_up_ns: of sum_ns, what the callers were runnable, throttled, yielded or stopped; 0 where no account was kept.
@@ -197,7 +197,7 @@ class OpShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyShare:
-    """What copies by one call moved between the host and GPUs in a time range of time; fractions as of `OpShare`.
+    """What copies by one call moved between the host and GPUs in a time range; fractions as of `OpShare`.
 
     blocked_ns: in asynchronous ones that waited, because their host memory is pageable.
     """

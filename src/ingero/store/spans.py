@@ -1,4 +1,4 @@
-"""Many time ranges of time asked for at once: a reference may lie in thousands of short ones, between other work."""
+"""Many time ranges asked for at once: a reference may lie in thousands of short ones, between other work."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ingero.events import BLOCKED_KINDS, STATE_COLUMNS, STATES, SyncIntervalFlag
 from ingero.store import arrays
-from ingero.store.gpu_streams import Lane
+from ingero.store.gpu_streams import GpuStream
 from ingero.store.records import Clocks, StepTotals, Window
 
 _NUMBERS = ("process", "pid", "tid", "device", "stream", "start_ns", "end_ns", "step_type", "source", "op")
@@ -53,7 +53,7 @@ def read_steps(db: apsw.Connection, window: Window, process: int) -> npt.NDArray
     return _sync_intervals(np.array(rows, np.int64).reshape(len(rows), len(_NUMBERS) + len(_MORE) + 2 * len(STATES)))
 
 
-def read_step_gpu_streams(db: apsw.Connection, window: Window) -> list[Lane]:
+def read_step_gpu_streams(db: apsw.Connection, window: Window) -> list[GpuStream]:
     """The steps of each process that ended in the window, in short."""
     rows: dict[int, list[Sequence[Any]]] = defaultdict(list)
     sql = f"SELECT {_IN_SHORT} FROM raw_steps WHERE {_IN_WINDOW} ORDER BY end_ns"
@@ -100,7 +100,7 @@ def read_step_totals(db: apsw.Connection, window: Window) -> list[StepTotals]:
     return found
 
 
-def _gpu_stream(rows: Iterable[Sequence[Any]]) -> Lane:
+def _gpu_stream(rows: Iterable[Sequence[Any]]) -> GpuStream:
     """Of one process. Its stream is that of the newest step."""
     numbers = np.array(list(rows), np.int64)
     process, pid, device, stream = numbers[-1, :4].tolist()
@@ -110,7 +110,7 @@ def _gpu_stream(rows: Iterable[Sequence[Any]]) -> Lane:
     steps["step_type"], steps["flags"], steps["launches"], steps["prev_sync_tid"] = step_type, flags, launches, tid
     steps["flags"] |= int(SyncIntervalFlag.STEP)
     steps["idle_sleep_ns"], steps["syncs"] = asleep, syncs
-    return Lane(process=process, pid=pid, device=device, stream=stream, sync_intervals=steps, is_steps=True)
+    return GpuStream(process=process, pid=pid, device=device, stream=stream, sync_intervals=steps, is_steps=True)
 
 
 def _sync_intervals(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:

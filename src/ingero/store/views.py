@@ -9,7 +9,7 @@ import apsw
 from ingero.store import earlier_names
 from ingero.store.older_values import columns_of
 from ingero.store.own_schema import own_columns
-from ingero.store.sql_text import quoted, sql_text
+from ingero.store.sql_text import sql_text
 
 _VIEW = re.compile(r"^CREATE VIEW (\w+) AS\n(.*?);", re.MULTILINE | re.DOTALL)
 _QUERIES: dict[str, str] = dict(_VIEW.findall(sql_text("views.sql")))
@@ -43,11 +43,11 @@ def _add_columns(db: apsw.Connection, version: int) -> None:
     A temporary view of the table's name stands before it. A column without a default is missed by whoever asks for it.
     """
     for name, wanted in own_columns().items():
-        stored, found = earlier_names.find(db, name, schema="main")
+        stored, found = earlier_names.find(db, name, wanted, schema="main")
         older = columns_of(version).get(name, {}) if stored else {}
         if stored and (stored != name or older or any(found.get(column) != column for column in wanted)):
             columns = {column: default for column, default in wanted.items() if default} | found | dict(older)
-            texts = ", ".join(f"{text} AS {quoted(column)}" for column, text in columns.items())
+            texts = ", ".join(f"{text} AS {column}" for column, text in columns.items())
             db.execute(f"CREATE TEMP VIEW {name} AS SELECT {texts} FROM main.{stored}")
 
 

@@ -128,7 +128,7 @@ def _make_views(db: apsw.Connection, version: int) -> frozenset[str]:
     """
     made = []
     for name, wanted in own_columns().items():
-        stored, found = earlier_names.find(db, name, schema="old")
+        stored, found = earlier_names.find(db, name, wanted, schema="old")
         if stored:
             found |= columns_of(version).get(name, {})
             columns = (f"{found.get(c) or default or 'NULL'} AS {c}" for c, default in wanted.items())

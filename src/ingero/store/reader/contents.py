@@ -1,4 +1,4 @@
-"""What a recording holds, and of when: sessions, processes, threads, containers, the time range of time."""
+"""What a recording holds, and of when: sessions, processes, threads, containers, the time range."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machine around the workload: CPUs, memory, and what befell it."""
+"""The machine around the workload: CPUs, memory, and what happened to it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class HostQuestions(Questions):
     def host_events(
         self, window: Window, *, source: Source | None = None, process: int | None = None
     ) -> list[host_events.HostEvent]:
-        """Recorded events of the host that began in the window, oldest first; process: only what befell it."""
+        """Recorded events of the host that began in the window, oldest first; process: only what happened to it."""
         wanted = host_events.SOURCES if source is None else (source,)
         sql = host_events.SQL.format(sources=listed(wanted))
         return host_events.with_stops([host_events.host_event(row) for row in self._rows(sql, window, process=process)])

@@ -76,7 +76,7 @@ class OperationQuestions(Questions):
         return found
 
     def op_shares(self, windows: Iterable[Window], *, process: int) -> list[OpShare]:
-        """Calls of one process per operation in time ranges of time; seconds at their edges count in part."""
+        """Calls of one process per operation in time ranges; seconds at their edges count in part."""
         spans = Spans(windows)
         sums: dict[tuple[Any, ...], Array] = {}
         sql = (
@@ -108,7 +108,7 @@ class OperationQuestions(Questions):
         return found
 
     def copy_shares(self, windows: Iterable[Window], *, process: int) -> list[CopyShare]:
-        """What copies of one process moved per operation in time ranges of time; none where that was not recorded."""
+        """What copies of one process moved per operation in time ranges; none where that was not recorded."""
         if not self.is_recorded("raw_copies"):
             return []
         spans = Spans(windows)

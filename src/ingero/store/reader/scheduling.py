@@ -79,7 +79,7 @@ class SchedulingQuestions(Questions):
         )
 
     def culprit_shares(self, spans: Spans, *, process: int) -> list[CulpritTotals]:
-        """The same of one process in time ranges of time, of seconds that reach out of them only what lies within."""
+        """The same of one process in time ranges, of seconds that reach out of them only what lies within."""
         ns: Counter[tuple[Any, ...]] = Counter()
         switches: Counter[tuple[Any, ...]] = Counter()
         sql = f"SELECT c.start_ns, c.start_ns + {period_ns('c')}, c.ns, c.switches, {_CULPRIT} {_CULPRITS}"

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from ingero.store import arrays
 from ingero.store.conditions import of_process, within
 from ingero.store.errors import NotRecordedError
-from ingero.store.gpu_streams import GpuStreamSums, Lane, has_digests, read_gpu_stream_sums, read_gpu_streams
+from ingero.store.gpu_streams import GpuStream, GpuStreamSums, has_digests, read_gpu_stream_sums, read_gpu_streams
 from ingero.store.reader.questions import Questions
 from ingero.store.records import StepTotals, Window
 from ingero.store.steps import read_step_gpu_streams, read_step_totals, read_steps
@@ -28,13 +28,13 @@ class SyncIntervalQuestions(Questions):
         )
         return arrays.sync_intervals(rows)
 
-    def gpu_streams(self, window: Window) -> list[Lane]:
+    def gpu_streams(self, window: Window) -> list[GpuStream]:
         """Every stream with the sync intervals that ended in the window, in short."""
         if not self.is_recorded("raw_sync_intervals"):
             raise NotRecordedError("sync_intervals", f"Ingero {self.older_version}")
         return read_gpu_streams(self._db, window)
 
-    def step_gpu_streams(self, window: Window) -> list[Lane]:
+    def step_gpu_streams(self, window: Window) -> list[GpuStream]:
         """The steps of each process that ended in the window, in short; none in older recordings."""
         return read_step_gpu_streams(self._db, window) if self.is_recorded("raw_steps") else []
 
