@@ -76,7 +76,7 @@ class Turn:
 
 
 class Trainer:
-    """The running loop, and what its log says of a time range of time."""
+    """The running loop, and what its log says of a time range."""
 
     def __init__(self, program: Program, log: Path) -> None:
         self.program, self._log = program, log

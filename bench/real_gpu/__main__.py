@@ -154,7 +154,7 @@ def confine(pid: int) -> None:
 
 
 def seconds_of(agent: Agent, seconds: float) -> list[dict[str, Any]]:
-    """What an agent says in a time range of time."""
+    """What an agent says in a time range."""
     end = time.monotonic() + seconds
     said_so_far = []
     while time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""Which time ranges of time share a moment with a change of what is traced."""
+"""Which time ranges share a moment with a change of what is traced."""
 
 from __future__ import annotations
 

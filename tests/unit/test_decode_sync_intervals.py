@@ -14,7 +14,7 @@ from ingero.decode.sync_intervals import (
     NO_WAIT_NS,
     POLLED_NS,
     SPIN_NS,
-    Lane,
+    StreamSyncs,
     covered_by_most,
     host_delay_ns,
     op_ids,
@@ -77,7 +77,7 @@ def sync_interval(
 def judged(*sync_intervals: Any) -> tuple[Any, Any, Any]:
     """(low, ready, high) of the last sync interval, after its first enqueue, when all come in one batch."""
     batch = np.concatenate(sync_intervals)
-    found = Lane().judge(batch)
+    found = StreamSyncs().judge(batch)
     first = batch["first_ns"].astype(np.int64)
     return found.low[-1] - first[-1], found.ready[-1] - first[-1], found.high[-1] - first[-1]
 
@@ -92,7 +92,7 @@ def test_a_thread_that_slept_was_woken_when_the_device_was_ready() -> None:
 
 
 def test_a_short_sync_that_kept_the_cpu_found_the_device_ready() -> None:
-    found = Lane().judge(sync_interval(s=2 * MS, b=2 * MS + NO_WAIT_NS - 1))
+    found = StreamSyncs().judge(sync_interval(s=2 * MS, b=2 * MS + NO_WAIT_NS - 1))
     assert found.is_no_wait.all()
     assert found.ready[0] == 3 * MS
 
@@ -191,7 +191,7 @@ def test_work_of_another_class_has_a_usual_time_of_its_own() -> None:
 
 
 def test_what_earlier_batches_showed_places_a_batch_of_nothing_but_bounds() -> None:
-    gpu_stream = Lane()
+    gpu_stream = StreamSyncs()
     gpu_stream.judge(np.concatenate([polled(k * 20 * MS, 6 * MS) for k in range(5)]))
     hidden = [sync_interval(k * 30 * MS, s=MS, b=20 * MS, off=2 * MS, on=20 * MS - US) for k in range(5, 205)]
     for part in np.array_split(np.concatenate(hidden), 4):
@@ -200,7 +200,7 @@ def test_what_earlier_batches_showed_places_a_batch_of_nothing_but_bounds() -> N
 
 
 def test_a_device_that_has_become_slower_is_believed_when_the_bounds_say_so() -> None:
-    gpu_stream = Lane()
+    gpu_stream = StreamSyncs()
     gpu_stream.judge(np.concatenate([polled(k * 20 * MS, 6 * MS) for k in range(5)]))
     slower = [sync_interval(k * 30 * MS, s=MS, b=20 * MS, off=8 * MS, on=20 * MS - US) for k in range(5, 105)]
     exact = [polled(k * 30 * MS, 10 * MS) for k in range(105, 125)]
@@ -228,7 +228,7 @@ def test_the_moment_lies_between_its_bounds_and_inside_the_sync_interval(
         woken = {"woken": absence["on"]} if is_woken else {}
         made.append(sync_interval(len(made) * 100 * MS, s=s, b=b, **absence, **woken))
     batch = np.concatenate(made)
-    found = Lane().judge(batch)
+    found = StreamSyncs().judge(batch)
     assert (batch["first_ns"] <= found.low).all()
     assert (found.low <= found.ready).all()
     assert (found.ready <= found.high).all()
@@ -309,7 +309,7 @@ def parted(*sync_intervals: Any) -> tuple[Any, Any]:
 
     Times are from the begin of the first on.
     """
-    gpu_stream = Lane()
+    gpu_stream = StreamSyncs()
     cut = gpu_stream.parted(np.concatenate(sync_intervals))
     found = gpu_stream.judge(cut)
     for name in ("begin_ns", "first_ns", "sync_ns", "return_ns"):
@@ -326,7 +326,7 @@ def test_a_copy_belongs_to_the_sync_interval_that_it_begins() -> None:
 
 
 def test_what_a_copy_took_goes_into_the_next_batch() -> None:
-    gpu_stream = Lane()
+    gpu_stream = StreamSyncs()
     gpu_stream.parted(slept(0, ready=6 * MS))
     cut = gpu_stream.parted(slept(7 * MS, ready=6 * MS))
     assert (cut["begin_ns"][0], cut["first_ns"][0]) == (BEGUN + 6 * MS, BEGUN + 6 * MS)
@@ -389,4 +389,4 @@ def test_a_slower_device_shows_in_the_wait_before_a_copy_that_polled() -> None:
 
 def test_other_syncs_are_left_as_they_are() -> None:
     syncs = np.concatenate([polled(k * 20 * MS, 6 * MS) for k in range(5)])
-    assert (Lane().parted(syncs) == syncs).all()
+    assert (StreamSyncs().parted(syncs) == syncs).all()

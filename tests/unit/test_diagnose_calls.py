@@ -1,4 +1,4 @@
-"""Growth of calls per epoch against the reference."""
+"""Growth of calls per sync interval against the reference."""
 
 from __future__ import annotations
 

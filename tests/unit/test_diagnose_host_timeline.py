@@ -1,4 +1,4 @@
-"""Host events by whom they befell: what touched a time range of time, and how much of it they took together."""
+"""Host events by the process they happened to: what touched a time range, and how much of it they took together."""
 
 from __future__ import annotations
 

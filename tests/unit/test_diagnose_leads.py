@@ -19,7 +19,7 @@ from ingero.diagnose.pacing import Lead, PacedBy
 from ingero.events import SyncIntervalFlag
 from ingero.store import tables
 from ingero.store.arrays import GPU_STREAM_DTYPE
-from ingero.store.gpu_streams import Lane
+from ingero.store.gpu_streams import GpuStream
 from tests.unit.rules.golden import LENGTH_S, causes, diagnosed_file
 
 MS_NS = 1_000_000
@@ -94,10 +94,10 @@ def test_without_a_wait_nothing_is_known() -> None:
 
 
 def test_the_stream_that_is_waited_for_longest_counts() -> None:
-    copies = Lane(
+    copies = GpuStream(
         process=1, pid=7, device=0, stream=5, sync_intervals=intervals(*((10.0 * at, 0.1) for at in range(1, 100)))
     )
-    computes = Lane(process=1, pid=7, device=0, stream=0, sync_intervals=intervals((990.0, 60.0)))
+    computes = GpuStream(process=1, pid=7, device=0, stream=0, sync_intervals=intervals((990.0, 60.0)))
     assert awaited([copies, computes], 1).tolist() == computes.sync_intervals.tolist()
     computes.sync_intervals["flags"] = int(SyncIntervalFlag.PARTIAL)
     assert not len(awaited([copies, computes], 1)), "others had work at its end"

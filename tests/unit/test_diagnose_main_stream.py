@@ -12,21 +12,21 @@ from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.main_stream import judged_alone
 from ingero.events import SyncIntervalFlag
 from ingero.store import arrays
-from ingero.store.gpu_streams import Lane
+from ingero.store.gpu_streams import GpuStream
 from ingero.store.reader import open_reader
 
 COPIES, COMPUTE = 0x20, 0x10
 
 
-def gpu_stream(stream: int, *, launches: int, partial: float, process: int = 1, count: int = 10) -> Lane:
+def gpu_stream(stream: int, *, launches: int, partial: float, process: int = 1, count: int = 10) -> GpuStream:
     """A stream with so many launches, of whose intervals that share was cut short."""
     sync_intervals = np.zeros(count, arrays.GPU_STREAM_DTYPE)
     sync_intervals["launches"] = launches // count
     sync_intervals["flags"][: round(partial * count)] = SyncIntervalFlag.PARTIAL
-    return Lane(process=process, pid=100, device=0, stream=stream, sync_intervals=sync_intervals)
+    return GpuStream(process=process, pid=100, device=0, stream=stream, sync_intervals=sync_intervals)
 
 
-def judged(*gpu_streams: Lane, launches: int) -> list[int]:
+def judged(*gpu_streams: GpuStream, launches: int) -> list[int]:
     """The streams that are judged, of a process with so many launches."""
     return [one.stream for one in judged_alone(gpu_streams, lambda _process: launches)]
 

@@ -1,4 +1,4 @@
-"""What lies in many time ranges of time is what counting nanosecond by nanosecond finds."""
+"""What lies in many time ranges is what counting nanosecond by nanosecond finds."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ingero.capture.clocks import WallClock
 from ingero.capture.peer_addresses import PeerAddresses
 from ingero.capture.targets import Target, Targets
-from ingero.decode.sync_intervals import Lane, Readiness, op_ids, step_type, unseen_class_key
+from ingero.decode.sync_intervals import Readiness, StreamSyncs, op_ids, step_type, unseen_class_key
 from ingero.events import HostKind, LifecycleKind
 from ingero.foreign_text import decoded
 from ingero.ops import BY_ID, OPS, HostOp, IoOp, Kind, NetOp, Source, TcpOp
@@ -114,7 +114,7 @@ class RowMaker:
         self._lifecycle: Counter[HostOp] = Counter()
         self._peers = PeerAddresses(sink.intern)
         self._gpu_streams: dict[
-            int, tuple[int, int, Lane]
+            int, tuple[int, int, StreamSyncs]
         ] = {}  # by place: the process and stream that have it, the stream
 
     def calls(self, batch: Array, numbers: list[int], stack_hashes: Sequence[int]) -> None:
@@ -260,15 +260,15 @@ class RowMaker:
         return rows
 
     def forget(self, slot: int) -> None:
-        """Forgets the lanes of an ended process: a later one in its slot begins anew."""
+        """Forgets the streams of an ended process: a later one in its slot begins anew."""
         for place in [place for place in self._gpu_streams if place >> 16 == slot]:
             del self._gpu_streams[place]
 
-    def _gpu_stream(self, place: int, pid: int, stream: int) -> Lane:
+    def _gpu_stream(self, place: int, pid: int, stream: int) -> StreamSyncs:
         """The stream in a place of the kernel's table, a new one where the place has changed hands."""
         owner = self._gpu_streams.get(place)
         if owner is None or owner[:2] != (pid, stream):
-            owner = self._gpu_streams[place] = (pid, stream, Lane())
+            owner = self._gpu_streams[place] = (pid, stream, StreamSyncs())
         return owner[2]
 
     def _judged(self, batch: Array, places: Array) -> tuple[Array, Readiness]:
@@ -389,7 +389,7 @@ class RowMaker:
 
 
 def _class_keys(batch: Array, op_sets: Sequence[str]) -> list[str]:
-    """Of each epoch; where enqueues are not all traced their counts say nothing."""
+    """Of each sync interval; where enqueues are not all traced their counts say nothing."""
     names = ("are_enqueues_unseen", "op", "launches", "size_bytes", "graph")
     rows = zip(op_sets, *(batch[name].tolist() for name in names), strict=True)
     return [

@@ -55,7 +55,7 @@ class Readiness:
         return cls(**{name: np.concatenate([getattr(one, name) for one in parts]) for name in cls.__dataclass_fields__})
 
 
-class Lane:
+class StreamSyncs:
     """The syncs of one stream, judged batch after batch with what the earlier ones have shown."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class Lane:
         return copied
 
     def judge(self, batch: Array) -> Readiness:
-        """When the GPU was ready in each epoch (`struct sync_interval_record`); batches come in the order of time."""
+        """When the GPU was ready in each `struct sync_interval_record`; batches come in the order of time."""
         window = self._beside_recent(batch)
         self._recent = window[-HISTORY:].copy()  # a part of it would keep all of it
         bounds = _bounds(window)

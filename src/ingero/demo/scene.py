@@ -35,7 +35,7 @@ _FLUSH_ROWS = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One sync interval: its parts in ms, and the clocks of the thread on the path in each (ms by name of STATES).
+    """One sync interval: its parts in ms, and the clocks of the critical-path thread in each (ms by name of STATES).
 
     What the clocks of `empty` and `enqueue` do not name is `run`, of the sync `sleep`.
     """

@@ -17,7 +17,7 @@ _NOT_RECORDED = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One part of the sync intervals: its length, and the clocks of the thread on the path, in the order of STATES.
+    """One part of the sync intervals: its length, and the clocks of the critical-path thread, in the order of STATES.
 
     unknown_ns: the share of the part that no thread's clocks cover.
     """

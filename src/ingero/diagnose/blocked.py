@@ -1,4 +1,4 @@
-"""Lost time in which somebody on the path was blocked in the kernel, wait by wait.
+"""Lost time in which somebody on the critical path was blocked in the kernel, wait by wait.
 
 On the path are the process's own thread and, while that sleeps, the worker it waits for. Which waits a cause owns is
 for the cause to say; here they become lost time.

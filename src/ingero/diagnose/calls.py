@@ -1,4 +1,4 @@
-"""Lost time inside traced calls: which ones take longer, or come more often, per epoch than in the reference."""
+"""Lost time inside traced calls: which take longer, or come more often per sync interval, than in the reference."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ INSIDE = ("run", "sleep", "uninterruptible")  # what a call itself can spend; be
 class Growth:
     """The calls of some kinds in a case, and what they took beyond the reference.
 
-    is_as_many: each epoch has as many launches as others of its class, so that only longer ones are beyond it: where
-    the case has other shares of the classes than the reference, the counts per epoch differ for that alone.
+    is_as_many: each sync interval has as many launches as others of its class, so that only longer ones are beyond it:
+    where the case has other shares of the classes than the reference, the counts per sync interval differ for that
+    alone.
     is_against_zero: of a bottleneck; there is no reference.
     """
 
@@ -38,12 +39,12 @@ class Growth:
 
     @property
     def count(self) -> float:
-        """Calls per epoch."""
+        """Calls per sync interval."""
         return sum(one.count for one in self.changes)
 
     @property
     def usual_count(self) -> float:
-        """Calls per epoch in the reference."""
+        """Calls per sync interval in the reference."""
         return sum(one.usual_count for one in self.changes)
 
     @property

@@ -1,4 +1,4 @@
-"""What the rules look at: one process, one time range of time, and the lost time in buckets that wait for an owner."""
+"""What the rules look at: one process, one time range, and the lost time in buckets that wait for an owner."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MOSTLY = 0.5  # of the sync intervals of a case
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpChange:
-    """One call, per epoch of the main stream: in the case, and in the reference (0 where there is none).
+    """One call, per sync interval of the main stream: in the case, and in the reference (0 where there is none).
 
     timed: of count, the calls that have a duration; the others were only counted.
     ns: inside those, without what held the thread up there (`events.HELD_UP`) and would have done so elsewhere.
@@ -278,7 +278,7 @@ class Case:
         return self.culprits(self.members)
 
     def path_share(self, part: Part, is_mine: Callable[[Segment], bool]) -> float:
-        """Of the sleep on the path in E or in [f, s], the share of the segments that are meant."""
+        """Of the sleep on the critical path in E or in [f, s], the share of the segments that are meant."""
         return self.paths(part).share(is_mine)
 
     def take_path(self, is_mine: Callable[[Segment], bool], share: float = 1.0) -> dict[Bucket, int]:
@@ -331,7 +331,7 @@ class Case:
 
     @cached_property
     def op_changes(self) -> list[OpChange]:
-        """The calls of the process per epoch against the reference, largest growth first.
+        """The calls of the process per sync interval against the reference, largest growth first.
 
         Calls are counted by the second: what lies beside the case in its first and last second is taken as usual.
         Against zero they are those of the best regime alone, whatever an incident between its time ranges called.
@@ -349,7 +349,7 @@ class Case:
         return sorted(changes, key=lambda one: -one.grown_ns)
 
     def _calls_in(self, windows: Iterable[Window]) -> tuple[dict[tuple[int, int], OpShare], int]:
-        """The calls of time ranges of time by operation, and how many sync intervals they are of.
+        """The calls of time ranges by operation, and how many sync intervals they are of.
 
         Of one shorter than a second whole seconds: idle time was cut out of it, and its share of a second's calls
         would be less by that.
@@ -388,7 +388,7 @@ class Case:
 
     @cached_property
     def host_stays(self) -> HostStays:
-        """Where the threads on the path were, outside calls, in its sync intervals and in those of the reference."""
+        """Where the critical-path threads were, outside calls, in its sync intervals and in those of the reference."""
         return host_stays(self)
 
     def paths(self, part: Part) -> Paths:

@@ -50,7 +50,7 @@ _TOLD = {HostMemory.PAGEABLE: Pageable.TRACED, HostMemory.SEEMS_PAGEABLE: Pageab
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """What copies by one call moved between host and GPU, per epoch. transfer_ns: what the link needs for it."""
+    """What copies by one call moved between host and GPU, per sync interval. transfer_ns: needed by the link."""
 
     way: Way
     bytes: float

@@ -34,7 +34,7 @@ from ingero.ops import Source, is_launch
 from ingero.store import arrays
 from ingero.store.call_stacks import StackBook
 from ingero.store.conditions import LONGEST_PERIOD_NS
-from ingero.store.gpu_streams import Lane
+from ingero.store.gpu_streams import GpuStream
 from ingero.store.host_events import HostEvent
 from ingero.store.machine import GpuUse, Scheduling
 from ingero.store.reader import Reader
@@ -86,7 +86,7 @@ _TABLES |= dict.fromkeys((LAUNCHES, "launch_times", "allocation_times", "copies"
 _TABLES |= {ENQUEUES: "raw_sync_intervals"}
 
 
-def _usable(gpu_streams: Iterable[Lane]) -> list[Lane]:
+def _usable(gpu_streams: Iterable[GpuStream]) -> list[GpuStream]:
     """Without the sync intervals that nothing can be compared with."""
     found = []
     for gpu_stream in gpu_streams:
@@ -270,7 +270,7 @@ class Evidence:
     # Time
 
     @cached_property
-    def main_streams(self) -> dict[int, Lane]:
+    def main_streams(self) -> dict[int, GpuStream]:
         """The stream that paces each process; of two the one with more device work. Streams are never summed."""
         if not self.reader.is_recorded("raw_sync_intervals"):
             return {}
@@ -293,20 +293,20 @@ class Evidence:
         return sum(one.count for one in calls if is_launch(one.source, one.op))
 
     @cached_property
-    def synced_streams(self) -> list[Lane]:
+    def synced_streams(self) -> list[GpuStream]:
         """The sync intervals of every stream that ended in the window, in short."""
         return self.read_gpu_streams()
 
     @cached_property
-    def repeated_steps(self) -> list[Lane]:
+    def repeated_steps(self) -> list[GpuStream]:
         """The steps by repetition of every process in the window, in short."""
         return self.read_step_gpu_streams()
 
-    def read_gpu_streams(self) -> list[Lane]:
+    def read_gpu_streams(self) -> list[GpuStream]:
         """Every stream of the window, in short."""
         return self.reader.gpu_streams(self.window)
 
-    def read_step_gpu_streams(self) -> list[Lane]:
+    def read_step_gpu_streams(self) -> list[GpuStream]:
         """The steps by repetition of every process in the window, in short."""
         return self.reader.step_gpu_streams(self.window)
 

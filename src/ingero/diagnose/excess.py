@@ -1,4 +1,4 @@
-"""Lost time of a time range by sync interval part and state of the thread on the path: what rules have to explain."""
+"""Lost time of a time range by sync interval part and state of the critical-path thread: what rules have to explain."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from ingero.diagnose.progress import queued_ns
 from ingero.diagnose.queue_full import was_full
 from ingero.diagnose.utilization import utilization_of
 from ingero.events import SyncIntervalFlag
-from ingero.store.gpu_streams import Lane
+from ingero.store.gpu_streams import GpuStream
 from ingero.store.records import Process, Window
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -97,7 +97,7 @@ def _gpu_idle(evidence: Evidence, process: Process) -> GpuIdle:
     return GpuIdle(low=low, high=min(max(high, low), 1.0), low_from=_SYNCS, high_from=high_from)
 
 
-def _idle_ns(mine: Iterable[Lane], others: Iterable[Lane], window: Window) -> int:
+def _idle_ns(mine: Iterable[GpuStream], others: Iterable[GpuStream], window: Window) -> int:
     """From when a stream was done, and no other stream had work that nobody waited for, until its next launch.
 
     Less what other streams, as far as they are synced themselves, had queued meanwhile.
@@ -126,7 +126,7 @@ def _empty(sync_intervals: Array) -> Iterator[tuple[Array, Array]]:
     yield sync_intervals["gpu_done_ns"][done], sync_intervals["sync_end_ns"][done]
 
 
-def _waited_ns(mine: Iterable[Lane], window: Window) -> int:
+def _waited_ns(mine: Iterable[GpuStream], window: Window) -> int:
     """When a thread waited for the stream that was not done, or launched onto its full queue."""
     begins, ends = [], []
     for gpu_stream in mine:

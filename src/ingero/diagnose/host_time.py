@@ -1,4 +1,4 @@
-"""On-CPU time outside calls on the path to the GPU, by what it was for, against the reference."""
+"""On-CPU time outside calls on the critical path, by what it was for, against the reference."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST = 0.9  # of a lost time is looked at where it is thickest
 
 
 class HostStays(NamedTuple):
-    """Samples on the path to the GPU: of the sync intervals that lost, of the reference, and the factor for these."""
+    """Samples on the critical path: of the sync intervals that lost, of the reference, and the factor for these."""
 
     now: Sequence[Stay]
     before: Sequence[Stay]

@@ -1,4 +1,4 @@
-"""Host events by whom they befell, to be asked for what touched a time range of time."""
+"""Host events by the process they happened to, to be asked for what touched a time range."""
 
 from __future__ import annotations
 

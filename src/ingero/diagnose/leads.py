@@ -15,7 +15,7 @@ import numpy as np
 
 from ingero.diagnose.pacing import GPU_BOUND, HOST_BOUND, Lead, PacedBy, is_untimed
 from ingero.events import SyncIntervalFlag
-from ingero.store.gpu_streams import Lane
+from ingero.store.gpu_streams import GpuStream
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -80,7 +80,7 @@ def leads(steps: Array, waits: Array) -> Leads:
     return Leads(np.ascontiguousarray(waits["sync_end_ns"]), said, ahead_ns)
 
 
-def awaited(gpu_streams: Iterable[Lane], process: int) -> Array:
+def awaited(gpu_streams: Iterable[GpuStream], process: int) -> Array:
     """The whole sync intervals of the stream of a process that its threads waited for longest, in all.
 
     Beside a stream that computes, one that only copies is waited for in each step, and hardly at all.

@@ -27,7 +27,7 @@ from ingero.diagnose.regimes import usual_sync_intervals
 from ingero.diagnose.rule import Rule, all_rules
 from ingero.diagnose.tracking import IncidentTracker
 from ingero.diagnose.wait_windows import WaitWindows
-from ingero.store.gpu_streams import Lane
+from ingero.store.gpu_streams import GpuStream
 from ingero.store.reader import Reader
 from ingero.store.records import Process, Thread, Window
 from ingero.store.spans import Spans
@@ -52,7 +52,7 @@ class LiveDiagnosis:
     def __init__(self, reader: Reader, *, begin_ns: int, first_number: int = 1) -> None:
         self._reader = reader
         self._began_ns = self._until_ns = self._forgot_ns = begin_ns
-        self._gpu_streams: dict[_Key, Lane] = {}
+        self._gpu_streams: dict[_Key, GpuStream] = {}
         # by second: its begin, sync intervals that ended in it
         self._taken: deque[tuple[int, int]] = deque(maxlen=LONGEST_NS // SECOND_NS)
         self._reads, self._answers = KeptReads(), KeptAnswers()
@@ -212,15 +212,15 @@ class _LiveEvidence(Evidence):
     """The evidence of a window whose streams are at hand."""
 
     def __init__(
-        self, reader: Reader, window: Window, gpu_streams: list[Lane], reads: KeptReads, answers: KeptAnswers
+        self, reader: Reader, window: Window, gpu_streams: list[GpuStream], reads: KeptReads, answers: KeptAnswers
     ) -> None:
         super().__init__(reader, window, is_live=True, reads=reads)
         self._gpu_streams, self._answers = gpu_streams, answers
 
-    def read_gpu_streams(self) -> list[Lane]:
+    def read_gpu_streams(self) -> list[GpuStream]:
         return [gpu_stream for gpu_stream in self._gpu_streams if not gpu_stream.is_steps]
 
-    def read_step_gpu_streams(self) -> list[Lane]:
+    def read_step_gpu_streams(self) -> list[GpuStream]:
         return [gpu_stream for gpu_stream in self._gpu_streams if gpu_stream.is_steps]
 
     def of_paths(self, key: Hashable, until_ns: int, ask: Callable[[], Answer]) -> Answer:

@@ -1,4 +1,4 @@
-"""What a time range of time lost against a healthier one, end to end: signed, by class of sync interval, split by part.
+"""What a time range lost against a healthier one, end to end: signed, by class of sync interval, split by part.
 
 Never the sum of slow calls: launches run ahead of the GPU, and a stall that run-ahead hides costs nothing. All
 functions take the sync intervals of one stream (`store.arrays.SYNC_INTERVAL_DTYPE`); streams are never summed.
@@ -46,8 +46,8 @@ class LostTime:
 
     host_low_ns and host_high_ns bound what of `busy_ns` the host alone would have caused (a counterfactual, so that a
     slower device may own the same time, too); what exceeds host_high_ns is the GPU's. noise_ns: what the lost time
-    would be if each epoch were off by the usual deviation of its class, in one direction. Sync intervals of classes
-    without a reference count only as `unjudged`.
+    would be if each sync interval were off by the usual deviation of its class, in one direction. Sync intervals of
+    classes without a reference count only as `unjudged`.
     """
 
     sync_intervals: int

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from ingero.events import SyncIntervalFlag
-from ingero.store.gpu_streams import Lane
+from ingero.store.gpu_streams import GpuStream
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MOST_CUT_SHORT = 0.5  # of a stream's intervals; a prefetched batch is in flight at the end of some
 
 
-def judged_alone(gpu_streams: Iterable[Lane], launches_of: Callable[[int], float]) -> list[Lane]:
+def judged_alone(gpu_streams: Iterable[GpuStream], launches_of: Callable[[int], float]) -> list[GpuStream]:
     """Without the streams that others cut short, while these launch more than they and are not waited for.
 
     streams: all that a window has. launches_of: all launches of a process in it; asked for streams that are cut short.
@@ -30,7 +30,7 @@ def judged_alone(gpu_streams: Iterable[Lane], launches_of: Callable[[int], float
     for gpu_stream in gpu_streams:
         synced[gpu_stream.process] += _launches(gpu_stream)
 
-    def is_beside(gpu_stream: Lane) -> bool:
+    def is_beside(gpu_stream: GpuStream) -> bool:
         return are_cut_short(gpu_stream.sync_intervals) and launches_of(gpu_stream.process) - synced[
             gpu_stream.process
         ] > _launches(gpu_stream)
@@ -46,5 +46,5 @@ def are_cut_short(sync_intervals: Array) -> bool:
     )
 
 
-def _launches(gpu_stream: Lane) -> int:
+def _launches(gpu_stream: GpuStream) -> int:
     return int(gpu_stream.sync_intervals["launches"].sum())

@@ -193,7 +193,7 @@ class Part(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Lost time of one part in one state of the thread on the path: a name of STATES, "gpu_execution" or "unknown"."""
+    """Lost time of one part in one state of the critical-path thread: of STATES, "gpu_execution" or "unknown"."""
 
     part: Part
     state: str

@@ -126,7 +126,7 @@ def as_paced(steps: Array, pace: Mapping[int, PacedBy], leads: Array, ahead_ns: 
 
 
 def waited_ns(sync_intervals: Array) -> Array:
-    """How long the thread waited for the GPU at the end of each epoch; of a step, as far as known, all in all."""
+    """How long the thread waited for the GPU at the end of each sync interval; of a step, in all, as far as known."""
     found: Array = np.where(
         is_step(sync_intervals),
         sync_intervals["busy_ns"],

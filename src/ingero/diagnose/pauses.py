@@ -61,7 +61,7 @@ def _ends_a_wait(sync_intervals: Array, ends: Array) -> Array:
 
 
 def _while_at_work_ns(sync_intervals: Array, spans: Spans) -> Array:
-    """How long each epoch was held up outside its wait for the GPU."""
+    """How long each sync interval was held up outside its wait for the GPU."""
     parts = (("prev_sync_end_ns", "sync_start_ns"), ("gpu_done_ns", "sync_end_ns"))
     held = [
         spans.shares(sync_intervals[begin], sync_intervals[end]) * (sync_intervals[end] - sync_intervals[begin])

@@ -16,7 +16,7 @@ _REACHED = 0.8  # of that, by copies of pinned memory: packets have heads
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """As it was at its fastest in some time range of time: an idle GPU lowers the generation."""
+    """As it was at its fastest in some time range: an idle GPU lowers the generation."""
 
     generation: int
     lanes: int

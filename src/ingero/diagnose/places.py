@@ -133,7 +133,7 @@ def empty_spans(sync_intervals: Array) -> Spans:
 
 
 def host_spans(sync_intervals: Array) -> Spans:
-    """When nothing was enqueued and while it was enqueued, by the threads on the path."""
+    """When nothing was enqueued and while it was enqueued, by the critical-path threads."""
     spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for part in (
         empty_spans(sync_intervals),

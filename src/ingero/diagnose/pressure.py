@@ -1,4 +1,4 @@
-"""Memory that ran short on the path: who reclaimed when, below which limit, and what had to be read again."""
+"""Memory that ran short on the critical path: who reclaimed when, below which limit, and what had to be read again."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Pressure:
         return Timeline(self.reclaims, lambda one: one.tid)
 
     def reclaimed_on_path(self) -> dict[Bucket, int]:
-        """Time on the path inside reclaim or compaction, its own and that of the worker it waited for."""
+        """Time on the critical path inside reclaim or compaction, its own and that of the worker it waited for."""
         found = self.disk.paths.claim_parts(self._inside_ns)
         wanted = {part: self._own_ns(tid, begin, end) for part, tid, begin, end in _PARTS}
         for part, ns in wanted.items():
@@ -71,7 +71,7 @@ class Pressure:
         return float(self._of_thread.taken_ns(one.tid, one.begin_ns, one.end_ns))
 
     def _own_ns(self, tid: str, begin: str, end: str) -> float:
-        """Reclaim of the thread on the path in one part of all sync intervals of the case, beyond the reference's."""
+        """Reclaim of the critical-path thread in one part of all sync intervals of the case, beyond the reference's."""
         case, usual_ns, count = self.case, 0, 0
         for window in case.baselines:
             sync_intervals = case.evidence.sync_intervals(window, case.process.process)
@@ -119,8 +119,8 @@ class Pressure:
 
 
 def _within(events: Sequence[HostEvent], sync_intervals: Any, tid: str, begin: str, end: str) -> int:
-    """How much of the events lies in this part of sync intervals whose thread they befell; sync intervals are in order
-    of time.
+    """How much of the events lies in this part of sync intervals whose thread they happened to; sync intervals are in
+    order of time.
 
     The moment after which a thread tries again is theirs, too.
     """

@@ -39,7 +39,7 @@ _NOT_RECORDED = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usual:
-    """One class at its best: the reference, the clocks of each part per epoch (ns, order of STATES), and when.
+    """One class at its best: the reference, the clocks of each part per sync interval (ns, order of STATES), and when.
 
     The clocks are 0 until `with_clocks` has read them. healthy: begins and ends of the time ranges that the reference
     comes from. windows: the longest of these, REFERENCE_NS at most: more would be read without telling more.

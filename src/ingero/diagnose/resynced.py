@@ -54,7 +54,7 @@ class Resynced:
         return is_there and not self.is_enough
 
     def wanted_ns(self, sync_intervals: Array) -> Array:
-        """How long each epoch had lasted at the reference's pace."""
+        """How long each sync interval had lasted at the reference's pace."""
         wanted: Array = sync_intervals["launches"] * self.pace_ns
         return wanted
 

@@ -1,7 +1,8 @@
-"""Lost time in which somebody on the path could have run: who ran instead, and what kind of neighbor that was.
+"""Lost time in which somebody on the critical path could have run: who ran instead, and what kind of neighbor that was.
 
 On the path are the process's own thread (its clocks) and, while that sleeps, whoever it waits for (its path): a worker,
-a thread that holds a lock. Who ran instead is known of the own waits by exact sums, of those on the path one by one.
+a thread that holds a lock. Who ran instead is known of the own waits by exact sums, of those on the critical path one
+by one.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _CLEARLY = 2.0  # as many CPUs as the job itself came to use: else its own work 
 
 
 class CpuUser(enum.Enum):
-    """Who ran while somebody on the path was runnable."""
+    """Who ran while somebody on the critical path was runnable."""
 
     OWN = "its own job: threads, workers, and the other ranks with theirs"
     NEIGHBOR = "another container"
@@ -146,7 +147,7 @@ def _answered(case: Case, taken: Mapping[CpuUser, float], waited_ns: float) -> t
 
 
 def _taken_on_path(case: Case) -> dict[CpuUser, float] | None:
-    """Of the waits for a CPU on the path, each kind's share of what is not an idle CPU's; None where there are none."""
+    """Of the waits for a CPU on the critical path, each kind's share of what no idle CPU had; None without any."""
     waits = [one for part in (Part.IDLE, Part.LAUNCH) for one in case.paths(part).segments if is_runnable(one)]
     everyone = sum(one.duration_ns for one in waits if one.culprit_pid != IDLE_PID)
     if not everyone:

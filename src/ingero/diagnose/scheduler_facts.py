@@ -46,7 +46,7 @@ class SchedulerFacts:
 
     @property
     def path_thread(self) -> int:
-        """The process's own thread that was most on the path."""
+        """The process's own thread that was most on the critical path."""
         tids, counts = np.unique(self.case.sync_intervals["sync_tid"], return_counts=True)
         return int(tids[np.argmax(counts)])
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ingero.diagnose.profile.report import ProfileReport
 from ingero.step_counts import How, StepCount
-from ingero.store.gpu_streams import Lane
+from ingero.store.gpu_streams import GpuStream
 from ingero.units import format_counted
 
 _MOST_LAUNCHES = 0.5  # of a process's, on a stream that paces it
@@ -26,7 +26,7 @@ class ProcessSteps:
 
     how: How
     count: int
-    gpu_stream: Lane | None
+    gpu_stream: GpuStream | None
 
     @property
     def text(self) -> str:
@@ -35,7 +35,7 @@ class ProcessSteps:
 
 
 def process_steps(
-    paced: Mapping[int, Lane], steps: Iterable[Lane], reports: Iterable[ProfileReport]
+    paced: Mapping[int, GpuStream], steps: Iterable[GpuStream], reports: Iterable[ProfileReport]
 ) -> dict[int, ProcessSteps]:
     """The steps of each process, by its number: everything that names or counts steps asks here.
 
@@ -50,7 +50,7 @@ def process_steps(
     return found
 
 
-def _steps_of(gpu_stream: Lane, repeated: Lane | None) -> ProcessSteps:
+def _steps_of(gpu_stream: GpuStream, repeated: GpuStream | None) -> ProcessSteps:
     """Steps by repetition are what is counted, also where the sync intervals that end them are what is judged."""
     steps = repeated.sync_intervals if repeated else gpu_stream.sync_intervals[:0]
     count = StepCount(
@@ -59,14 +59,14 @@ def _steps_of(gpu_stream: Lane, repeated: Lane | None) -> ProcessSteps:
     return ProcessSteps(how=count.how, count=count.count, gpu_stream=gpu_stream)
 
 
-def pacing_streams(synced: Iterable[Lane], steps: Iterable[Lane]) -> dict[int, Lane]:
+def pacing_streams(synced: Iterable[GpuStream], steps: Iterable[GpuStream]) -> dict[int, GpuStream]:
     """The stream that paces each process. synced: usable ones that can be judged (`main_stream`).
 
     A stream whose syncs end a step is exact: it says when the GPU was idle. A synced copy stream beside the stream that
     computes says nothing of the steps; where launches are not traced, it is the one that is waited for less.
     """
-    repeated: Mapping[int, Lane] = {gpu_stream.process: gpu_stream for gpu_stream in steps}
-    found: dict[int, Lane] = dict(repeated)
+    repeated: Mapping[int, GpuStream] = {gpu_stream.process: gpu_stream for gpu_stream in steps}
+    found: dict[int, GpuStream] = dict(repeated)
     by_waits = sorted(synced, key=lambda one: int(one.sync_intervals["busy_ns"].sum()))
     longest = {gpu_stream.process: gpu_stream for gpu_stream in by_waits}
     for gpu_stream in by_waits:
@@ -78,12 +78,12 @@ def pacing_streams(synced: Iterable[Lane], steps: Iterable[Lane]) -> dict[int, L
     return dict(sorted(found.items()))
 
 
-def _launches(gpu_stream: Lane) -> int:
+def _launches(gpu_stream: GpuStream) -> int:
     """That were traced."""
     return int(gpu_stream.sync_intervals["launches"].sum())
 
 
-def _ends_steps(gpu_stream: Lane, steps: Lane) -> bool:
+def _ends_steps(gpu_stream: GpuStream, steps: GpuStream) -> bool:
     """Whether a stream has most launches of the steps, and is synced in most of them or several times a second."""
     begin, end = int(steps.sync_intervals["prev_sync_end_ns"][0]), int(steps.sync_intervals["sync_end_ns"][-1])
     sync_intervals = gpu_stream.sync_intervals

@@ -53,7 +53,7 @@ class OwnThreadWait:
 
 
 def is_of_other_thread(one: Segment, pid: int) -> bool:
-    """Whether another thread of this process was on the path and busy: neither kept from running nor waiting itself."""
+    """Whether another thread of this process was on the critical path and busy: neither held up nor waiting."""
     is_busy = one.state not in KEPT_FROM_RUNNING and one.waker_kind not in {"network", "thread"}
     return one.pid == pid and one.depth > 0 and is_busy
 
@@ -102,7 +102,7 @@ def running_meanwhile(case: Case, waits: Iterable[Segment], waiters: set[int]) -
 
 
 def _waiting(case: Case) -> list[Stay]:
-    """Samples of the syncing and enqueuing threads, asleep while another thread of the process was on the path."""
+    """Samples of syncing and launching threads that slept while another thread was on the critical path."""
     waiters = {
         int(tid) for name in ("prev_sync_tid", "first_launch_tid") for tid in set(case.sync_intervals[name].tolist())
     }

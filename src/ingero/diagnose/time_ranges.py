@@ -30,7 +30,7 @@ _AROUND_BINS = 30  # on either side: a look at a recording that goes on sees no 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeRange:
-    """A time range of time in which one stream lost. peak_ratio: of its worst second.
+    """A time range in which one stream lost. peak_ratio: of its worst second.
 
     around_ns: wall time of the lossy seconds that it was cut out of, half a minute on either side; a lost time must be
     worth telling against that.
@@ -56,7 +56,7 @@ class TimeRange:
 
 
 def excess_ns(sync_intervals: Array, usual: Mapping[int, Usual]) -> Array:
-    """What each epoch took beyond its class, signed; 0 for classes without a reference."""
+    """What each sync interval took beyond its class, signed; 0 for classes without a reference."""
     lengths = (sync_intervals["sync_end_ns"] - sync_intervals["prev_sync_end_ns"]).astype(np.float64)
     excess = np.zeros(len(sync_intervals))
     for key, one in usual.items():
@@ -105,7 +105,7 @@ def begins_to_lose(
 
 @dataclass(frozen=True, slots=True)
 class _Seconds:
-    """A stream by the second since `begin_ns`. bins: of each epoch, the second in which it ended."""
+    """A stream by the second since `begin_ns`. bins: of each sync interval, the second in which it ended."""
 
     begin_ns: int
     bins: Array

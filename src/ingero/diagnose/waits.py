@@ -2,7 +2,7 @@
 
 Walking back from the end of a sleep, each moment belongs to one thread in one state: the waker ran, or it was runnable
 and others ran, or it slept itself, and then the path goes on with its own waker. Producers that work side by side need
-no special rule: only the one that delivered last is on the path.
+no special rule: only the one that delivered last is on the critical path.
 """
 
 from __future__ import annotations
@@ -204,7 +204,8 @@ class Waits:
         )
 
     def _is_handed_over(self, interval: Any, depth: int) -> bool:
-        """Whether the path leaves this thread for its waker for good: what it did before its sleep is not on the path.
+        """Whether the path leaves this thread for its waker for good: what it did before its sleep is not on the
+        critical path.
 
         What the waker did before that sleep began is: an item is late because whoever made it began late or took long,
         also while the one that fetches it was busy with others. The path stays where the waker was not traced, in a

@@ -33,7 +33,7 @@ Asked = Callable[[str], FleetAnswer[Diagnosed]]
 
 _FRESH_S = 10.0  # while somebody looks, nodes are asked as often, or for a tenth of the time at most
 _COST_FACTOR = 10
-_KEPT = 8  # time ranges of time that the page offers, and some more
+_KEPT = 8  # time ranges that the page offers, and some more
 _LOOK_EVERY_S = 0.5
 _ALIVE_EVERY = 30  # looks; as of a recording's page
 _PLACE = re.compile(r"[a-z][a-z0-9-]{0,40}(/[A-Za-z0-9_.-]{1,80}){0,2}")

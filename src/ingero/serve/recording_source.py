@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ingero.store.reader import Reader
     from ingero.store.records import Window
 
-_KEPT = 128  # answers; some ten kinds of question are asked about few time ranges of time
+_KEPT = 128  # answers; some ten kinds of question are asked about few time ranges
 _WORKERS = 4  # a diagnosis of each of several time ranges must not keep small questions waiting
 _LEAST_FRESH_NS = 1_000_000_000  # a recorder commits twice a second, and nobody reads faster
 _QUIET_NS = 6_000_000_000  # after it a reader no longer takes a recording that was cut off for a live one

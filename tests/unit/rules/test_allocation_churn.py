@@ -1,4 +1,4 @@
-"""allocation-churn: allocations on the path; the same allocations off the path cost nothing."""
+"""allocation-churn: allocations on the critical path; the same allocations off the path cost nothing."""
 
 from __future__ import annotations
 

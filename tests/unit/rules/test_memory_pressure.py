@@ -1,4 +1,4 @@
-"""memory-pressure: fires for reclaim on the path and for reading again; reclaim beside the path costs nothing."""
+"""memory-pressure: fires for reclaim on the critical path and for reading again; beside the path it costs nothing."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Blocked:
     whole: Intervals
 
     def of(self, kind: str, calls: Array, begin_ns: int, end_ns: int) -> int:
-        """What was waited in calls of a kind that began in a time range of time."""
+        """What was waited in calls of a kind that began in a time range."""
         mine = self.kinds[kind]
         begins = calls["start_ns"][self.calls]
         return int(self.waited_ns[mine & (begins >= begin_ns) & (begins < end_ns)].sum())

@@ -1,4 +1,4 @@
-"""Sets of moments as disjoint intervals, and how much of any time range of time they cover."""
+"""Sets of moments as disjoint intervals, and how much of any time range they cover."""
 
 from __future__ import annotations
 

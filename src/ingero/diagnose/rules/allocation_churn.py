@@ -16,7 +16,7 @@ _RETRIES = ("allocator-retry", "kv-cache-pressure")
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """Allocations that come more often or take longer, on the path to the GPU."""
+    """Allocations that come more often or take longer, on the critical path."""
     grown = growth(case, Kind.ALLOC | Kind.FREE)
     claims = claim(case, (Part.IDLE, Part.LAUNCH), grown, told_by=_RETRIES) if grown else {}
     if not grown or not claims:

@@ -1,4 +1,4 @@
-"""Somebody on the path waited for a block device: a load, or a checkpoint."""
+"""Somebody on the critical path waited for a block device: a load, or a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thread on the path could have run, but not where a CPU stood idle: its mask forbade it."""
+"""A critical-path thread could have run, but not where a CPU stood idle: its mask forbade it."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ CAUSE = "garbage-collection"
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """On-CPU time on the path in which the interpreter says that it collects."""
+    """On-CPU time on the critical path in which the interpreter says that it collects."""
     grown = run_growth(case).get(Doing.COLLECTING)
     claims = claim_run(case, grown)
     if not grown or not claims:

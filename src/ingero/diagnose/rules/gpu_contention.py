@@ -123,7 +123,7 @@ def _while_there(gpu_stream: Array, others: Array) -> slice:
 
 
 def _ratios(case: Case) -> Array:
-    """The GPU's time of each epoch against the usual of its class; 0 where the class has none."""
+    """The GPU's time of each sync interval against the usual of its class; 0 where the class has none."""
     gpu_stream = case.evidence.gpu_streams[case.process.process]
     ratios = np.zeros(len(gpu_stream))
     for key, one in case.usual.items():
@@ -134,7 +134,7 @@ def _ratios(case: Case) -> Array:
 
 
 def _overlap_ns(gpu_stream: Array, others: Array) -> Array:
-    """How long the other process had work on the GPU during each epoch's own; its sync intervals follow one another."""
+    """How long the other process had work on the GPU during each sync interval; these follow one another."""
     begins, ends = others["first_launch_ns"], np.maximum.accumulate(others["gpu_done_ns"])
     done = np.concatenate([[0], np.cumsum(np.maximum(ends - np.maximum(begins, np.append(0, ends[:-1])), 0))])
 

@@ -23,7 +23,7 @@ from ingero.units import format_bytes
 CAUSE = "gpu-slower"
 _STOLEN = 0.2  # of the lost time, by a hypervisor
 _USUAL_BYTES_PER_NS = 25.0  # of a link that nothing is known of: generation 4 with 16 streams
-_SLOWEST_LINK = 20  # times as slow as it is by its generation and lanes: a sixteenth of the streams, and errors
+_SLOWEST_LINK = 20  # times as slow as it is by its generation and lanes: a sixteenth of the lanes, and errors
 _ALONE = 4  # times as much as the sync intervals before and after it
 _MOSTLY = 0.5  # of the GPU's lost time; of the sync intervals
 _POLLED_COPY = int(SyncIntervalFlag.BEFORE_COPY | SyncIntervalFlag.ESTIMATED)

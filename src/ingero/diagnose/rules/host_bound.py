@@ -16,7 +16,7 @@ CAUSE = "host-bound"
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """On-CPU time outside calls on the path, where samples say at which line."""
+    """On-CPU time outside calls on the critical path, where samples say at which line."""
     apart = computing_apart(case)
     grown = apart or more_computing(case)
     claims = claim_run(case, grown, but_ns=colder_ns(case))

@@ -18,7 +18,7 @@ CAUSE = "ipc-bound"
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """Sleep of its own threads on the path that a process outside the family ended."""
+    """Sleep of its own critical-path threads that a process outside the family ended."""
 
     def is_ipc(one: Segment) -> bool:
         return one.pid == case.process.pid and one.waker_kind == "thread" and is_outside(one, case.family)

@@ -14,7 +14,7 @@ CAUSE = "lock-contention"
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """Sleep on the path that another thread of the process ended, with the waiter not in a queue."""
+    """Sleep on the critical path that another thread of the process ended, with the waiter not in a queue."""
     wait = own_thread_wait(case, Wait.LOCK)
     if wait is None:
         return

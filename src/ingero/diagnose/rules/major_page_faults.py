@@ -1,4 +1,4 @@
-"""Somebody on the path touched pages that had to be read from disk first."""
+"""Somebody on the critical path touched pages that had to be read from disk first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Somebody on the path had to free memory first, or read again what had been thrown out of it."""
+"""Somebody on the critical path had to free memory first, or read again what had been thrown out of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CAUSE = "memory-pressure"
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """Reclaim and compaction on the path; beside new reclaim also reads of what needed no disk before."""
+    """Reclaim and compaction on the critical path; beside new reclaim also reads of what needed no disk before."""
     pressure = Pressure(case)
     if not pressure.reclaims:
         return

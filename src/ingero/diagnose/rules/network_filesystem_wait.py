@@ -1,4 +1,4 @@
-"""Somebody on the path waited for a file that no local disk holds: NFS, FUSE and the like."""
+"""Somebody on the critical path waited for a file that no local disk holds: NFS, FUSE and the like."""
 
 from __future__ import annotations
 

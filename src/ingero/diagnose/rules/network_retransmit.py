@@ -1,4 +1,4 @@
-"""Somebody on the path waited for a packet that was lost and sent again."""
+"""Somebody on the critical path waited for a packet that was lost and sent again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thread on the path could have run, and another container had the CPU."""
+"""A critical-path thread could have run, and another container had the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thread on the path could have run, and the job's own threads and workers had the CPU."""
+"""A critical-path thread could have run, and the job's own threads and workers had the CPU."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ MIN_STOPPED_NS = 900_000_000  # a shorter stop shows in the lost time, or costs 
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """Time of the stopped clock on the path, with the sender of the signal: of the process, or of a worker."""
+    """Time of the stopped clock on the critical path, with the sender of the signal: of the process, or of a worker."""
     claims = case.take(HOST_PARTS, ("stopped",))
     if claims:
         yield _finding(case.evidence, case.process, case.window, sum(claims.values()), claims)

@@ -48,7 +48,7 @@ class NoIncidentError(IngeroError):
 
 
 def state(reader: Reader, window: Window, now_ns: int) -> Object:
-    """What every answer begins with: which time range of time, and whether it grows."""
+    """What every answer begins with: which time range, and whether it grows."""
     return {
         "now_ns": now_ns,
         "is_live": reader.is_live(now_ns),

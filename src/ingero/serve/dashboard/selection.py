@@ -1,4 +1,4 @@
-"""Which stacks a question is about: those of a time range of time, of one operation, through one line."""
+"""Which stacks a question is about: those of a time range, of one operation, through one line."""
 
 from __future__ import annotations
 

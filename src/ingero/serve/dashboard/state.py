@@ -1,4 +1,4 @@
-"""What every answer with a described shape begins with: which time range of time, and whether it grows."""
+"""What every answer with a described shape begins with: which time range, and whether it grows."""
 
 from __future__ import annotations
 

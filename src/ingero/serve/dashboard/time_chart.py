@@ -16,7 +16,7 @@ from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.model import Incident
 from ingero.serve.dashboard.columns import spread
 from ingero.serve.dashboard.state import State
-from ingero.store.gpu_streams import Lane
+from ingero.store.gpu_streams import GpuStream
 from ingero.store.reader import Reader
 from ingero.store.records import Snapshot, Window
 from ingero.units import SECOND_NS
@@ -158,7 +158,7 @@ def _edges(window: Window, columns: int) -> Array:
     return window.begin_ns + step * np.arange(-(-length // step) + 1, dtype=np.int64)
 
 
-def _parts(gpu_stream: Lane, edges: Array) -> Array:
+def _parts(gpu_stream: GpuStream, edges: Array) -> Array:
     """(columns, PARTS): where in an interval its parts lie is not kept, so each is spread over all of it."""
     mine = gpu_stream.sync_intervals
     found = spread(
@@ -176,7 +176,7 @@ def _parts(gpu_stream: Lane, edges: Array) -> Array:
     return whole
 
 
-def _steps(gpu_stream: Lane, edges: Array) -> Array:
+def _steps(gpu_stream: GpuStream, edges: Array) -> Array:
     mine = gpu_stream.sync_intervals
     each = (1 + mine["joined"].astype(np.int64)) * _PER_STEP
     found: Array = spread(mine["prev_sync_end_ns"], mine["sync_end_ns"], each[:, None], edges)[:, 0]

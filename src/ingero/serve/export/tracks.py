@@ -18,7 +18,7 @@ _PID_LIMIT = 1 << 22  # the kernel's largest: pids of other nodes, and used agai
 
 
 @dataclass(slots=True)
-class Lane:
+class GpuStream:
     """A track with the further rows that it turned out to need."""
 
     tracks: list[Track]
@@ -38,8 +38,8 @@ class Tracks:
         self._processes = {one.process: one for one in reader.processes(only_traced=False)}
         self._containers = {one.cgroup_id: one.pod or one.container_id for one in reader.containers()}
         self._made: dict[tuple[object, ...], Track] = {}
-        self._gpu_streams: dict[tuple[int, str], Lane] = {}
-        self._calls: dict[tuple[int, int, int, int], Lane] = {}
+        self._gpu_streams: dict[tuple[int, str], GpuStream] = {}
+        self._calls: dict[tuple[int, int, int, int], GpuStream] = {}
         self._used_pids: set[int] = set()
         self._numbers = numbers or count(1)
 
@@ -129,7 +129,9 @@ class Tracks:
         gpu_stream = self._gpu_streams.get((parent.number, name))
         if gpu_stream is None:
             first = Track(number=self._next(), kind=TrackKind.GPU_STREAM, name=name, parent=parent.number, order=2)
-            gpu_stream = self._gpu_streams[parent.number, name] = Lane([self._keep(first)], Rows(can_nest=can_nest))
+            gpu_stream = self._gpu_streams[parent.number, name] = GpuStream(
+                [self._keep(first)], Rows(can_nest=can_nest)
+            )
         return self._row(gpu_stream, start_ns, end_ns)
 
     def on_thread(self, row: EventRow, end_ns: int) -> int:
@@ -137,7 +139,7 @@ class Tracks:
         key = (row.session, row.process, row.pid, row.tid)
         gpu_stream = self._calls.get(key)
         if gpu_stream is None:
-            gpu_stream = self._calls[key] = Lane([self.thread(row)], Rows(can_nest=True))
+            gpu_stream = self._calls[key] = GpuStream([self.thread(row)], Rows(can_nest=True))
         return self._row(gpu_stream, row.start_ns, end_ns)
 
     def counter(self, parent: Track, name: str, unit: Unit) -> Track:
@@ -152,7 +154,7 @@ class Tracks:
         """The container or pod of a control group; "" if it is none."""
         return self._containers.get(cgroup_id, "")
 
-    def _row(self, gpu_stream: Lane, start_ns: int, end_ns: int) -> int:
+    def _row(self, gpu_stream: GpuStream, start_ns: int, end_ns: int) -> int:
         if end_ns == start_ns:
             return gpu_stream.tracks[0].number
         number = gpu_stream.rows.place(start_ns, end_ns)

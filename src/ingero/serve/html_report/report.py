@@ -26,7 +26,7 @@ from ingero.serve.html_report.markup import Markup, element, joined
 from ingero.serve.profile_lines import profile_lines
 from ingero.serve.stored_findings import stored, stored_lines
 from ingero.serve.system_context import system_lines
-from ingero.store.gpu_streams import Lane
+from ingero.store.gpu_streams import GpuStream
 from ingero.store.reader import Reader
 from ingero.store.records import Process, Session, Window
 from ingero.units import format_count, format_counted, format_moment, format_ns
@@ -257,7 +257,7 @@ def _node(part: _Part) -> Iterator[Markup]:
     yield _section("Dropped data", _lines([line for line in (*drop_lines(reader, window), *missing) if line]))
 
 
-def _gpu_stream_of(evidence: Evidence, number: int) -> Lane | None:
+def _gpu_stream_of(evidence: Evidence, number: int) -> GpuStream | None:
     """What a process is judged by; of steps each as it was, not joined to those that it repays."""
     paced = evidence.main_streams.get(number)
     if paced is None or not paced.is_steps:
@@ -265,7 +265,7 @@ def _gpu_stream_of(evidence: Evidence, number: int) -> Lane | None:
     return next((one for one in evidence.repeated_steps if one.process == number), paced)
 
 
-def _chart(part: _Part, number: int, gpu_stream: Lane, layers: Sequence[time_chart.Layer]) -> Markup:
+def _chart(part: _Part, number: int, gpu_stream: GpuStream, layers: Sequence[time_chart.Layer]) -> Markup:
     process = part.evidence.processes[number]
     wall_ns = tables.wall_ns(gpu_stream)
     incidents = [

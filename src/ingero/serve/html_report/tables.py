@@ -10,7 +10,7 @@ from ingero.events import STATE_TEXTS, STATES
 from ingero.identity import identity_text
 from ingero.serve.html_report.markup import Markup, element, joined
 from ingero.serve.html_report.time_chart import Layer
-from ingero.store.gpu_streams import Lane
+from ingero.store.gpu_streams import GpuStream
 from ingero.store.records import Clocks, Process
 from ingero.units import format_count, format_counted, format_ns, format_percent
 
@@ -44,7 +44,7 @@ def name_of(process: Process) -> str:
     return f"{process.name} [{process.pid}]" + (f", {rank}" if rank else "")
 
 
-def parts_tables(found: Mapping[int, tuple[Lane, Sequence[Layer]]], evidence: Evidence) -> Iterator[Markup]:
+def parts_tables(found: Mapping[int, tuple[GpuStream, Sequence[Layer]]], evidence: Evidence) -> Iterator[Markup]:
     """Wall time by part; processes whose parts are others (steps, sync intervals) stand in a table of their own."""
     kinds = dict.fromkeys(tuple(one.name for one in parts) for _, parts in found.values())
     for names in kinds:
@@ -116,7 +116,7 @@ def _clock(clocks: Clocks, name: str) -> int:
     return int(getattr(clocks, f"{name}_ns"))
 
 
-def wall_ns(gpu_stream: Lane) -> int:
+def wall_ns(gpu_stream: GpuStream) -> int:
     """Of all its steps or sync intervals."""
     return int((gpu_stream.sync_intervals["sync_end_ns"] - gpu_stream.sync_intervals["prev_sync_end_ns"]).sum())
 

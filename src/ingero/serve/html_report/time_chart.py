@@ -11,7 +11,7 @@ import numpy as np
 from ingero.diagnose.model import Incident, Moment
 from ingero.diagnose.pacing import is_untimed
 from ingero.serve.html_report.markup import Markup, element, joined
-from ingero.store.gpu_streams import Lane
+from ingero.store.gpu_streams import GpuStream
 from ingero.store.records import Window
 from ingero.units import format_ns, format_percent, format_time_of_day
 
@@ -32,7 +32,7 @@ class Layer:
     total_ns: int
 
 
-def layers(gpu_stream: Lane, window: Window, *, is_idle_known: bool) -> list[Layer]:
+def layers(gpu_stream: GpuStream, window: Window, *, is_idle_known: bool) -> list[Layer]:
     """The parts of what a process is judged by. is_idle_known: launches were traced for most of the time.
 
     Of steps by repetition it is not known when within a step the host waited: both parts are spread over the step.

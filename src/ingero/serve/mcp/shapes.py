@@ -15,7 +15,7 @@ class CutAnswer(TypedDict, total=False):
 
 
 class WindowShape(TypedDict, total=False):
-    """The time range of time an answer is about, unix ns."""
+    """The time range an answer is about, unix ns."""
 
     begin_ns: int
     end_ns: int
@@ -311,7 +311,7 @@ class GraphLifecycleAnswer(CutAnswer, total=False):
 
 
 class GraphRateShape(TypedDict, total=False):
-    """Launches of graphs by one process in one time range of time, exact."""
+    """Launches of graphs by one process in one time range, exact."""
 
     pid: int
     start_ns: int
