@@ -135,7 +135,9 @@ class SyncIntervalFlag(enum.IntFlag):
     NO_WAIT = 1 << 8
     ESTIMATED = 1 << 9
     COVERAGE_CHANGED = 1 << 10  # what is traced changed within it: compare it with no other
-    STEP = 1 << 11  # a step found by repetition: E is the host's part, X what its thread was blocked for the GPU
-    ENQUEUES_UNSEEN = 1 << 12  # launches or copies were not traced: E is the host's part until the sync, X the wait
+    STEP = 1 << 11  # a step found by repetition: idle is the host's part, busy what its thread was blocked for the GPU
+    ENQUEUES_UNSEEN = (
+        1 << 12
+    )  # launches or copies were not traced: idle is the host's part until the sync, busy the wait
     UNTIMED = 1 << 13  # what launches were blocked on a full queue is not known: no durations, or each was slow
     LAUNCHES_UNSEEN = 1 << 14  # of a step: its launches were not traced, and their number is not known

@@ -1,9 +1,9 @@
-"""When was the GPU ready? Splits each sync's interval into empty, busy and returned late, with the error.
+"""When was the GPU done? Splits each sync interval into GPU idle, GPU busy and return delay, with the error.
 
-T = b - a = E + X + P: a the previous sync's return, f the first enqueue, r the moment the GPU was ready, b the
-return. Everything but r is measured; r is exact where the thread slept until then, and an interval where it was
-descheduled while it polled: there the stream's usual f-to-r time says where in the interval it lies, later by as much
-as the host was late with its launches. The rules and their error are measured in docs/adr/0004-readiness.md.
+GPU idle ends at the first launch, GPU busy when the GPU is done, the return delay with the return of the sync. All is
+measured but when the GPU was done: that is exact where the thread slept until then, and an interval where it was
+descheduled while it polled. There the stream's usual busy time says where in the interval it lies, later by as much as
+the host was late with its launches. The rules and their error are measured in docs/adr/0004-readiness.md.
 """
 
 from __future__ import annotations

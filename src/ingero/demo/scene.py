@@ -35,14 +35,14 @@ _FLUSH_ROWS = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One sync interval: its parts in ms, and the clocks of the critical-path thread in each (ms by name of STATES).
+    """One sync interval: its parts in ms, and the thread-state time of the critical-path thread in each (ms).
 
-    What the clocks of `empty` and `enqueue` do not name is `run`, of the sync `sleep`.
+    What `empty` and `enqueue` (by name of STATES) do not name is `run`, of the sync `sleep`.
     """
 
     empty_ms: float = 0.5
-    enqueue_ms: float = 1.0  # [f, s]
-    busy_ms: float = 6.0  # X: [f, r]
+    enqueue_ms: float = 1.0  # from the first launch to the sync
+    busy_ms: float = 6.0  # from the first launch until the GPU is done
     late_ms: float = 0.05
     empty: Mapping[str, float] = field(default_factory=dict)
     enqueue: Mapping[str, float] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Step:
     size_bytes: int = 1 << 20
     flags: int = 0  # of SyncIntervalFlag
     noise: float = 0.004  # of busy_ms, one sigma
-    is_unseen: bool = False  # its launches are not traced: [a, s] is the host's part, all of its clocks are in `empty`
+    is_unseen: bool = False  # its launches are not traced: until the sync it is the host's part, in `empty`
     ran_instead: tuple[tuple[int, str], ...] = ()  # (pid, name), in a WholeScene: equal shares of the `runq` time
     stack: Frames = ()  # in a WholeScene: where the thread sleeps before its first launch
 

@@ -33,11 +33,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamBreakdown:
-    """The sync intervals of one stream, summed: wall = empty + busy + late, to the nanosecond.
+    """The sync intervals of one stream, summed: wall = idle + busy + return delay, to the nanosecond.
 
-    idle: nothing was enqueued (E). busy: from the first enqueue until the GPU was ready (X), of which `enqueuing`
-    until the sync began. late: the GPU was ready but the sync had not returned (P); return_delay_low_ns and
-    return_delay_high_ns are its bounds where a thread was descheduled while it polled.
+    idle: nothing was queued. busy: from the first launch until the GPU was done, of which `launching` until the sync
+    began. return_delay: the GPU was done but the sync had not returned; return_delay_low_ns and return_delay_high_ns
+    are its bounds where a thread was descheduled while it polled.
     """
 
     process: int

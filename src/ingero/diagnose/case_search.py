@@ -31,7 +31,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 BOTTLENECK_RATIO = 0.10  # of wall time against zero, before a share of it is called a bottleneck
 WORK_RATIO = 0.25  # of all time computing and launching, before that is called a bottleneck
-_DEVICE_WAITED = 0.05  # of X; below, the GPU was done as soon as the host had enqueued the last
+_DEVICE_WAITED = (
+    0.05  # of the time that the GPU was busy; below, the GPU was done as soon as the host had enqueued the last
+)
 _BRIEF_NS = 5_000_000_000  # from the first sync interval to the last of a process that is gone
 _HELD_UP_NS = 3_000_000_000  # a loop that has stood still for longer may be over, or idle: that needs no hurry
 _SLOWEST_LINK = 3.0  # bytes a ns: PCIe 3.0 with four streams, the least that GPUs which train are found on
@@ -278,7 +280,7 @@ def _extrapolated(heavy: Array, spread: Array, usual: Mapping[int, Usual], lost_
 
 
 def _host_lengths(sync_intervals: Array) -> dict[Part, Array]:
-    """E and P as they are, and [f, s] where the GPU was ready as soon as the host had enqueued; of either kind."""
+    """GPU idle, return delay, and the launch phase where the GPU was done as soon as the host; of either kind."""
     steps = is_step(sync_intervals)
     if steps.any():  # what the host does anyway is no wait of the GPU, and where the GPU paces too nothing is proven
         is_host_bound = (
@@ -343,7 +345,7 @@ def _launching_ns(sync_intervals: Array, lengths: Array) -> int:
 
 
 def host_share(sync_intervals: Array) -> dict[Bucket, int]:
-    """The account of E and P as it is, and of [f, s] where the GPU was ready as soon as the host had enqueued."""
+    """The breakdown of GPU idle, return delay, and the launch phase where the GPU was done as soon as the host."""
     found: dict[Bucket, int] = {}
     for part, lengths in _host_lengths(sync_intervals).items():
         clocks = sync_intervals[f"{_CLOCKS_OF[part]}_state_ns"]

@@ -278,11 +278,11 @@ class Case:
         return self.culprits(self.members)
 
     def path_share(self, part: Part, is_mine: Callable[[Segment], bool]) -> float:
-        """Of the sleep on the critical path in E or in [f, s], the share of the segments that are meant."""
+        """Of the sleep on the critical path in the part, the share of the segments that are meant."""
         return self.paths(part).share(is_mine)
 
     def take_path(self, is_mine: Callable[[Segment], bool], share: float = 1.0) -> dict[Bucket, int]:
-        """The sleep of E and of [f, s] that went into the segments that are meant, of what is left of it.
+        """The sleep before and while launching that went into the segments that are meant, of what is left of it.
 
         share: of that.
         """
@@ -392,7 +392,7 @@ class Case:
         return host_stays(self)
 
     def paths(self, part: Part) -> Paths:
-        """The paths of the waits in E or in [f, s]."""
+        """The paths of the waits before or while launching."""
         if part not in self._paths:
             self._paths[part] = paths(self, part, self._slowest, self._growth)
         return self._paths[part]

@@ -23,7 +23,7 @@ UNKNOWN = "unknown"
 _NOT_RECORDED = -1
 _WAITING = tuple(STATES.index(name) for name in ("runq", "throttled", "yielded", "io", "uninterruptible", "stopped"))
 _MAY_BE_BLOCKED = np.array([STATES.index(name) for name in ("run", "sleep")])  # on a full queue, or the host's own work
-_MOSTLY_DEVICE = 0.1  # of the excess of X beyond what the host can have caused: then the GPU is slower, too
+_MOSTLY_DEVICE = 0.1  # of the excess of GPU busy time beyond what the host can have caused: then the GPU is slower, too
 
 
 def buckets(sync_intervals: Array, usual: Mapping[int, Usual]) -> dict[Bucket, int]:

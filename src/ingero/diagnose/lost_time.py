@@ -20,10 +20,11 @@ MAX_DEVICE_NOISE = 0.25  # MAD/median; above, the class does different work each
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """What a sync interval of one class usually takes: t = e + x + p. In ns.
+    """What a sync interval of one class usually takes: t = idle + busy + return delay. In ns.
 
-    t is the median; e, x and p divide it as the middle half of the sync intervals (by length) divide theirs, so that
-    they add up, which medians of each would not. launch_ns: median of [f, s]. noise_ratio: MAD/median of t.
+    t is the median; the three parts divide it as the middle half of the sync intervals (by length) divide theirs, so
+    that they add up, which medians of each would not. launch_ns: median from the first launch to the sync. noise_ratio:
+    MAD/median of t.
     """
 
     sync_intervals: int
@@ -42,7 +43,8 @@ class Reference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostTime:
-    """Time lost by sync intervals of known classes, ns: lost time = empty + busy + late. Negative: they caught up.
+    """Time lost by sync intervals of known classes, ns: lost time = idle + busy + return delay. Negative: they caught
+    up.
 
     host_low_ns and host_high_ns bound what of `busy_ns` the host alone would have caused (a counterfactual, so that a
     slower device may own the same time, too); what exceeds host_high_ns is the GPU's. noise_ns: what the lost time
@@ -99,7 +101,7 @@ def lost_time(sync_intervals: Array, usual: Mapping[int, Reference]) -> LostTime
 
 
 def host_paced_ns(sync_intervals: Array, busy_ns: float) -> Array:
-    """How long [f, r] had been with the host's launches as they were and a device that needs `busy_ns` for them.
+    """How long the GPU had been busy with the host's launches as they were and a device that needs `busy_ns` for them.
 
     At checkpoint j, j * step launches were made and the rest yet to come: a lower end, because a stop between two
     checkpoints is only seen at the later one.

@@ -185,10 +185,10 @@ class Fix:
 class Part(enum.Enum):
     """Where in the sync intervals time was lost."""
 
-    IDLE = "idle"  # E: nothing was enqueued
-    LAUNCH = "launch"  # the host's part of X: launches came too slowly for the GPU
-    GPU = "gpu"  # the rest of X
-    RETURN_DELAY = "return_delay"  # P: the GPU was ready, the sync had not returned
+    IDLE = "idle"  # nothing was queued
+    LAUNCH = "launch"  # the host's part of GPU busy: launches came too slowly for the GPU
+    GPU = "gpu"  # the rest of GPU busy
+    RETURN_DELAY = "return_delay"  # the GPU was done, the sync had not returned
 
 
 @dataclass(frozen=True, slots=True)

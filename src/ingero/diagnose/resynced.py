@@ -143,7 +143,10 @@ def is_same_work(now: Array, usual: Array) -> bool:
 
 
 def lost_buckets(now: Array, usual: Array, launches: int) -> dict[Bucket, int]:
-    """What each part grew by per launch, for so many launches; E and P by its clocks. Sync intervals are whole ones."""
+    """What each part grew by per launch, for so many launches; GPU idle and return delay by thread state.
+
+    Sync intervals are whole ones.
+    """
     scales = [launches / max(float(one["launches"].sum()), 1.0) for one in (now, usual)]
     lost: dict[Bucket, float] = defaultdict(float)
 

@@ -1,6 +1,6 @@
 """Sync intervals whose launches were not traced: what is the host's part and what the wait is known, the GPU's is not.
 
-[a, s] is the host's part, from one sync's return to the next one's entry, and x the wait in that. Part of the host's
+From one sync's return to the next one's entry is the host's part, and GPU busy is the wait in that. Part of the host's
 time passed while the GPU was busy, so that only what made the whole interval longer was lost by it.
 """
 

@@ -170,9 +170,9 @@ CREATE TABLE raw_offcpu (
 ) STRICT;
 CREATE INDEX raw_offcpu_start ON raw_offcpu(start_ns);
 
--- One sync of a stream (process, device, stream): b - a = e + x + p. a: return of the previous sync (0: none before),
--- f: first enqueue, s: entry of this sync, r: device ready, b: return. Clocks: empty [a, f] and sync [s, b] of the
--- syncing thread, enqueue [f, s] of the enqueuing thread; NULL where another thread took over.
+-- One sync of a stream (process, GPU, stream): sync_end_ns - prev_sync_end_ns = idle_ns + busy_ns + return_delay_ns.
+-- prev_sync_end_ns: return of the previous sync (0: none before). Thread-state time: idle_* until the first launch and
+-- sync_* in the sync, of the syncing thread; launch_* in between, of the launching thread. NULL: another one took over.
 CREATE TABLE raw_sync_intervals (
     id                     INTEGER PRIMARY KEY,
     session                INTEGER NOT NULL,
