@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 from ingero.demo.scene import BEGIN_NS, Scene
 from ingero.demo.step_scene import RepeatedStep, add_steps
 from ingero.diagnose.rule import all_rules
+from ingero.serve.html_report.report import BEGINNING
 from tests.unit.dashboard_client import client_of, get
 from tests.unit.dashboard_recording import END_S, QUIET_S, make_recording
 
@@ -130,3 +131,12 @@ def test_a_time_without_anything_gives_no_file(client: TestClient) -> None:
     response = client.get(f"/api/v1/perfetto?{selected(END_S + 50, END_S + 60)}")
     assert response.status_code == 400
     assert "was recorded" in response.json()["error"]["message"]
+
+
+def test_the_report_of_a_time_is_one_file_to_take_away(client: TestClient) -> None:
+    response = client.get("/api/v1/report")
+    assert response.headers["content-type"].startswith("text/html")
+    assert response.headers["content-disposition"] == 'attachment; filename="ingero-report.html"'
+    assert response.content.startswith(BEGINNING)
+    assert "cpu-contention" in response.text
+    assert client.get(f"/api/v1/report?{selected(END_S + 50, END_S + 60)}").status_code == 404

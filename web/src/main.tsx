@@ -196,6 +196,7 @@ function Completeness(props: { facts: Facts; since: string }) {
       <a href={link("drops", "", { since: props.since })}>Dropped while recording: {lostText(props.facts)}</a>
       {overhead && <span>ingero itself: {overhead}</span>}
       {currentNode() === "" && <a href={address("perfetto", { since: props.since })} download="ingero.pftrace" title="A file for ui.perfetto.dev, or a viewer of your own">Open in Perfetto (download)</a>}
+      {currentNode() === "" && <a href={address("report", { since: props.since })} download="ingero-report.html" title="One file with this report, to attach to a ticket">Export HTML (download)</a>}
     </footer>
   );
 }

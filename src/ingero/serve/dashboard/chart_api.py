@@ -1,4 +1,4 @@
-"""The addresses of the first screen: the chart over time, what each detection is, the file for Perfetto."""
+"""The addresses of the first screen: the chart over time, what each detection is, files to download."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from starlette.responses import Response, StreamingResponse
 from ingero.diagnose.rule import all_rules
 from ingero.serve.dashboard import answers
 from ingero.serve.dashboard.details import Time
+from ingero.serve.dashboard.downloads import TRACE_TYPE, Downloads
 from ingero.serve.dashboard.time_chart import Sums, TimeChart, sums, time_chart
-from ingero.serve.dashboard.trace_file import MEDIA_TYPE, TraceFiles
 from ingero.serve.json_text import for_pages
 from ingero.serve.recording_source import RecordingSource
 
+REPORT_TYPE = "text/html"
 MOST_COLUMNS = 600
 _MAX_NUMBER = 2**31 - 1
 
@@ -70,11 +71,17 @@ def add_chart(app: FastAPI, source: RecordingSource) -> None:
                            needs=list(rule.needs)) for rule in rules]  # fmt: skip
         return Response(for_pages(Detections(detections=found)), media_type="application/json")
 
-    files = TraceFiles(source)
+    files = Downloads(source)
 
-    @app.get("/api/v1/perfetto", response_class=Response, responses={200: {"content": {MEDIA_TYPE: {}}}})
+    @app.get("/api/v1/perfetto", response_class=Response, responses={200: {"content": {TRACE_TYPE: {}}}})
     def perfetto(time: Time) -> StreamingResponse:
         """The recording as a file to open in Perfetto's viewer."""
         size_bytes, pieces = files.perfetto(time)
         headers = {"content-length": str(size_bytes), "content-disposition": 'attachment; filename="ingero.pftrace"'}
-        return StreamingResponse(pieces, media_type=MEDIA_TYPE, headers=headers)
+        return StreamingResponse(pieces, media_type=TRACE_TYPE, headers=headers)
+
+    @app.get("/api/v1/report", response_class=Response, responses={200: {"content": {REPORT_TYPE: {}}}})
+    def report(time: Time) -> Response:
+        """The report as one HTML file, to attach to a ticket."""
+        headers = {"content-disposition": 'attachment; filename="ingero-report.html"'}
+        return Response(files.report(time), media_type=REPORT_TYPE, headers=headers)

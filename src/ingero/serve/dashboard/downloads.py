@@ -1,4 +1,4 @@
-"""The recording as a file for Perfetto's viewer, made when somebody asks for it; bounded in size and time."""
+"""The recording as a file to take away, made when somebody asks for it: a trace for Perfetto, a report."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO
 
 from ingero.errors import IngeroError
@@ -15,9 +16,10 @@ from ingero.serve.export.flamegraph import Weight
 from ingero.serve.export.formats import Format, export
 from ingero.serve.recording_part import BusyError
 from ingero.serve.recording_source import RecordingSource
+from ingero.store.errors import EmptyPartError
 from ingero.store.streams import Streams
 
-MEDIA_TYPE = "application/octet-stream"
+TRACE_TYPE = "application/octet-stream"
 _MOST_SECONDS = 60.0
 _WAIT_S = 20.0  # for its turn
 _PIECE_BYTES = 1 << 18
@@ -27,7 +29,7 @@ class SlowTraceError(IngeroError):
     """The file takes too long to be made."""
 
 
-class TraceFiles:
+class Downloads:
     """Makes one file at a time: each reads every recorded call, and takes a core."""
 
     def __init__(self, source: RecordingSource) -> None:
@@ -40,15 +42,35 @@ class TraceFiles:
         Raises:
             IngeroError: nothing was recorded then, it becomes too large or takes too long, or there is no turn.
         """
-        if not self._turn.acquire(timeout=_WAIT_S):
-            raise BusyError("another trace file is being made", hint="ask again in a minute")
-        try:
+        with self._its_turn():
             file = self._written(asked)
-        finally:
-            self._turn.release()
         size_bytes = file.seek(0, 2)
         file.seek(0)
         return size_bytes, _pieces(file)
+
+    def report(self, asked: TimeRange) -> bytes:
+        """The report of a time as one HTML file, as `ingero explain --html` writes it.
+
+        Raises:
+            IngeroError: nothing was recorded then, it becomes too large, or there is no turn.
+        """
+        from ingero.serve.html_report.report import report  # noqa: PLC0415  # what few ask for
+
+        diagnosis = asked.of(self._source.diagnosis(asked.since))
+        with self._its_turn(), self._source.open(asked.since) as (reader, whole):
+            part = asked.within(whole)
+            if not part.duration_ns:
+                raise EmptyPartError(reader.path, part)
+            return report(reader, part, diagnosis)
+
+    @contextmanager
+    def _its_turn(self) -> Iterator[None]:
+        if not self._turn.acquire(timeout=_WAIT_S):
+            raise BusyError("another file is being made", hint="ask again in a minute")
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     def _written(self, asked: TimeRange) -> IO[bytes]:
         until_s = time.monotonic() + _MOST_SECONDS
