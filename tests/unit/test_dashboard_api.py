@@ -257,6 +257,7 @@ def test_events_of_the_host_are_no_gpu_calls(tmp_path: Path) -> None:
 
 
 def test_nobody_finds_a_request_that_fails_inside(database: Path, tmp_path: Path) -> None:
+    addresses = sum(len(methods) for methods in client_of(database).get("/openapi.json").json()["paths"].values())
     with serving(database) as exposure:
         command = [
             *(str(Path(sys.executable).with_name("schemathesis")), "run", f"{exposure.url}openapi.json"),
@@ -266,7 +267,7 @@ def test_nobody_finds_a_request_that_fails_inside(database: Path, tmp_path: Path
         ]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)  # it leaves a cache
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Tested: 32" in done.stdout, done.stdout  # addresses
+    assert f"Tested: {addresses}" in done.stdout, done.stdout
 
 
 def test_the_openapi_description_lists_the_addresses_of_older_versions(client: TestClient) -> None:
