@@ -7,8 +7,7 @@ import sys
 from argparse import Namespace
 from contextlib import ExitStack
 
-from ingero.demo.workloads import lifecycle, train_options
-from ingero.demo.workloads.looks import Looks
+from ingero.demo.workloads import lifecycle, loss_reading, train_options
 from ingero.demo.workloads.loop import HostSide, Log, start_threads, step_numbers
 from ingero.demo.workloads.minitorch import Tensor, cuda, nn, no_grad, runtime
 from ingero.demo.workloads.minitorch.data import ImageDataset
@@ -58,7 +57,7 @@ class Tokens:
         self._text = Tensor(4096)
         self._token_model(self._hidden)  # the allocator must have what the graph needs
         self._graph = Graph(lambda: self._token_model(self._hidden))
-        self._looks = Looks("behind")
+        self._read = loss_reading.reader("behind")
         self._left = 0
 
     def step(self, step: int) -> tuple[str, Tensor]:
@@ -74,7 +73,7 @@ class Tokens:
         self._embedding.launch()
         self._graph.replay()
         self._sampler.launch()
-        self._looks.look(self._text)
+        self._read(self._text)
         return TOKEN, self._text
 
 

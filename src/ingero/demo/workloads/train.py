@@ -1,4 +1,4 @@
-"""A training loop as people write it: load, forward, backward, step, and now and then look at the loss."""
+"""A training loop as people write it: load, forward, backward, step, and now and then read the loss."""
 
 import os
 import random
@@ -8,10 +8,9 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from ingero.demo.workloads import lifecycle, minitorch, steps, train_options
+from ingero.demo.workloads import lifecycle, loss_reading, minitorch, steps, train_options
 from ingero.demo.workloads.host_knobs import HostKnobs
 from ingero.demo.workloads.lengths import Lengths
-from ingero.demo.workloads.looks import Looks
 from ingero.demo.workloads.loop import HostSide, Log, start_threads, step_numbers
 from ingero.demo.workloads.minitorch import Tensor, cuda, naming, nn, optim, runtime
 from ingero.demo.workloads.minitorch.data import Batch, DataLoader, ImageDataset
@@ -41,7 +40,7 @@ class Trainer:
         self.lengths = Lengths(options)
         self.copy_stream = cuda.Stream() if options.streams != "none" else cuda.Stream.default()
         self.copied = cuda.Event()
-        self.looks = Looks(options.sync, options.behind)
+        self.read_loss = loss_reading.reader(options.sync, options.behind)
         self.graph: Graph | None = None
         self.steps = 0
 
@@ -104,10 +103,6 @@ class Trainer:
         del scratch
         cuda.empty_cache()
 
-    def sync(self, loss: Tensor) -> None:
-        """Look at the loss in the chosen way."""
-        self.looks.look(loss)
-
     def kind(self) -> str:
         """What kind of step the last one was: a part of one whose gradients accumulate, or one of a shape."""
         if self.steps % self.options.accumulate != 1 % self.options.accumulate:
@@ -137,7 +132,7 @@ def training_loop(trainer: Trainer, loader: DataLoader, log: Log) -> None:
         loss = trainer.train_step(batch)
         host.after_step(step, loss)
         if (step + 1) % options.sync_every == 0:
-            trainer.sync(loss)
+            trainer.read_loss(loss)
         is_evaluated = options.eval_every and (step + 1) % options.eval_every == 0
         evaluated_ns = trainer.evaluate() if is_evaluated else []
         log.end(step=step, data_ns=data_ns, kind=trainer.kind(), evaluated_ns=evaluated_ns)

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from ingero.demo.workloads.looks import WAYS
+from ingero.demo.workloads.loss_reading import WAYS
 from ingero.demo.workloads.patterns import PATTERNS
 
 COPY_STREAMS = ("none", "ordered", "unordered", "synced")
