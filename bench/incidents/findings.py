@@ -15,7 +15,10 @@ UNEXPLAINED = "unexplained"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One incident. Times are unix ns; file, line, function are "" and 0 without a Python line."""
+    """One incident. Times are unix ns; file, line, function are "" and 0 without a Python line.
+
+    where: as its Where line says it. is_located: whether that names a line.
+    """
 
     cause: str
     kind: str
@@ -31,6 +34,8 @@ class Found:
     file: str = ""
     line: int = 0
     function: str = ""
+    where: str = ""
+    is_located: bool = False
     evidence: dict[str, Fact] = field(default_factory=dict)
 
     @property
@@ -78,5 +83,7 @@ def _found(one: Incident) -> Found:
         file=one.line.file if one.line else "",
         line=one.line.line if one.line else 0,
         function=one.line.function if one.line else "",
+        where=one.where.text,
+        is_located=one.where.line is not None,
         evidence=dict(one.evidence),
     )

@@ -61,6 +61,7 @@ class Judgement:
 
     live_false: what was told while it ran though nothing was to be told; None: something was, or nobody noted it.
     live_wrong: causes told while it ran that are not true, where something was to be told; None as before.
+    located: of each cause named, events left out, whether its Where names a line of Python; None: nobody noted it.
     """
 
     parts: tuple[Part, ...]
@@ -70,6 +71,7 @@ class Judgement:
     dose: float | None
     live_false: tuple[str, ...] | None = None
     live_wrong: tuple[str, ...] | None = None
+    located: tuple[bool, ...] | None = None
 
     @property
     def is_right(self) -> bool:
@@ -99,6 +101,7 @@ def judge(
         dose=truth.dose if truth else None,
         live_false=None if scenario.expected else told,
         live_wrong=tuple(one for one in told if one != UNEXPLAINED) if scenario.expected else None,
+        located=tuple(one.is_located for one in named if one.kind != "event"),
     )
 
 

@@ -84,9 +84,9 @@ def _plain(value: object) -> object:
 
 def _judgement(content: dict[str, Any]) -> Judgement:
     parts = tuple(Part(**{**one, "verdict": Verdict(one["verdict"])}) for one in content["parts"])
-    told = {name: content.get(name) for name in ("live_false", "live_wrong")}
-    live = {name: None if causes is None else tuple(causes) for name, causes in told.items()}
-    return Judgement(**{**content, "parts": parts, "wrong": tuple(content["wrong"]), **live})
+    noted = {name: content.get(name) for name in ("live_false", "live_wrong", "located")}
+    lists = {name: None if values is None else tuple(values) for name, values in noted.items()}
+    return Judgement(**{**content, "parts": parts, "wrong": tuple(content["wrong"]), **lists})
 
 
 def _later(commit: str) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ EVERY_CAUSE_RIGHT = 0.90  # at doses from STRONG on
 STRONG = 0.10
 CULPRIT_RIGHT = 0.97
 LINE_RIGHT = 0.99
+LOCATED = 0.95
 ONE_INCIDENT = 0.97
 LOSS_ERROR = 0.15  # median
 DELAY_S = 2.0
@@ -115,6 +116,7 @@ def totals(runs: Sequence[Scored]) -> list[Total]:
         _worst_cause(faults),
         _share("culprit right", [p.culprit_right for p in parts if p.culprit_right is not None], CULPRIT_RIGHT),
         _share("Python line right", [p.line_right for p in parts if p.line_right is not None], LINE_RIGHT),
+        _share("incidents with a Where line", [one for run in own for one in run.judgement.located or ()], LOCATED),
         _share("as many incidents as faults", single, ONE_INCIDENT),
         _median("loss error", [abs(p.loss_error) for p in parts if p.loss_error is not None], LOSS_ERROR),
         _median("live delay of losses >= 5%, s", _delays(faults), DELAY_S, worst=True),

@@ -107,6 +107,15 @@ def test_a_control_is_shared_by_all_doses_of_a_fault() -> None:
     assert controls == {"alone-train-block"}
 
 
+def test_incidents_are_counted_by_whether_they_say_where() -> None:
+    event = found("gpu-slower", kind="event", is_located=True)
+    judgement = judge(HOG, label(), lost(0.2), [found("cpu-contention", is_located=True), found("gil"), event])
+    assert judgement.located == (True, False)
+    scored = totals([Scored(scenario=HOG, judgement=judgement, is_disturbed=False)])
+    (where,) = (one for one in scored if one.promise.startswith("incidents with a Where line"))
+    assert (where.figure, where.is_kept) == ("50.0% (1 of 2)", False)
+
+
 def test_doses_are_shares_of_the_new_step() -> None:
     assert more_ms(0.5) == pytest.approx(6.5)
     assert pcie_gbps(0.0) == pytest.approx(12.0)
