@@ -9,7 +9,7 @@ import pytest
 
 from ingero.demo.scene import Actor, Scene, Step
 from ingero.diagnose.incident_json import incident_json
-from ingero.diagnose.model import Contributing, Incident
+from ingero.diagnose.model import Contributing, Incident, Link
 from ingero.serve.findings_text import incident_lines
 from ingero.serve.incident_form import details, sections, title_line
 from ingero.serve.mcp.incidents import incident_json as marked_json
@@ -69,3 +69,19 @@ def test_the_breakdown_adds_up_to_the_lost_time(incident: Incident) -> None:
     assert {one["part"] for one in found["breakdown"]} <= {  # type: ignore[index, union-attr, call-overload]
         "idle", "launch", "busy", "return_delay", "host", "blocked",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("the producer was computing", "The producer was computing"),
+        ("rank 1 entered late", "Rank 1 entered late"),
+        ("cudaMalloc at train.py:3 was called", "cudaMalloc at train.py:3 was called"),
+        ("pt_data_worker [40] was computing", "pt_data_worker [40] was computing"),
+        ("python [40] waited", "python [40] waited"),
+        ("backup (40, 41) ran", "backup (40, 41) ran"),
+    ],
+)
+def test_a_sentence_that_begins_with_a_name_keeps_it(incident: Incident, text: str, shown: str) -> None:
+    (evidence,) = (one for one in sections(replace(incident, chain=(Link(text=text),))) if one.key == "evidence")
+    assert evidence.lines == (shown,)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"
 _TOP_BUCKETS = 5
 _TOP_CULPRITS = 6
 _SHOWN_SHARE = 0.02  # of the incident's lost time
+_PLAIN_WORD = re.compile(r"[a-z]+(?![\w.:/-])(?! [\[(])")  # not cudaMalloc, train.py, pt_data_worker or python [4000]
 _RATES = {"sync interval": "syncs/s"}  # where it is not the noun's own plural
 
 
@@ -179,7 +181,8 @@ def _count(count: int, noun: str) -> str:
 
 
 def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    """Capitalized, unless it begins with the name of a call or of a process."""
+    return text[:1].upper() + text[1:] if _PLAIN_WORD.match(text) else text
 
 
 def _change(now: float, baseline: float) -> str:
