@@ -5,7 +5,7 @@
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 #define THREADS 64
-#define STATES 4 /* sleep, io, kernel lock, stopped */
+#define OFF_CPU_STATES 4 /* sleep, io, kernel lock, stopped */
 
 const volatile u64 records_bytes = 1 << 20;
 const volatile u32 burst = 1000;
@@ -50,7 +50,7 @@ static long produce_one(u32 index, void *context)
 	record->tid = 1 + index % THREADS;
 	record->process_slot = 0;
 	record->cpu = bpf_get_smp_processor_id();
-	record->state = STATE_SLEEP + random % STATES;
+	record->state = STATE_SLEEP + random % OFF_CPU_STATES;
 	record->waker_kind = WAKER_THREAD;
 	record->waker_tid = 1 + random % THREADS;
 	record->comm[0] = 'a' + index % 16;
