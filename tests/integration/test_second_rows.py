@@ -22,7 +22,7 @@ from ingero.store.writer import Writer
 from tests.integration.targets import rows
 from tests.integration.tracing import tracing
 
-FEW_SYNC_INTERVALS_BYTES = 32 << 10
+FEW_SYNC_INTERVALS_BYTES = 16 << 10
 NOBODY = 1  # pid 1 uses no CUDA
 
 

@@ -159,8 +159,8 @@ USED = Utilization(share=0.7, error=0.05, is_shared=False)
     ("used", "enqueuing_ns"),
     [
         (None, 800),
-        (USED, 250),  # 35 of 100 may have been idle, 10 of them with nothing enqueued
-        (replace(USED, is_shared=True), 250),
+        (USED, 200),  # 30 of 100 idle, as far as is known, 10 of them with nothing enqueued
+        (replace(USED, is_shared=True), 200),
         (replace(USED, share=0.02), 800),
         (replace(USED, share=1.0), 0),
     ],
@@ -177,4 +177,4 @@ def test_waits_of_a_step_while_nvml_sees_the_gpu_at_work_are_nobodys() -> None:
     """A loop that waits for data 45 of 100, with a GPU that has work queued all the while."""
     lost = {Bucket(Part.IDLE, "sleep"): 400, Bucket(Part.IDLE, "runq"): 50}
     found = at_most_idle(lost, 1000, replace(USED, share=0.98), frozenset(Part))
-    assert sum(found.values()) == pytest.approx(70, abs=2)  # what NVML leaves, and what it may be wrong by
+    assert sum(found.values()) == pytest.approx(20, abs=2)

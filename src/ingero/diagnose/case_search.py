@@ -312,13 +312,14 @@ def at_most_idle(
     """The same, with no more of the hidden parts than leaves the GPU the time in which NVML has seen a kernel run.
 
     hidden: in which it is not known whether the GPU worked: between the launches of a host that is too slow it did
-    nothing, or most of the work; in a step by repetition it may have worked all the while. Where several processes use
-    it, the host is charged only with what it was idle for all of them.
+    nothing, or most of the work; in a step by repetition it may have worked all the while. Charged is what NVML's mean
+    leaves, not what its error might leave besides. Where several processes use it, the host is charged only with what
+    it was idle for all of them.
     """
     hidden_ns = sum(ns for bucket, ns in lost.items() if bucket.part in hidden)
     if used is None or not hidden_ns:
         return lost
-    idle_ns = wall_ns * (1 - max(used.share - used.error, 0.0)) - (sum(lost.values()) - hidden_ns)
+    idle_ns = wall_ns * (1 - used.share) - (sum(lost.values()) - hidden_ns)
     scale = min(max(idle_ns / hidden_ns, 0.0), 1.0)
     return {bucket: int(ns * scale) if bucket.part in hidden else ns for bucket, ns in lost.items()}
 
