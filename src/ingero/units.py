@@ -88,6 +88,12 @@ def format_count(count: float) -> str:
     return f"{count:,.0f}"
 
 
+def format_number(value: float, digits: int = 3) -> str:
+    """So many significant digits, and large numbers in full: `0.25`, `12.5`, `17,300`."""
+    rounded = float(f"{value:.{digits}g}")
+    return format_count(value) if abs(rounded) >= 10**digits else f"{rounded:.{digits}g}"
+
+
 def format_counter(name: str, value: int) -> str:
     """The value of a counter, as a time where its name ends with that unit."""
     return format_ns(value) if name.endswith("_ns") else format_count(value)

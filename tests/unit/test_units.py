@@ -14,6 +14,7 @@ from ingero.units import (
     format_counter,
     format_moment,
     format_ns,
+    format_number,
     format_percent,
     format_time_of_day,
     parse_duration_s,
@@ -103,6 +104,14 @@ def test_a_count_is_written_with_separators() -> None:
 @pytest.mark.parametrize(("name", "text"), [("wakeup_missed", "31,141,286"), ("repaired_ns", "31.1 ms")])
 def test_a_counter_of_time_is_shown_as_one(name: str, text: str) -> None:
     assert format_counter(name, 31_141_286) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.254, "0.254"), (12.46, "12.5"), (999.4, "999"), (999.6, "1,000"), (17_300.0, "17,300"), (0.0, "0")],
+)
+def test_a_number_has_no_exponent(value: float, text: str) -> None:
+    assert format_number(value) == text
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ingero.diagnose.cases import Case, OpChange
 from ingero.diagnose.model import Bucket, FindingKind, Link, Part
 from ingero.ops import OPS, Kind
-from ingero.units import format_ns
+from ingero.units import format_ns, format_number
 
 _KINDS = {(int(op.source), op.code): op.kind for op in OPS}
 ON_PATH = "exact sums of the calls on the critical path, while the GPU was idle or short of work"
@@ -21,13 +21,14 @@ class Growth:
     is_as_many: each sync interval has as many launches as others of its class, so that only longer ones are beyond it:
     where the case has other shares of the classes than the reference, the counts per sync interval differ for that
     alone.
-    is_against_zero: of a bottleneck; there is no reference.
+    is_against_zero: of a bottleneck; there is no reference. noun: of what the case is judged by.
     """
 
     changes: tuple[OpChange, ...]
     sync_intervals: int
     is_as_many: bool = False
     is_against_zero: bool = False
+    noun: str = "step"
 
     @property
     def grown_ns(self) -> float:
@@ -58,9 +59,10 @@ class Growth:
         one = self.largest
         now = format_ns(int(one.mean_ns)) if one.timed else "-"
         if self.is_against_zero:
-            return f"{one.totals.name} {now}, {one.count:.3g} per step"
+            return f"{one.totals.name} {now}, {format_number(one.count)} per {self.noun}"
         usual = f"baseline {format_ns(int(one.usual_mean_ns))}" if one.usual_timed else "baseline: none"
-        return f"{one.totals.name} {now} ({usual}), {one.count:.3g} per step (baseline {one.usual_count:.3g})"
+        often = f"{format_number(one.count)} per {self.noun} (baseline {format_number(one.usual_count)})"
+        return f"{one.totals.name} {now} ({usual}), {often}"
 
     def link(self, *, order: str, text: str = "", structure: str = ON_PATH) -> Link:
         """What the largest took over the whole case, as a link of a chain. text: "": that the thread was inside it."""
@@ -79,7 +81,7 @@ def growth(case: Case, kinds: Kind) -> Growth | None:
     mine = [one for one in case.op_changes if kind_of(one) & kinds]
     is_as_many = case.kind is FindingKind.INCIDENT and case.resynced is None
     is_against_zero = case.kind is FindingKind.BOTTLENECK
-    return Growth(tuple(mine), case.sync_interval_count, is_as_many, is_against_zero) if mine else None
+    return Growth(tuple(mine), case.sync_interval_count, is_as_many, is_against_zero, case.noun) if mine else None
 
 
 def kind_of(change: OpChange) -> Kind:

@@ -15,6 +15,7 @@ from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.model import Bucket, Link, Part
 from ingero.ops import OPS, Kind, Source
 from ingero.store.records import Process, Window
+from ingero.units import format_number
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -160,7 +161,7 @@ def delayed_graphs(case: Case, claims: Mapping[Bucket, int]) -> Link | None:
         return None
     count = sum(one.count for one in graphs)
     return Link(
-        text=f"the launches of CUDA graphs, {count:.2g} per step, were delayed by that",
+        text=f"the launches of CUDA graphs, {format_number(count, 2)} per {case.noun}, were delayed by that",
         seen_ns=before,
         expected_ns=0,
         structure=f"{graphs[0].totals.name} is on the critical path",

@@ -25,7 +25,7 @@ from ingero.diagnose.unseen_work import is_host_paced, is_unseen
 from ingero.diagnose.utilization import Utilization, utilization_of
 from ingero.events import STATES
 from ingero.store.records import Process, Window
-from ingero.store.spans import Spans
+from ingero.store.spans import Spans, left_out
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -206,8 +206,16 @@ class _GpuStream:
         if not len(sync_intervals):
             return {}
         window, wall = _window_of(members), int((members["sync_end_ns"] - members["prev_sync_end_ns"]).sum())
-        used = utilization_of(self._evidence, self._process, int(sync_intervals["device"][0]), (window,))
+        used = self._utilization(sync_intervals, window)
         return proven_idle(_scaled(host_share(sync_intervals), scale), wall, used, self._copied_bytes(window))
+
+    def _utilization(self, sync_intervals: Array, window: Window) -> Utilization | None:
+        """Of the GPU of these intervals, in the time of a window that no incident is about."""
+        told = [one.window for one in self._time_ranges]
+        if self._resynced_case:
+            told.append(self._resynced_case.window)
+        calm = left_out(window, told) or (window,)
+        return utilization_of(self._evidence, self._process, int(sync_intervals["device"][0]), calm)
 
     def _copied_bytes(self, window: Window) -> float:
         shares = self._evidence.reader.copy_shares((window,), process=self._process.process)
@@ -234,7 +242,7 @@ class _GpuStream:
         sums.update(_scaled(host_share(sync_intervals[~is_unseen(sync_intervals)]), scale))
         window = _window_of(members)
         wall = int(self._elapsed_ns[is_as_ever].sum())
-        used = utilization_of(self._evidence, self._process, int(sync_intervals["device"][0]), (window,))
+        used = self._utilization(sync_intervals, window)
         hidden = frozenset(Part) if is_step(sync_intervals).any() else frozenset({Part.LAUNCH})
         against_zero = at_most_idle(sums, wall, used, hidden)
         lost = sum(against_zero.values())

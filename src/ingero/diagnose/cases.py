@@ -204,6 +204,11 @@ class Case:
         job = self.evidence.job_of(self.process.pid)
         return f"{self.process.name} [{self.process.pid}]" + (f" of {job}" if job else "")
 
+    @property
+    def noun(self) -> str:
+        """What the process is judged by: `step` or `sync interval`."""
+        return self.evidence.main_streams[self.process.process].noun
+
     def amount(self, ns: float) -> str:
         """Lost time as texts say it: "1.6 s (27% of wall time)"."""
         return f"{format_ns(int(ns))} ({format_percent(self.ratio(ns))} of wall time)"

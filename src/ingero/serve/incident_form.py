@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ingero.diagnose.incident_json import breakdown_of
-from ingero.units import format_count, format_counted, format_moment, format_ns, format_percent, format_time_of_day
+from ingero.units import (
+    format_count,
+    format_counted,
+    format_moment,
+    format_ns,
+    format_number,
+    format_percent,
+    format_time_of_day,
+)
 
 if TYPE_CHECKING:
     from ingero.diagnose.model import Affected, Contributing, Culprit, Fact, Fix, Impact, Incident, Link, Moment
@@ -78,9 +86,9 @@ def details(incident: Incident) -> Section | None:
 
 def impact_lines(impact: Impact) -> Iterator[str]:
     """Throughput and p99 against the baseline, involuntary off-CPU time, context switches."""
-    rate = f"{impact.per_s:.3g} {_RATES.get(impact.judged_by, f'{impact.judged_by}s/s')}"
+    rate = f"{format_number(impact.per_s)} {_RATES.get(impact.judged_by, f'{impact.judged_by}s/s')}"
     if impact.baseline_per_s:
-        rate += f" (baseline {impact.baseline_per_s:.3g}, {_change(impact.per_s, impact.baseline_per_s)})"
+        rate += f" (baseline {format_number(impact.baseline_per_s)}, {_change(impact.per_s, impact.baseline_per_s)})"
     p99 = f"{impact.judged_by} p99 {format_ns(impact.p99_ns)}"
     if impact.baseline_p99_ns:
         change = _change(impact.p99_ns, impact.baseline_p99_ns)
@@ -173,7 +181,7 @@ def _place(container: str, job: str) -> str:
 
 
 def _fact(value: Fact) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return format_number(value, 4) if isinstance(value, float) else str(value)
 
 
 def _count(count: int, noun: str) -> str:

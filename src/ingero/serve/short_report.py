@@ -9,7 +9,7 @@ from ingero.foreign_text import visible
 from ingero.serve.findings_text import headline
 from ingero.serve.incident_form import when_text
 from ingero.serve.styles import cells
-from ingero.units import format_count, format_moment, format_ns, format_percent
+from ingero.units import format_count, format_moment, format_ns, format_number, format_percent
 
 LINES, COLUMNS = 12, 80
 _CUT = "..."
@@ -57,8 +57,8 @@ def _lost(incident: Incident) -> Iterator[str]:
 def _noticed(impact: Impact) -> Iterator[str]:
     """Throughput and p99 against the baseline."""
     usual = impact.baseline_per_s
-    baseline = f" (baseline {usual:.3g})" if usual else ""
-    yield f"{impact.per_s:.3g} {impact.judged_by.removesuffix(' interval')}s/s{baseline}"
+    baseline = f" (baseline {format_number(usual)})" if usual else ""
+    yield f"{format_number(impact.per_s)} {impact.judged_by.removesuffix(' interval')}s/s{baseline}"
     baseline = f" (baseline {format_ns(impact.baseline_p99_ns)})" if impact.baseline_p99_ns else ""
     yield f"{impact.judged_by} p99 {format_ns(impact.p99_ns)}{baseline}"
 

@@ -16,7 +16,7 @@ from ingero.diagnose.runnable import HOST_PARTS
 from ingero.diagnose.scheduler_facts import SchedulerFacts
 from ingero.events import THREAD_STATES
 from ingero.store.records import Throttling
-from ingero.units import format_count
+from ingero.units import format_count, format_ns, format_number
 
 CAUSE = "cpu-throttled"
 _THROTTLED = THREAD_STATES.index("throttled")
@@ -75,8 +75,9 @@ class Quota:
 
     @property
     def text(self) -> str:
-        """In words: "0.3 CPUs (30 ms in each 100 ms)"."""
-        return f"{self.cpus:.3g} CPUs ({self.quota_us / 1000:.3g} ms in each {self.period_us / 1000:.3g} ms)"
+        """In words: "0.3 CPUs (30.0 ms in each 100 ms)"."""
+        quota, period = format_ns(self.quota_us * 1000), format_ns(self.period_us * 1000)
+        return f"{format_number(self.cpus)} CPUs ({quota} in each {period})"
 
 
 def _rows(case: Case) -> list[Throttling]:
@@ -107,8 +108,8 @@ def _fixes(case: Case, quota: Quota | None, lost_ns: int, threads: int, *, is_co
     if is_many and quota:
         count = max(int(quota.cpus), 1)
         yield Fix(
-            text=f"run no more threads than the quota has CPUs: {threads} threads share {quota.cpus:.3g}, and would "
-            f"use up {_wanted_cpus(case):.2g} as well",
+            text=f"run no more threads than the quota has CPUs: {threads} threads share {format_number(quota.cpus)}, "
+            f"and would use up {format_number(_wanted_cpus(case), 2)} as well",
             command=f"OMP_NUM_THREADS={count}  # or torch.set_num_threads({count}); and MKL_NUM_THREADS, fewer workers",
         )
         cores = max((one.cpu_count for one in case.evidence.sessions), default=0) or threads
@@ -119,7 +120,7 @@ def _fixes(case: Case, quota: Quota | None, lost_ns: int, threads: int, *, is_co
     if is_container:
         yield Fix(text=f"{or_}raise the CPU limit, or remove it and keep the request", command=command)
     else:
-        least = f" to at least {wanted:.2g} CPUs" if quota else ""
+        least = f" to at least {format_number(wanted, 2)} CPUs" if quota else ""
         yield Fix(text=f"{or_}raise the quota of its cgroup{least}", command=command)
     if not is_many:
         yield Fix(text="or run fewer threads at once: they share one quota", command="OMP_NUM_THREADS=1")

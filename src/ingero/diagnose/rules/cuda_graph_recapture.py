@@ -10,6 +10,7 @@ from ingero.diagnose.cases import Case
 from ingero.diagnose.model import Bucket, Finding, Fix, Link, Part
 from ingero.diagnose.rule import Rule
 from ingero.store.spans import length_ns
+from ingero.units import format_number
 
 CAUSE = "cuda-graph-recapture"
 MIN_CAPTURES = 3  # one for each of a few shapes is how graphs are made
@@ -41,7 +42,7 @@ def _finding(case: Case, made: list[Capture], expected_ns: int, usual: float, cl
         resource="cuda graph",
         root=str(case.process.pid),
         summary=f"{case.who} lost {case.amount(sum(claims.values()))} capturing CUDA graphs {len(made)} times"
-        f" ({per_second:.3g} per second){place}",
+        f" ({format_number(per_second)} per second){place}",
         claims=claims,
         line=line,
         chain=(

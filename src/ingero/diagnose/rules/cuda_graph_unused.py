@@ -10,7 +10,7 @@ from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.model import Culprit, Fact, Finding, FindingKind, Fix, Link, Severity
 from ingero.diagnose.rule import Rule
 from ingero.store.records import Process, Window
-from ingero.units import SECOND_NS, format_count, format_ns
+from ingero.units import SECOND_NS, format_count, format_ns, format_number
 
 CAUSE = "cuda-graph-unused"
 UNUSED_NS = 10_000_000_000  # of other launches, after the graph was there
@@ -87,13 +87,13 @@ def _stopped(evidence: Evidence, process: Process) -> Finding | None:
     if now * len(after) * length_s < MIN_LAUNCHES or now < MORE_LAUNCHES * max(usual, 1):
         return None
     graphs, left = (sum(one[1] for one in part) / len(part) for part in (before, after))
-    fewer = f"{left:.2g} a second" if left else "none"
+    fewer = f"{format_number(left, 2)} a second" if left else "none"
     return _finding(
         process,
         window=stopped,
-        summary=f"{process.name} [{process.pid}] launched {graphs:.3g} CUDA graphs a second, and has launched {fewer} "
-        f"for {format_ns(stopped.duration_ns)}: it launches {format_count(now)} kernels a second one by one (before: "
-        f"{format_count(usual)})",
+        summary=f"{process.name} [{process.pid}] launched {format_number(graphs)} CUDA graphs a second, and has "
+        f"launched {fewer} for {format_ns(stopped.duration_ns)}: it launches {format_count(now)} kernels a second one "
+        f"by one (before: {format_count(usual)})",
         link=Link(
             text="the kernels of the graphs are launched one by one",
             seen_ns=stopped.duration_ns,

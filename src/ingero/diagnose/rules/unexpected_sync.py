@@ -16,6 +16,7 @@ from ingero.diagnose.rule import Rule
 from ingero.events import STATES
 from ingero.ops import Kind
 from ingero.store.records import Window
+from ingero.units import format_number
 
 CAUSE = "unexpected-sync"
 _WAITS = Kind.SYNC | Kind.COPY | Kind.FREE
@@ -26,7 +27,7 @@ _MIN_PLACES = 1.8  # waits a step: of one nothing is hidden
 _OFTEN = 0.5  # of the waits at the busiest line: a value that is read now and then is no such place
 _HOST = 1.0  # of the GPU's time: a host that needs more would be late without these waits, too
 _FIXES = (
-    Fix(text="keep the value on the GPU; read it once every N steps", command="lost_time.detach()  # not .item()"),
+    Fix(text="keep the value on the GPU; read it once every N steps", command="loss.detach()  # not .item()"),
     Fix(text="copy asynchronously, from pinned memory", command="tensor.to('cuda', non_blocking=True)"),
     Fix(text="list every synchronizing operation", command="torch.cuda.set_sync_debug_mode('warn')"),
 )
@@ -95,8 +96,8 @@ def _at_best(case: Case) -> Finding | None:
         cause=CAUSE,
         resource="synchronization",
         root=str(case.process.pid),
-        summary=f"{case.who} lost {case.amount(lost)} to {waits:.2g} GPU syncs per step, at {places}: after each, "
-        f"the GPU is idle until the host has launched new work",
+        summary=f"{case.who} lost {case.amount(lost)} to {format_number(waits, 2)} GPU syncs per step, at {places}: "
+        f"after each, the GPU is idle until the host has launched new work",
         claims=claims,
         is_apart=True,
         line=lines[0],

@@ -15,6 +15,7 @@ from ingero.diagnose.rule import Rule
 from ingero.diagnose.rules import launch_bound
 from ingero.ops import Kind
 from ingero.store.records import Window
+from ingero.units import format_number
 
 CAUSE = launch_bound.CAUSE
 _TIMES = ("launch_times",)
@@ -36,7 +37,8 @@ def find(case: Case) -> Iterator[Finding]:
     if not lost:
         return
     calls = growth(case, Kind.LAUNCH)
-    often = f"; {calls.count:.3g} a step, as many as before" if calls and calls.count <= 1.1 * calls.usual_count else ""
+    is_as_often = calls is not None and calls.count <= 1.1 * calls.usual_count
+    often = f"; {format_number(calls.count)} a {case.noun}, as many as before" if calls and is_as_often else ""
     yield Finding(
         cause=CAUSE,
         resource="launches",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ingero.ops import OPS, Kind, Source
 from ingero.serve.sql import Answer, run_sql
-from ingero.units import SECOND_NS, format_count, format_time_of_day
+from ingero.units import SECOND_NS, format_count, format_number, format_time_of_day
 
 if TYPE_CHECKING:
     from ingero.store.records import Window
@@ -101,7 +101,7 @@ def lifecycle_lines(counts: Mapping[str, int], made: Sequence[Mapping[str, Any]]
 def rate_lines(time_ranges: Sequence[Mapping[str, Any]], known: Graphs) -> Iterator[str]:
     """A line per time range and process, then the graphs as far as they are known."""
     for one in time_ranges:
-        count, per_s = format_count(one["launches"]), f"{one['per_s']:.4g}"
+        count, per_s = format_count(one["launches"]), format_number(one["per_s"], 4)
         yield f"{format_time_of_day(one['start_ns'])} pid {one['pid']}: {count} launches, {per_s} per second"
     yield from _graph_lines(known)
 
