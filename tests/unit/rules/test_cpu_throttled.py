@@ -40,7 +40,7 @@ def test_the_quota_is_told_with_what_would_have_been_enough(tmp_path: Path) -> N
         scene.append(tables.CGROUP_THROTTLING, start_ns=scene.at(7), cgroup_id=6, nr_throttled=900, throttled_ns=1)
 
     incident = diagnosed(tmp_path, throttled, cgroup_id=5).incidents[0]
-    assert "quota of 0.5 CPUs (50 ms in each 100 ms) was used up, in 60 periods" in incident.summary
+    assert "quota of 0.5 CPUs (50.0 ms in each 100 ms) was used up, in 60 periods" in incident.summary
     assert "at least 0.72 CPUs" in incident.fixes[0].text
 
 

@@ -75,4 +75,4 @@ def test_launches_of_graphs_that_a_hog_delays_are_in_the_chain(tmp_path: Path) -
 
     diagnosis = diagnosed(tmp_path, hogged)
     assert causes(diagnosis) == ["cpu-contention"]
-    assert "the launches of CUDA graphs, 1 per step, were delayed" in diagnosis.incidents[0].chain[-1].text
+    assert "the launches of CUDA graphs, 1 per sync interval, were delayed" in diagnosis.incidents[0].chain[-1].text
