@@ -1,9 +1,13 @@
-"""What asking many nodes costs, their clocks compared on the way: `python -m bench.fleet [NODES]`, against bare TLS
-requests in the same run.
+"""What asking many nodes costs, their clocks compared on the way: `python -m bench.fleet [NODES [RELAYS]]`.
+
+Against bare TLS requests in the same run, and through relays against asking directly.
 
 A process of its own plays the nodes: one address of 127/8 each, a certificate for each ten, TLS 1.3, clients with a
 certificate only, an answer of one row. "bare" is the least that asking can cost here: asyncio's own
 streams, one handshake, one request, the answer read and thrown away, as many at once. Ratios are what counts.
+
+The relays are real servers, all in one process: with the nodes they share this machine's cores, so that the time on the
+wall is not what it is where each is a host. What relays save is the client's CPU, and its connections.
 """
 
 from __future__ import annotations
@@ -16,7 +20,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -24,43 +30,76 @@ from ingero.fleet.access import Access, client_context
 from ingero.fleet.authority import make_authority, make_certificate
 from ingero.fleet.client import NodeClient, NodeRows
 from ingero.fleet.clocks import EXCHANGES
-from ingero.fleet.fan_out import AT_ONCE, ask_nodes
+from ingero.fleet.fan_out import Reach, ask_nodes
 from ingero.fleet.node_lists import Node
+from ingero.fleet.relay_frames import AT_ONCE
+from ingero.fleet.relay_list import parse_relay_list
+from ingero.fleet.relay_server import RelayService
+from ingero.fleet.relays import via_of
+from ingero.serve.addresses import Address, listen
+from ingero.serve.dashboard.exposure import Exposure
+from ingero.serve.dashboard.server import answering_to, certificate_of, create_server, server_context
+from ingero.serve.recording_source import RecordingSource
 from ingero.serve.row_lines import Identity, row_lines
 from ingero.serve.sql import Answer
+from tests.unit.fleet_nodes import record_node
 
 _NODES = 300
 _NODES_OF_A_CERTIFICATE = 10
 _ROUNDS = 3
 _TIMEOUT_S = 60.0
+_RELAY = "127.2.0.1"
 _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
 
 def main() -> None:
     """Prints a line for each way of asking, the best of some rounds."""
-    if sys.argv[1:2] == ["--serve"]:
-        asyncio.run(_serve(Path(sys.argv[2]), int(sys.argv[3])))
+    if sys.argv[1:2] in (["--serve"], ["--relay"]):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+        folder, *numbers = sys.argv[2:]
+        asyncio.run((_serve if sys.argv[1] == "--serve" else _relay)(Path(folder), *map(int, numbers)))
         return
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else _NODES
+    count, relays = (int(text) for text in [*sys.argv[1:], *(str(_NODES), "0")[len(sys.argv) - 1 :]])
     with tempfile.TemporaryDirectory(prefix="ingero-fleet-") as name:
-        access = _certificates(Path(name), count)
-        stubs = subprocess.Popen(
-            [sys.executable, "-m", "bench.fleet", "--serve", name, str(count)], stdout=subprocess.PIPE, text=True
-        )
-        assert stubs.stdout is not None
+        access = _certificates(Path(name), count, relays)
+        with _beside("--serve", name, count) as [port]:
+            reach = Reach(
+                nodes=tuple(Node(_address(place), port) for place in range(count)), access=access,
+                context=client_context(access), timeout_s=_TIMEOUT_S,
+            )  # fmt: skip
+            bare = min(_cost(lambda: asyncio.run(_bare(reach))) for _ in range(_ROUNDS))
+            ours = min(_cost(lambda: _ours(reach)) for _ in range(_ROUNDS))
+            _print("bare TLS 1.3 requests", count, bare)
+            _print("query --nodes", count, ours)
+            _print_ratio("query --nodes / bare", ours, bare)
+            if relays:
+                with _beside("--relay", name, relays, port) as ports:
+                    levels = [[Node(_RELAY, port) for port in ports]]
+                    behind = replace(reach, via=via_of(reach.nodes, levels))
+                    through = min(_cost(lambda: _ours(behind)) for _ in range(_ROUNDS))
+                _print(f"the same --via {relays}", count, through)
+                _print_ratio("--via / direct", through, ours)
+
+
+@contextmanager
+def _beside(what: str, folder: str, *numbers: int) -> Iterator[list[int]]:
+    """A process that serves; the ports that it says."""
+    command = [sys.executable, "-m", "bench.fleet", what, folder, *map(str, numbers)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
         try:
-            port = int(stubs.stdout.readline())
-            nodes = [Node(_address(place), port) for place in range(count)]
-            context = client_context(access)
-            assert context is not None
-            bare = min(_cost(lambda: asyncio.run(_bare(nodes, context))) for _ in range(_ROUNDS))
-            ours = min(_cost(lambda: _ours(nodes, access, context)) for _ in range(_ROUNDS))
+            yield [int(port) for port in process.stdout.readline().split()]
         finally:
-            stubs.terminate()
-            stubs.wait()
-    for text, (cpu_s, wall_s) in (("bare TLS 1.3 requests", bare), ("query --nodes", ours)):
-        print(f"{text:22} {count:,} nodes  {wall_s:.2f} s  {cpu_s / count * 1e3:.2f} ms of CPU a node")
-    print(f"query --nodes / bare: CPU {ours[0] / bare[0]:.2f}, wall time {ours[1] / bare[1]:.2f}")
+            process.terminate()
+
+
+def _print(text: str, count: int, cost: tuple[float, float]) -> None:
+    cpu_s, wall_s = cost
+    print(f"{text:22} {count:,} nodes  {wall_s:.2f} s  {cpu_s / count * 1e3:.3f} ms of CPU a node")
+
+
+def _print_ratio(text: str, one: tuple[float, float], other: tuple[float, float]) -> None:
+    print(f"{text}: CPU {one[0] / other[0]:.3f}, wall time {one[1] / other[1]:.2f}")
 
 
 def _cost(ask: Callable[[], None]) -> tuple[float, float]:
@@ -71,26 +110,26 @@ def _cost(ask: Callable[[], None]) -> tuple[float, float]:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, time.monotonic() - begin_s
 
 
-def _ours(nodes: list[Node], access: Access, context: ssl.SSLContext) -> None:
+def _ours(reach: Reach) -> None:
     async def ask(client: NodeClient) -> NodeRows:
         return await client.rows("SELECT 1", limit=10, timeout_s=_TIMEOUT_S)
 
-    found = ask_nodes(nodes, access, context, ask, timeout_s=_TIMEOUT_S)
-    assert len(found.answered) == len(nodes), found.missing[:3]
+    found = ask_nodes(reach, ask)
+    assert len(found.answered) == len(reach.nodes), found.missing[:3]
     assert all(one.clock is not None and one.clock.exchanges == EXCHANGES for one in found.answered)
 
 
-async def _bare(nodes: list[Node], context: ssl.SSLContext) -> None:
+async def _bare(reach: Reach) -> None:
     turn = asyncio.Semaphore(AT_ONCE)
 
     async def ask(node: Node) -> None:
         async with turn:
-            reader, writer = await asyncio.open_connection(node.host, node.port, ssl=context)
+            reader, writer = await asyncio.open_connection(node.host, node.port, ssl=reach.context)
             writer.write(b"POST /api/v2/query HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
             assert await reader.read(-1)
             writer.close()
 
-    found: list[Awaitable[None]] = [ask(node) for node in nodes]
+    found: list[Awaitable[None]] = [ask(node) for node in reach.nodes]
     await asyncio.gather(*found)
 
 
@@ -127,6 +166,28 @@ async def _serve(folder: Path, count: int) -> None:
     await asyncio.gather(*(one.serve_forever() for one in servers))
 
 
+async def _relay(folder: Path, count: int, port: int) -> None:
+    """So many relays: real servers of a node, each with a port of its own. port: of the nodes."""
+    access = Access(ca_cert=folder / "ca.pem", client_cert=folder / "client.pem", client_key=folder / "client.key")
+    to_nodes = client_context(access)
+    assert to_nodes is not None
+    source = RecordingSource(record_node(folder / "relay.db", "relay"))
+    listening = [listen(Address(_RELAY, 0)) for _ in range(count)]
+    serving = []
+    for one in listening:
+        exposure = Exposure(
+            address=Address(_RELAY, one.getsockname()[1]), certificate=folder / "relay.pem", key=folder / "relay.key",
+            client_ca=folder / "ca.pem",
+        )  # fmt: skip
+        certificate = certificate_of(exposure)
+        relay = RelayService(access=access, context=to_nodes, allowed=parse_relay_list([f"127.1.0.0/16:{port}"]))
+        context = server_context(exposure, certificate)
+        server = create_server(source, answering_to(exposure, certificate), context, relay.add_to)
+        serving.append(server.serve(sockets=[one]))
+    print(*(one.getsockname()[1] for one in listening), flush=True)
+    await asyncio.gather(*serving)
+
+
 def _answer(kind: str, body: bytes) -> bytes:
     return f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
@@ -140,12 +201,14 @@ def _server_context(folder: Path, name: str) -> ssl.SSLContext:
     return context
 
 
-def _certificates(folder: Path, count: int) -> Access:
+def _certificates(folder: Path, count: int, relays: int) -> Access:
     now = datetime.now(timezone.utc)
     make_authority(folder, name="bench", now=now)
     for first in range(0, count, _NODES_OF_A_CERTIFICATE):
         names = [_address(place) for place in range(first, first + _NODES_OF_A_CERTIFICATE)]
         make_certificate(folder, f"nodes-{first}", names=names, is_server=True, days=1, replaces=True, now=now)
+    if relays:
+        make_certificate(folder, "relay", names=[_RELAY], is_server=True, days=1, replaces=True, now=now)
     client = make_certificate(folder, "client", names=["client"], is_server=False, days=1, replaces=True, now=now)
     return Access(ca_cert=folder / "ca.pem", client_cert=client.certificate, client_key=client.key)
 

@@ -21,7 +21,8 @@ from pathlib import Path
 from ingero.fleet.access import Access
 from ingero.fleet.client import NodeClient
 from ingero.fleet.clocks import EXCHANGES, Clock, Exchange, estimate
-from ingero.fleet.fan_out import ask_nodes
+from ingero.fleet.direct_client import DirectClient
+from ingero.fleet.fan_out import Reach, ask_nodes
 from ingero.serve.row_lines import Identity
 from tests.unit.delayed_clock import Way, delaying_proxy, node_behind_proxy, percentile
 from tests.unit.fleet_nodes import record_node, serving_node
@@ -52,8 +53,9 @@ async def run(there: Way, back: Way, runs: int) -> dict[str, float]:
 def run_asked(there: Way, back: Way, runs: int) -> dict[str, float]:
     """The same of a node's server, as who asks it sees it."""
 
-    async def ask(client: NodeClient) -> NodeClient:
+    async def ask(client: NodeClient) -> DirectClient:
         await client.json("/api/v2/node", Identity)
+        assert isinstance(client, DirectClient)
         return client
 
     found: list[tuple[Clock, Sequence[Exchange]]] = []
@@ -66,7 +68,7 @@ def run_asked(there: Way, back: Way, runs: int) -> dict[str, float]:
         delaying_proxy(node, there, back, random.Random(1)) as (proxy, _),
     ):
         for _ in range(runs):
-            [one] = ask_nodes([proxy], access, None, ask, timeout_s=60).answered
+            [one] = ask_nodes(Reach(nodes=(proxy,), access=access, context=None, timeout_s=60), ask).answered
             assert one.clock is not None
             found.append((one.clock, one.answer.exchanges))
     return _figures(found)

@@ -14,6 +14,7 @@ from ingero.demo.scene import Scene, Step
 from ingero.fleet.access import Access
 from ingero.fleet.authority import Made, make_authority, make_certificate
 from ingero.fleet.node_lists import Node
+from ingero.fleet.relay_server import RelayService
 from ingero.serve.addresses import Address, listen
 from ingero.serve.dashboard.exposure import Exposure
 from ingero.serve.dashboard.server import answering_to, certificate_of, create_server, server_context
@@ -81,9 +82,12 @@ def record_node(
 @contextmanager
 def serving_node(
     path: Path, *, made: Made | None = None, client_ca: Path | None = None, token: str = "", has_tls: bool = True,
-    clock: Callable[[], int] = time.time_ns,
+    clock: Callable[[], int] = time.time_ns, relay: RelayService | None = None,
 ) -> Iterator[Node]:  # fmt: skip
-    """A node's server on a free port of this machine, at 127.0.0.1. clock: what the node takes for unix ns."""
+    """A node's server on a free port of this machine, at 127.0.0.1. clock: what the node takes for unix ns.
+
+    relay: it also asks others.
+    """
     listening = listen(Address("127.0.0.1", 0))
     address = Address("127.0.0.1", listening.getsockname()[1])
     exposure = Exposure(
@@ -100,7 +104,7 @@ def serving_node(
         certificate = certificate_of(exposure)
         context = server_context(exposure, certificate)
         exposure = answering_to(exposure, certificate)
-    server = create_server(source, exposure, context)
+    server = create_server(source, exposure, context, relay.add_to if relay else lambda _: None)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:

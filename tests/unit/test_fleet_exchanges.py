@@ -20,7 +20,8 @@ from ingero.fleet.access import Access, client_context
 from ingero.fleet.assistant import FleetQuestions
 from ingero.fleet.client import NodeClient
 from ingero.fleet.clocks import EXCHANGES
-from ingero.fleet.fan_out import FleetAnswer, ask_nodes
+from ingero.fleet.direct_client import DirectClient
+from ingero.fleet.fan_out import FleetAnswer, Reach, ask_nodes
 from ingero.fleet.node_lists import Node
 from ingero.serve.boot_clock import BootClock, now
 from ingero.store import tables
@@ -62,12 +63,17 @@ def run(command: str, nodes: Sequence[Node], *more: str, access: Access | None =
     return CliRunner().invoke(cli, [command, "--nodes", listed, *shown, "--timeout", "60s", *more, *sql])
 
 
-def asked(node: Node, access: Access = PLAIN, *, timeout_s: float = 20.0) -> FleetAnswer[NodeClient]:
-    async def rows(client: NodeClient) -> NodeClient:
+def reach(node: Node, access: Access = PLAIN, *, timeout_s: float = 60.0) -> Reach:
+    return Reach(nodes=(node,), access=access, context=client_context(access), timeout_s=timeout_s)
+
+
+def asked(node: Node, access: Access = PLAIN, *, timeout_s: float = 20.0) -> FleetAnswer[DirectClient]:
+    async def rows(client: NodeClient) -> DirectClient:
         await client.rows("SELECT 1", limit=1, timeout_s=timeout_s)
+        assert isinstance(client, DirectClient)
         return client
 
-    return ask_nodes([node], access, client_context(access), rows, timeout_s=timeout_s)
+    return ask_nodes(reach(node, access, timeout_s=timeout_s), rows)
 
 
 def test_each_node_that_answers_has_its_clock(tmp_path: Path, certificates: Certificates) -> None:
@@ -100,6 +106,7 @@ def test_the_error_is_within_the_bound_through_a_proxy_that_delays_one_way_more(
 
 def test_more_exchanges_than_those_of_a_question_go_over_its_connection(tmp_path: Path) -> None:
     async def more(client: NodeClient) -> list[int]:
+        assert isinstance(client, DirectClient)
         made = [await client.exchange() for _ in range(3)]
         await client.rows("SELECT 1", limit=1, timeout_s=60)
         return [one.least_ns for one in made] + [-one.most_ns for one in made]
@@ -109,12 +116,12 @@ def test_more_exchanges_than_those_of_a_question_go_over_its_connection(tmp_path
         serving_node(path, has_tls=False, clock=shifted(SHIFT_NS)) as node,
         delaying_proxy(node, LEAST, LEAST, random.Random(2)) as (proxy, connections),
     ):
-        [one] = ask_nodes([proxy], PLAIN, None, more, timeout_s=60).answered
+        [one] = ask_nodes(reach(proxy), more).answered
         assert len(connections) == 1
     assert all(bound_ns <= SHIFT_NS for bound_ns in one.answer[:3])
     assert all(-bound_ns >= SHIFT_NS for bound_ns in one.answer[3:])
     with listening(time_of(b"\x00garbage\r\n\r\n"), is_read=False) as bad:
-        found = ask_nodes([bad], PLAIN, None, more, timeout_s=60)
+        found = ask_nodes(reach(bad), more)
     assert [one.reason for one in found.missing] == ["the node does not answer what its clock says"]
 
 

@@ -22,7 +22,7 @@ from ingero.cli.settings import resolve
 from ingero.fleet.access import Access, AccessError, check_access, client_context
 from ingero.fleet.budget import Budget, TooLargeError
 from ingero.fleet.client import NodeClient, NodeRows
-from ingero.fleet.fan_out import ask_nodes
+from ingero.fleet.fan_out import Reach, ask_nodes
 from ingero.fleet.node_lists import Node, NodeListError, expand, parse_nodes
 from ingero.fleet.reasons import is_worth_a_retry, reason_of, was_closed
 from tests.unit.fleet_nodes import NOW, Certificates, make_certificates, record_node, serving_fleet, serving_node
@@ -215,7 +215,8 @@ def ask(nodes: Sequence[Node], access: Access, *, timeout_s: float = 20.0) -> ob
     async def rows(one: NodeClient) -> NodeRows:
         return await one.rows("SELECT 1", limit=1, timeout_s=timeout_s)
 
-    return ask_nodes(nodes, access, client_context(access), rows, timeout_s=timeout_s)
+    reach = Reach(nodes=tuple(nodes), access=access, context=client_context(access), timeout_s=timeout_s)
+    return ask_nodes(reach, rows)
 
 
 HOSTILE: dict[str, tuple[Handler, str]] = {

@@ -27,11 +27,14 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     metavar="N,N",
     help="Show the lost time of these nodes instead of a recording; written as for `query --nodes`.",
 )
-@click.option("--ca-cert", type=_FILE, metavar="F", help="With --nodes: certificate authority of the nodes, PEM.")
+@click.option("--via", multiple=True, metavar="N,N", help="With --nodes: query them through these relays.")
 @click.option(
-    "--client-cert", type=_FILE, metavar="F", help="With --nodes: client certificate to present to nodes, PEM."
+    "--ca-cert", type=_FILE, metavar="F", help="With --nodes or --relay: certificate authority of the nodes, PEM."
 )
-@click.option("--client-key", type=_FILE, metavar="F", help="With --nodes: private key of --client-cert, PEM.")
+@click.option(
+    "--client-cert", type=_FILE, metavar="F", help="With --nodes or --relay: client certificate for nodes, PEM."
+)
+@click.option("--client-key", type=_FILE, metavar="F", help="With --nodes or --relay: key of --client-cert, PEM.")
 def command(
     db: Path | None,
     addr: Address,
@@ -42,7 +45,9 @@ def command(
     no_tls: bool,
     trusted_network: bool,
     host: tuple[str, ...] | None,
+    relay: str | None,
     nodes: tuple[str, ...],
+    via: tuple[str, ...],
     ca_cert: Path | None,
     client_cert: Path | None,
     client_key: Path | None,
@@ -52,9 +57,12 @@ def command(
     Also while it is being written. Set INGERO_DASHBOARD_TOKEN or --token-file to require a token; where other hosts can
     reach the address, that or --client-ca is required. It also answers `query --nodes` and `explain --nodes`.
 
+    With --relay, clients also query other nodes through it (`query --via`): every client let in here can read those.
+
     With --nodes: shows which of many nodes lost how much time and when, worst first, and all views of each. Every
     reader of the page uses this client's certificate, or the token in INGERO_FLEET_TOKEN.
     """
+    fleet = FleetFlags(nodes=nodes, via=via, ca_cert=ca_cert, client_cert=client_cert, client_key=client_key)
     options = ServerOptions(
         address=addr,
         certificate=tls_cert,
@@ -64,9 +72,10 @@ def command(
         has_tls=not no_tls,
         is_trusted_network=trusted_network,
         hosts=host or (),
+        relay="" if nodes or not relay else relay,  # the page of many nodes is no node
+        relay_flags=fleet,
     )
-    fleet = FleetFlags(nodes=nodes, ca_cert=ca_cert, client_cert=client_cert, client_key=client_key)
-    if fleet != FleetFlags():
+    if nodes or via or (fleet != FleetFlags() and not relay):
         # nodes in ingero.yaml alone show nothing: what a node serves would be what all of them have
         if not nodes:
             raise FleetOptionError("no nodes are named", hint="--nodes gpu-01,gpu-02")

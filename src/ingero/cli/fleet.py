@@ -72,12 +72,12 @@ def bundle(around: str, margin: str, output: Path, timeout: str | None, fleet: F
     nodes = fleet_beside(fleet, timeout=timeout or _TIMEOUT, environ=os.environ, uid=os.getuid())
     if nodes is None:
         raise FleetOptionError("no nodes are named", hint="--nodes gpu-01,gpu-02, or fleet.nodes in ingero.yaml")
-    from ingero.cli.fleet_recording import reach_of, say_clocks  # noqa: PLC0415  # needs what asks nodes
+    from ingero.cli.fleet_recording import say_clocks  # noqa: PLC0415  # needs what asks nodes
     from ingero.fleet.bundles import ask_fleet, make_bundle  # noqa: PLC0415  # as above
     from ingero.fleet.recordings import MOST_OF_A_NODE_BYTES  # noqa: PLC0415  # as above
 
     say_asking(nodes)
-    reach = reach_of(nodes)
+    reach = nodes.reach
     said = ask_fleet(reach)
     if not said.explained:
         raise nobody_answered(said.missing)

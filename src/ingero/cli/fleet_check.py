@@ -37,7 +37,7 @@ def check_fleet(fleet: Fleet, *, as_json: bool) -> int:
         NobodyAnsweredError: no node has answered.
     """
     say_asking(fleet)
-    answered = ask_nodes(fleet.nodes, fleet.access, fleet.context, ask_state, timeout_s=fleet.timeout_s)
+    answered = ask_nodes(fleet.reach, ask_state)
     found = fleet_check(answered, skew_ns=fleet.skew_ns, now=datetime.now(timezone.utc))
     is_ready = not found.missing and not found.notes and not any(one.problems for one in found.nodes)
     if as_json:

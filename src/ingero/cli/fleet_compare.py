@@ -46,7 +46,7 @@ def compare_fleet(fleet: Fleet, *, since: str, as_json: bool) -> int:
         return await ask_side(client, since=since)
 
     say_asking(fleet)
-    answered = ask_nodes(fleet.nodes, fleet.access, fleet.context, ask, timeout_s=fleet.timeout_s)
+    answered = ask_nodes(fleet.reach, ask)
     found = fleet_comparison(answered, fleet.nodes)
     if as_json:
         print_json(_json(found))

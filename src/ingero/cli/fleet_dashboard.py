@@ -23,13 +23,11 @@ def serve_nodes(flags: FleetFlags, options: ServerOptions, *, db: Path | None, e
     fleet = fleet_of(flags, db=db, timeout=_NODE_TIMEOUT, environ=environ, uid=os.getuid())
     assert fleet is not None  # nodes are named
     listening = start_listening(options, environ)
-    from ingero.fleet.fan_out import Reach  # noqa: PLC0415  # after what says which packages are missing
-    from ingero.fleet.page_server import serve_fleet  # noqa: PLC0415  # as above
+    from ingero.fleet.page_server import serve_fleet  # noqa: PLC0415  # after what says which packages are missing
 
     where = f"{len(fleet.nodes):,} nodes at {listening.exposure.url}"
     echo(f"{where}   (Ctrl-C ends)", err=True)
     for line in listening.lines:
         echo(f"  {line}", err=True)
-    reach = Reach(nodes=fleet.nodes, access=fleet.access, context=fleet.context, timeout_s=fleet.timeout_s)
     ServiceManager(environ).ready(where)
-    serve_fleet(reach, listening.exposure, listening.socket, listening.context)
+    serve_fleet(fleet.reach, listening.exposure, listening.socket, listening.context)

@@ -45,7 +45,7 @@ def explain_fleet(fleet: Fleet, *, since: str, pid: int | None, rule: str | None
         return await ask_explanation(client, since=since, pid=pid, cause=rule or "")
 
     say_asking(fleet)
-    found = fleet_explanation(ask_nodes(fleet.nodes, fleet.access, fleet.context, ask, timeout_s=fleet.timeout_s))
+    found = fleet_explanation(ask_nodes(fleet.reach, ask))
     if as_json:
         print_json(_json(found))
     if not found.explained:

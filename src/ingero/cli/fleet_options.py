@@ -18,11 +18,11 @@ from ingero.store.locations import DATABASE_VARIABLE, invoking_user
 from ingero.units import parse_duration_s
 
 if TYPE_CHECKING:
-    import ssl
-
     from ingero.fleet.access import Access
+    from ingero.fleet.fan_out import Reach
     from ingero.fleet.known_nodes import KnownNodes
     from ingero.fleet.node_lists import Node
+    from ingero.fleet.relays import Via
 
 TOKEN_VARIABLE = "INGERO_FLEET_TOKEN"
 TIMEOUT = "5s"  # of a node
@@ -43,17 +43,19 @@ class NotInstalledError(IngeroError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """Nodes to ask, and how. origin: the file that names them; "": the command line. timeout_s: of a node.
+    """Nodes to ask, and how. origin: the file that names them; "": the command line.
 
     skew_ns: clocks that are off by more are told.
     """
 
-    nodes: tuple[Node, ...]
-    access: Access
-    context: ssl.SSLContext | None
-    timeout_s: float
+    reach: Reach
     origin: str
     skew_ns: int
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Which."""
+        return self.reach.nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,8 @@ class FleetFlags:
     """What the command line says of it."""
 
     nodes: tuple[str, ...] = ()
+    via: tuple[str, ...] = ()
+    retry_directly: bool = False
     ca_cert: Path | None = None
     client_cert: Path | None = None
     client_key: Path | None = None
@@ -88,6 +92,8 @@ def fleet_options(command: _Command) -> _Command:
 _HELP = {option.name: option.help for option in SECTIONS[FLEET]}
 _OPTIONS = (
     click.option("--nodes", multiple=True, metavar="N,N", help=_HELP["nodes"]),
+    click.option("--via", multiple=True, metavar="N,N", help=_HELP["via"]),
+    click.option("--retry-directly", is_flag=True, help=_HELP["retry-directly"]),
     click.option("--ca-cert", type=_FILE, metavar="F", help=_HELP["ca-cert"]),
     click.option("--client-cert", type=_FILE, metavar="F", help=_HELP["client-cert"]),
     click.option("--client-key", type=_FILE, metavar="F", help=_HELP["client-key"]),
@@ -136,17 +142,59 @@ def fleet_beside(
         raise NotInstalledError("asking nodes needs the package httpcore2", hint="pip install 'ingero[fleet]'")
     from ingero.fleet.access import check_access, client_context  # noqa: PLC0415  # needless for a recording
     from ingero.fleet.discovery.ask import discovery  # noqa: PLC0415  # as above
+    from ingero.fleet.fan_out import Reach  # noqa: PLC0415  # as above
     from ingero.fleet.node_lists import parse_nodes  # noqa: PLC0415  # as above
 
-    nodes = parse_nodes(lists, discovery(environ, invoking_user(environ, uid=uid).home))
+    discover = discovery(environ, invoking_user(environ, uid=uid).home)
+    nodes = parse_nodes(lists, discover)
+    via = _via(flags, given, nodes, lambda text: parse_nodes([text], discover))
     access = _access(flags, given, environ, uid=uid)
-    check_access(access, nodes)
-    skew_ns = int(parse_duration_s(flags.clock_skew_threshold or SKEW) * 1e9)
-    timeout_s = parse_duration_s(timeout or TIMEOUT) or _LONGEST_S
-    origin = "" if flags.nodes else configured_by
-    return Fleet(
-        nodes=nodes, access=access, context=client_context(access), timeout_s=timeout_s, origin=origin, skew_ns=skew_ns
+    check_access(access, via.relays if via else nodes)
+    reach = Reach(
+        nodes=nodes,
+        access=access,
+        context=client_context(access),
+        timeout_s=parse_duration_s(timeout or TIMEOUT) or _LONGEST_S,
+        via=via,
     )
+    skew_ns = int(parse_duration_s(flags.clock_skew_threshold or SKEW) * 1e9)
+    return Fleet(reach=reach, origin="" if flags.nodes else configured_by, skew_ns=skew_ns)
+
+
+def _via(
+    flags: FleetFlags,
+    given: Mapping[str, str],
+    nodes: tuple[Node, ...],
+    parse: Callable[[str], tuple[Node, ...]],
+) -> Via | None:
+    """The relays, a level each; None: there are none, or the command line asks without TLS, which relays never do."""
+    said = flags.via or (() if flags.no_tls else tuple(given.get("via", "").splitlines()))
+    levels = [level for level in said if level.strip()]  # --via '' asks directly whatever the file says
+    if not levels:
+        if flags.retry_directly:
+            raise FleetOptionError("--retry-directly has no effect without --via", hint="--via relay-01,relay-02")
+        return None
+    if flags.no_tls:
+        raise FleetOptionError("--via and --no-tls exclude each other: relays speak TLS", hint="leave out --no-tls")
+    from ingero.fleet.relays import via_of  # noqa: PLC0415  # needless for a recording
+
+    retries = flags.retry_directly or parse_switch(given.get("retry-directly", "false"))
+    return via_of(nodes, [parse(level) for level in levels], retries_directly=retries)
+
+
+def relay_access(flags: FleetFlags, environ: Mapping[str, str], *, uid: int) -> Access:
+    """What a relay shows to the nodes that it asks for others, and believes of them.
+
+    Raises:
+        IngeroError: the options do not go together, or cannot be used.
+    """
+    if not find_spec("httpcore2"):
+        raise NotInstalledError("asking nodes needs the package httpcore2", hint="pip install 'ingero[fleet]'")
+    from ingero.fleet.access import check_access  # noqa: PLC0415  # needless for most servers
+
+    access = _access(flags, _configured(environ, uid=uid)[1], environ, uid=uid)
+    check_access(access, ())
+    return access
 
 
 def refuse_alone(flags: FleetFlags) -> None:

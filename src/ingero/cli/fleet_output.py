@@ -13,6 +13,7 @@ from ingero.cli.output import echo
 from ingero.errors import IngeroError
 from ingero.foreign_text import visible
 from ingero.serve.json_text import for_programs
+from ingero.units import format_ns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 EXIT_PARTIAL = 3
 _MOST_REASONS, _MOST_NAMES = 20, 8
 _MOST_WARNINGS = 20
+_MANY, _DIRECT_CPU_NS = 1_000, 2_400_000  # nodes, and of each (docs/adr/0051)
 
 
 class NobodyAnsweredError(IngeroError):
@@ -44,6 +46,11 @@ def say_asking(fleet: Fleet) -> None:
     """Says on standard error that nodes are asked, where a file and not the command line names them."""
     if fleet.origin:
         echo(f"querying the {len(fleet.nodes):,} nodes of {fleet.origin}; --db queries a recording", err=True)
+    if len(fleet.nodes) > _MANY and fleet.reach.via is None:
+        cpu = format_ns(len(fleet.nodes) * _DIRECT_CPU_NS)
+        echo(
+            f"note: asking {len(fleet.nodes):,} nodes directly takes about {cpu} of CPU here; --via shares it", err=True
+        )
 
 
 def say_missing(missing: Sequence[Missing], asked: int) -> None:
@@ -68,7 +75,7 @@ def say_clocks(clocks: Mapping[str, Clock], fleet: Fleet) -> None:
 
 def say_known(fleet: Fleet) -> None:
     """Which nodes are believed from now on, because they were asked for the first time, on standard error."""
-    known = fleet.access.known
+    known = fleet.reach.access.known
     for node, certificate in itertools.islice(known.kept.items() if known else (), _MOST_REASONS):
         echo(f"note: {node} is known from now on by its certificate, SHA-256 {certificate.fingerprint}", err=True)
     if known and len(known.kept) > _MOST_REASONS:

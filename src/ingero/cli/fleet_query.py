@@ -20,7 +20,6 @@ from ingero.cli.fleet_output import (
 )
 from ingero.cli.output import echo
 from ingero.cli.result_table import table_lines
-from ingero.fleet.fan_out import Reach
 from ingero.fleet.planned_rows import FleetRows, fleet_rows
 from ingero.foreign_text import visible
 from ingero.serve.row_formats import csv_texts, distinct_names
@@ -36,8 +35,7 @@ def query_fleet(
         NobodyAnsweredError: no node has answered.
     """
     say_asking(fleet)
-    reach = Reach(nodes=fleet.nodes, access=fleet.access, context=fleet.context, timeout_s=fleet.timeout_s)
-    found = fleet_rows(reach, sql, limit=limit)
+    found = fleet_rows(fleet.reach, sql, limit=limit)
     if as_json:
         print_json(_json(found))
     if not found.nodes:

@@ -14,7 +14,6 @@ from ingero.cli.moments import parse_moment_ns
 from ingero.cli.output import echo
 from ingero.cli.progress import progress_bar
 from ingero.fleet.clocks import MERGE_SKEW_NS, Clock, warnings
-from ingero.fleet.fan_out import Reach
 from ingero.fleet.recordings import MOST_OF_A_NODE_BYTES, FleetRecording, as_one, fetch_since, fetch_span
 from ingero.store.records import Window
 from ingero.units import format_ns
@@ -52,13 +51,8 @@ def say_clocks(clocks: Mapping[str, Clock]) -> None:
         echo(f"clocks of {len(clocks)} nodes compared, to {format_ns(worst_ns)}", err=True)
 
 
-def reach_of(fleet: Fleet) -> Reach:
-    """How its nodes are asked."""
-    return Reach(nodes=fleet.nodes, access=fleet.access, context=fleet.context, timeout_s=fleet.timeout_s)
-
-
 def _fetched(fleet: Fleet, path: Path, *, since: str | None, begin: str | None, end: str | None) -> FleetRecording:
-    reach, folder = reach_of(fleet), path.parent
+    reach, folder = fleet.reach, path.parent
     if begin or end:
         now_ns = time.time_ns()
         recorded = Window(begin_ns=now_ns - _DAY_NS, end_ns=now_ns)

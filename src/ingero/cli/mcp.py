@@ -112,7 +112,7 @@ def _questions(nodes: Fleet | None) -> FleetQuestions | None:
         return None
     from ingero.fleet.assistant import FleetQuestions  # noqa: PLC0415  # only with nodes
 
-    return FleetQuestions(nodes=nodes.nodes, access=nodes.access, skew_ns=nodes.skew_ns)
+    return FleetQuestions(nodes=nodes.nodes, access=nodes.reach.access, via=nodes.reach.via, skew_ns=nodes.skew_ns)
 
 
 def _check() -> Sequence[Row]:

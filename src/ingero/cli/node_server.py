@@ -11,11 +11,12 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ingero.cli.fleet_options import FleetFlags, relay_access
 from ingero.cli.option_table import SECTIONS, OptionError
 from ingero.cli.output import echo
 from ingero.cli.settings import TraceSettings, resolve_section
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     import socket
     import ssl
 
+    from ingero.fleet.relay_server import RelayService
+    from ingero.serve.dashboard.app import AddMore
     from ingero.serve.dashboard.exposure import Exposure
 
 _PACKAGES = ("fastapi", "uvicorn", "cryptography")
@@ -51,7 +54,10 @@ class ServerEndedError(IngeroError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """Where it listens and whom it lets in, as options say it."""
+    """Where it listens and whom it lets in, as options say it.
+
+    relay: lists of the nodes that it asks for its clients, a line each; relay_flags: how it asks them.
+    """
 
     address: Address
     certificate: Path | None = None
@@ -61,16 +67,19 @@ class ServerOptions:
     has_tls: bool = True
     is_trusted_network: bool = False
     hosts: tuple[str, ...] = ()
+    relay: str = ""
+    relay_flags: FleetFlags = field(default_factory=FleetFlags)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening:
-    """A server that only has to be run. lines: what whoever started it should know."""
+    """A server that only has to be run. lines: what whoever started it should know. add_more: addresses of a relay."""
 
     exposure: Exposure
     socket: socket.socket
     context: ssl.SSLContext | None
     lines: tuple[str, ...]
+    add_more: AddMore = lambda _: None
 
 
 def start_listening(options: ServerOptions, environ: Mapping[str, str]) -> Listening:
@@ -98,6 +107,7 @@ def start_listening(options: ServerOptions, environ: Mapping[str, str]) -> Liste
         hosts=options.hosts,
     )
     check_exposure(exposure, is_trusted_network=options.is_trusted_network)
+    relay = _relay(options, exposure, environ) if options.relay else None
     context, lines = None, []
     if exposure.has_tls:
         certificate = certificate_of(exposure)
@@ -109,7 +119,34 @@ def start_listening(options: ServerOptions, environ: Mapping[str, str]) -> Liste
     if not exposure.token and options.client_ca is None:
         lines.append(f"everybody on this host can read it; {TOKEN_VARIABLE} asks for a token")
     bound = replace(exposure, address=replace(options.address, port=listening.getsockname()[1]))
-    return Listening(exposure=bound, socket=listening, context=context, lines=tuple(lines))
+    found = Listening(exposure=bound, socket=listening, context=context, lines=tuple(lines))
+    if relay is None:
+        return found
+    lines.append(f"relays for its clients: what they ask of {relay.allowed} is asked with this host's credentials")
+    return replace(found, lines=tuple(lines), add_more=relay.add_to)
+
+
+def _relay(options: ServerOptions, exposure: Exposure, environ: Mapping[str, str]) -> RelayService:
+    """What asks others for clients; who may read those through it must have shown who they are.
+
+    Raises:
+        IngeroError: everybody could, or it has no way to ask them.
+    """
+    if not exposure.has_tls:
+        raise OptionError("--relay needs TLS: answers of other nodes go through it", hint="leave out --no-tls")
+    if not (exposure.token or exposure.client_ca):
+        raise OptionError(
+            "--relay would let everybody read those nodes",
+            hint="let in only clients with certificates: --client-ca FILE, or with a token: --token-file FILE",
+        )
+    access = relay_access(options.relay_flags, environ, uid=os.getuid())
+    from ingero.fleet.access import client_context  # noqa: PLC0415  # most servers are no relays
+    from ingero.fleet.relay_list import parse_relay_list  # noqa: PLC0415  # as above
+    from ingero.fleet.relay_server import RelayService  # noqa: PLC0415  # as above
+
+    context = client_context(access)
+    assert context is not None  # nodes are never asked without TLS
+    return RelayService(access=access, context=context, allowed=parse_relay_list(options.relay.splitlines()))
 
 
 def serve_recording(path: Path, listening: Listening, on_ready: Callable[[], None] = lambda: None) -> None:
@@ -121,7 +158,7 @@ def serve_recording(path: Path, listening: Listening, on_ready: Callable[[], Non
     with SqlProcesses() as sql:
         source = RecordingSource(path, may_lag=True, sql=sql)
         on_ready()
-        serve(source, listening.exposure, listening.socket, listening.context)
+        serve(source, listening.exposure, listening.socket, listening.context, listening.add_more)
 
 
 class ServerBeside:
@@ -198,6 +235,7 @@ def server_options(
         has_tls=not values["no_tls"],
         is_trusted_network=values["trusted_network"],
         hosts=values["host"] or (),
+        relay=values["relay"] or "",
     )
 
 

@@ -285,6 +285,8 @@ _SECTIONS: dict[str, tuple[Option, ...]] = {
         _switch("no-tls", "false", "Serve plain HTTP; only on addresses of this host."),
         _switch("trusted-network", "false", "With a token, allow --no-tls on other addresses as well."),
         _option("host", _names, "", "NAME", "Also answer to this host name, such as that of a proxy."),
+        _option("relay", _text, "", "N,N", "Let clients query these nodes through this one (--via), which uses its own "
+                "fleet credentials: gpu[001-512], 10.1.0.0/16, @FILE. Requires --client-ca or a token.", "\n"),
     ),
     "mcp": (
         _option("tls-cert", _file, "", "F", "TLS certificate for --http, PEM."),
@@ -302,6 +304,9 @@ _SECTIONS: dict[str, tuple[Option, ...]] = {
         _option("nodes", _text, "", "N,N", "Query these nodes, each serving a dashboard, instead of a recording: "
                 "gpu-01,gpu-02:8081, gpu[001-512], @FILE, slurm:JOB, k8s:NAMESPACE/SELECTOR, "
                 "srv:_ingero._tcp.DOMAIN.", "\n"),
+        _option("via", _text, "", "N,N", "Query nodes through these, each with an even share; they run dashboard "
+                "--relay. Given again: relays that the relays before it query.", "\n"),
+        _switch("retry-directly", "false", "Query nodes directly if their relay fails."),
         _option("ca-cert", _file, "", "F", "Certificate authority of the nodes, PEM."),
         _option("client-cert", _file, "", "F", "Client certificate to present to nodes, PEM."),
         _option("client-key", _file, "", "F", "Private key of --client-cert, PEM."),

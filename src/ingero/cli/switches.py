@@ -80,7 +80,7 @@ def _click_option(option: Option) -> click.Option:
     if option.is_switch:
         return _Switch(option.name, is_on=option.default == "true", help_text=help_text)
     shown: dict[str, Any] = {"metavar": option.metavar, "help": help_text, **_completed(option)}
-    if option.name in ("pid", "cuda-lib", "host"):
+    if option.name in ("pid", "cuda-lib", "host", "relay"):
         return _Listed([f"--{option.name}"], separator=option.separator, **shown)
     return click.Option([f"--{option.name}"], **shown)
 

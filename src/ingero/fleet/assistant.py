@@ -23,6 +23,7 @@ from ingero.fleet.fan_out import Answered, FleetAnswer, Missing, Reach, ask_node
 from ingero.fleet.names import names_of
 from ingero.fleet.node_lists import Node
 from ingero.fleet.planned_rows import fleet_rows
+from ingero.fleet.relays import Via
 from ingero.serve.mcp.untrusted import RULE, traced
 from ingero.serve.row_lines import Identity
 from ingero.units import format_count, format_ns
@@ -76,6 +77,7 @@ class FleetQuestions:
     nodes: tuple[Node, ...]
     access: Access
     timeout_s: float = _NODE_S
+    via: Via | None = None
     skew_ns: int = QUERY_SKEW_NS
     _clocks: dict[str, Clock] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -156,9 +158,7 @@ class FleetQuestions:
                 "the action sql needs a statement", hint="query=SELECT node, count(*) FROM events ..."
             )
 
-        context = client_context(self.access)
-        reach = Reach(nodes=self.nodes, access=self.access, context=context, timeout_s=self.timeout_s)
-        found = fleet_rows(reach, query, limit=limit)
+        found = fleet_rows(self._reach(), query, limit=limit)
         cells = [[_cell(value) for value in row] for row in found.rows]
         rows = _fitting(cells, _MEMBERS_BYTES)
         body = {
@@ -207,8 +207,11 @@ class FleetQuestions:
         return list(warnings(now, self.skew_ns))
 
     def _asked(self, ask: Callable[[NodeClient], Any]) -> FleetAnswer[Any]:
+        return ask_nodes(self._reach(), ask)
+
+    def _reach(self) -> Reach:
         context = client_context(self.access)
-        return ask_nodes(self.nodes, self.access, context, ask, timeout_s=self.timeout_s)
+        return Reach(nodes=self.nodes, access=self.access, context=context, timeout_s=self.timeout_s, via=self.via)
 
     @staticmethod
     def _names(found: FleetAnswer[_Named]) -> dict[str, Answered[_Named]]:

@@ -19,9 +19,14 @@ class Budget:
     def __init__(self, most_bytes: int = MOST_OF_ALL_BYTES, most_of_a_node_bytes: int = MOST_OF_A_NODE_BYTES) -> None:
         self._most_bytes = most_bytes
         self._most_of_a_node_bytes = most_of_a_node_bytes
-        self._kept_bytes = 0
+        self._all_bytes = 0  # of those that are read or kept
         self._reading: dict[int, int] = {}
         self._next = 0
+
+    @property
+    def most_of_a_node_bytes(self) -> int:
+        """What one answer may have."""
+        return self._most_of_a_node_bytes
 
     def begin(self) -> int:
         """A number for an answer."""
@@ -36,13 +41,14 @@ class Budget:
             TooLargeError: it is larger than one may be, or the largest while all together are.
         """
         self._reading[answer] += size_bytes
+        self._all_bytes += size_bytes
         mine = self._reading[answer]
         if mine > self._most_of_a_node_bytes:
             raise TooLargeError(
                 f"its answer is larger than {format_bytes(self._most_of_a_node_bytes)}",
                 hint="ask for fewer rows or columns",
             )
-        if self._kept_bytes + sum(self._reading.values()) > self._most_bytes and mine == max(self._reading.values()):
+        if self._all_bytes > self._most_bytes and mine == max(self._reading.values()):
             raise TooLargeError(
                 f"all answers are larger than {format_bytes(self._most_bytes)}, and this is the largest",
                 hint="ask for fewer rows or columns, or fewer nodes",
@@ -51,5 +57,5 @@ class Budget:
     def end(self, answer: int, *, is_kept: bool) -> None:
         """It is read, or given up."""
         size_bytes = self._reading.pop(answer)
-        if is_kept:
-            self._kept_bytes += size_bytes
+        if not is_kept:
+            self._all_bytes -= size_bytes

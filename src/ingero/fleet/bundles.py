@@ -82,9 +82,7 @@ def ask_fleet(reach: Reach) -> Fleet:
     async def ask(client: NodeClient) -> Explanation:
         return await ask_explanation(client, since="", pid=None, cause="")
 
-    answer: FleetAnswer[Explanation] = ask_nodes(
-        reach.nodes, reach.access, reach.context, ask, timeout_s=reach.timeout_s
-    )
+    answer: FleetAnswer[Explanation] = ask_nodes(reach, ask)
     found = fleet_explanation(answer)
     return Fleet(
         explained={label: one.answer for label, one in found.explained.items()},

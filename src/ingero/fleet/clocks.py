@@ -170,6 +170,22 @@ def clock_of(before: Sequence[Exchange], after: Sequence[Exchange]) -> Clock:
     return replace(known, drift_ppm=drifted.ppm) if drifted.kind is Kind.DRIFT else known
 
 
+def behind(relay: Clock, node: Clock) -> Clock:
+    """The clock of a node from what a relay says of it: node is by the relay's clock, relay by ours.
+
+    Offsets add up, and so do bounds: it is never known better than the relay's own clock, nor than the relay claims.
+    """
+    at_ns = relay.ours(node.at_ns)
+    by_relay_ns = relay.bound_at(at_ns) + drift_ns(relay.bound_ns)  # at_ns itself is not known any better
+    steps = tuple(
+        Step(at_ns=relay.ours(one.at_ns), by_ns=one.by_ns, bound_ns=one.bound_ns + by_relay_ns) for one in node.steps
+    )
+    return Clock(
+        offset_ns=relay.offset_ns + node.offset_ns, bound_ns=by_relay_ns + node.bound_ns, at_ns=at_ns,
+        exchanges=node.exchanges, steps=steps,
+    )  # fmt: skip
+
+
 def _common(run: Sequence[Exchange], at_ns: int) -> tuple[int, int] | None:
     """The least and the most that all exchanges allow at a moment; None: nothing, so that a clock was set."""
     least, most = -_MOST_NS, _MOST_NS

@@ -91,7 +91,7 @@ def expand(text: str) -> list[str]:
     Raises:
         NodeListError: a bracket is not a list of numbers, or they are too many.
     """
-    return list(_bounded(name for word in _words(text) for name in _expanded(word)))
+    return list(_bounded(name for word in words(text) for name in _expanded(word)))
 
 
 def _bounded(found: Iterable[_Listed]) -> Iterator[_Listed]:
@@ -106,7 +106,7 @@ def _nodes(text: str, discover: Callable[[str], Iterable[Node]]) -> Iterator[Nod
     if text.strip().startswith(KUBERNETES):
         yield from discover(text.strip())
         return
-    for word in _words(text):
+    for word in words(text):
         if word.startswith(KUBERNETES):
             raise NodeListError(f"{word!r} stands in a list", hint=f"give --nodes once more for {KUBERNETES}...")
         if word.startswith(_ELSEWHERE):
@@ -115,7 +115,7 @@ def _nodes(text: str, discover: Callable[[str], Iterable[Node]]) -> Iterator[Nod
             yield from map(_node, _of_file(Path(word[1:])) if word.startswith("@") else _expanded(word))
 
 
-def _words(text: str) -> Iterator[str]:
+def words(text: str) -> Iterator[str]:
     """What stands between commas and spaces, but for those in brackets."""
     word, depth = "", 0
     for char in text:
@@ -143,7 +143,7 @@ def _of_file(path: Path) -> Iterator[str]:
     if len(raw) > _MOST_FILE_BYTES:
         raise NodeListError(f"{path} is larger than {_MOST_FILE_BYTES >> 20} MiB", hint=_EXAMPLES)
     for number, line in enumerate(text.splitlines(), 1):
-        for word in _words(line.partition("#")[0]):
+        for word in words(line.partition("#")[0]):
             try:
                 yield from _expanded(word)
             except NodeListError as error:
@@ -174,10 +174,24 @@ def _numbers(word: str, piece: str) -> Iterator[str]:
             yield str(number).zfill(len(first) if first.startswith("0") else 0)
 
 
+def checked_node(host: str, port: int, address: str) -> Node:
+    """A node that another machine names. address: "", or an IP address.
+
+    Raises:
+        NodeListError: it is none.
+    """
+    if not is_host(host) or not 0 < port <= _MAX_PORT:
+        raise NodeListError(f"{host!r} is no node", hint=_EXAMPLES)
+    try:
+        return Node(host.lower(), port, str(ipaddress.ip_address(address)) if address else "")
+    except ValueError as error:
+        raise NodeListError(f"{address!r} is no address of {host}", hint=_EXAMPLES) from error
+
+
 def _node(word: str) -> Node:
     if word.startswith(_ELSEWHERE):
         raise NodeListError(f"{word!r} stands in a file", hint="name it with --nodes, or as fleet.nodes in ingero.yaml")
-    host, port = _host_and_port(word)
+    host, port = host_and_port(word)
     if not is_host(host):
         raise NodeListError(f"{word!r} is no node", hint=_EXAMPLES)
     if not port.isdecimal() or not 0 < int(port) <= _MAX_PORT:
@@ -185,7 +199,8 @@ def _node(word: str) -> Node:
     return Node(host.lower(), int(port))
 
 
-def _host_and_port(word: str) -> tuple[str, str]:
+def host_and_port(word: str) -> tuple[str, str]:
+    """What stands before the port, without brackets, and the port as it is written."""
     if word.startswith("["):
         host, _, rest = word[1:].partition("]")
         return host, rest[1:] if rest.startswith(":") else ("" if rest else str(DEFAULT_PORT))

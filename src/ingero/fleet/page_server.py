@@ -9,7 +9,7 @@ import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 from fastapi import FastAPI, Request
@@ -149,7 +149,7 @@ def watch_of(reach: Reach) -> FleetWatch:
         def one(client: NodeClient) -> Awaitable[Diagnosed]:
             return ask_diagnosed(client, since)
 
-        return ask_nodes(reach.nodes, reach.access, reach.context, one, timeout_s=reach.timeout_s)
+        return ask_nodes(reach, one)
 
     return FleetWatch(reach.nodes, ask)
 
@@ -211,7 +211,7 @@ def _asked(reach: Reach, node: Node, place: str, question: str) -> bytes:
     def ask(client: NodeClient) -> Awaitable[msgspec.Raw]:
         return client.json(path, msgspec.Raw)
 
-    found = ask_nodes((node,), reach.access, reach.context, ask, timeout_s=reach.timeout_s)
+    found = ask_nodes(replace(reach, nodes=(node,)), ask)
     if found.missing:
         raise NoNodeError(f"{node}: {found.missing[0].reason}", hint=found.missing[0].hint)
     return bytes(found.answered[0].answer)

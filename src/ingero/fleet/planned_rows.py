@@ -128,7 +128,7 @@ class _Asking:
             who = found[0].header.node if found else await client.json("/api/v2/node", Identity)
             return _Answer(who, [one.rows for one in found], [note for one in found for note in _own_notes(one)])
 
-        return ask_nodes(self._nodes, self._reach.access, self._reach.context, ask, timeout_s=self._reach.timeout_s)
+        return ask_nodes(replace(self._reach, nodes=self._nodes), ask)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,9 +77,7 @@ def _fetched(
         return Fetched(node=node, path=path)
 
     budget = Budget(MOST_OF_ALL_BYTES, most_bytes)
-    return ask_nodes(
-        reach.nodes, reach.access, reach.context, ask, timeout_s=reach.timeout_s, at_once=_AT_ONCE, budget=budget
-    )
+    return ask_nodes(reach, ask, at_once=_AT_ONCE, budget=budget)
 
 
 def as_one(found: FleetAnswer[Fetched], output: Path, *, progress: Progress) -> FleetRecording:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 from urllib.parse import parse_qs
 
 from fastapi import FastAPI, Query, Request
@@ -43,6 +43,9 @@ _NO_PAGE = (
     "The API works without it: /api/v1/overview, and /openapi.json describes the rest.\n"
 )
 
+AddMore: TypeAlias = Callable[[FastAPI], None]
+"""Adds addresses of another package to the application."""
+
 Process = Annotated[int | None, Query(ge=0, le=_MAX_NUMBER, description="number of a process (/api/v1/processes)")]
 Points = Annotated[int, Query(ge=1, le=5000, description="at most so many points of time")]
 Format = Annotated[Literal["json", "csv"], Query(description="csv: a file to download")]
@@ -57,7 +60,12 @@ class Question(BaseModel):
     format: Literal["json", "csv"] = "json"
 
 
-def create_app(source: RecordingSource, sessions: Sessions, is_ending: Callable[[], bool] = lambda: False) -> FastAPI:
+def create_app(
+    source: RecordingSource,
+    sessions: Sessions,
+    is_ending: Callable[[], bool] = lambda: False,
+    add_more: AddMore = lambda _: None,
+) -> FastAPI:
     """The application, without the gate before it (`security.Gate`). is_ending: then streams of events end, too."""
     app = FastAPI(
         title="ingero",
@@ -74,6 +82,7 @@ def create_app(source: RecordingSource, sessions: Sessions, is_ending: Callable[
     _questions(app, source)
     add_node_api(app, source)
     _live(app, source, is_ending)
+    add_more(app)
     add_pages(app, sessions)
     return app
 

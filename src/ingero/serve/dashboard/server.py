@@ -12,7 +12,7 @@ from typing import TypeAlias
 import uvicorn
 from fastapi import FastAPI
 
-from ingero.serve.dashboard.app import create_app
+from ingero.serve.dashboard.app import AddMore, create_app
 from ingero.serve.dashboard.exposure import Exposure
 from ingero.serve.dashboard.security import Gate, Sessions
 from ingero.serve.http_limits import limits
@@ -67,11 +67,13 @@ def _context(exposure: Exposure, certificate: Certificate) -> ssl.SSLContext:
     return context
 
 
-def create_server(source: RecordingSource, exposure: Exposure, context: ssl.SSLContext | None) -> uvicorn.Server:
+def create_server(
+    source: RecordingSource, exposure: Exposure, context: ssl.SSLContext | None, add_more: AddMore = lambda _: None
+) -> uvicorn.Server:
     """A server of a recording that is ready to run on a listening socket."""
 
     def make_app(sessions: Sessions, is_ending: Callable[[], bool]) -> FastAPI:
-        return create_app(source, sessions, is_ending)
+        return create_app(source, sessions, is_ending, add_more)
 
     return server_of(make_app, exposure, context)
 
@@ -103,12 +105,16 @@ def server_of(make_app: MakeApp, exposure: Exposure, context: ssl.SSLContext | N
 
 
 def serve(
-    source: RecordingSource, exposure: Exposure, listening: socket.socket, context: ssl.SSLContext | None
+    source: RecordingSource,
+    exposure: Exposure,
+    listening: socket.socket,
+    context: ssl.SSLContext | None,
+    add_more: AddMore = lambda _: None,
 ) -> None:
     """Answers until it is interrupted."""
     source.prepare()
     try:
-        run_server(create_server(source, exposure, context), listening)
+        run_server(create_server(source, exposure, context, add_more), listening)
     finally:
         source.close()
 
