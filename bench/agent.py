@@ -141,13 +141,16 @@ def launched(
     pids: Sequence[int],
     options: Sequence[str],
     environment: Mapping[str, str],
+    within: Sequence[str] = (),
 ) -> Iterator[_Agent]:
     """An agent that has attached its probes; killed if not stopped. environment: beside this process's own.
+
+    within: a command that runs it, such as `unshare`.
 
     Raises:
         BenchError: it ended before, or took so long that it was ended; with what it said.
     """
-    command = [sys.executable, "-m", "ingero.cli.main", "trace", "--json", "--db", str(database)]
+    command = [*within, sys.executable, "-m", "ingero.cli.main", "trace", "--json", "--db", str(database)]
     command += [*UNGOVERNED, *options]
     if pids:
         command += ["--pid", ",".join(map(str, pids))]

@@ -26,10 +26,12 @@ def tracing(
     pids: Sequence[int] = (),
     options: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
+    within: Sequence[str] = (),
 ) -> Iterator[Tracer]:
-    """A tracer that has attached its probes; leaving the block stops it."""
+    """A tracer that has attached its probes; leaving the block stops it. within: a command that runs it."""
     variables = {"PYTHONUNBUFFERED": "1", **(environment or {})}
-    with launched(Tracer, folder / "recording.db", pids=pids, options=options, environment=variables) as tracer:
+    database = folder / "recording.db"
+    with launched(Tracer, database, pids=pids, options=options, environment=variables, within=within) as tracer:
         yield tracer
         if tracer.process.poll() is None:
             tracer.stop()

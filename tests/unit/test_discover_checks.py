@@ -50,6 +50,7 @@ def rows_of(facts: Facts = FACTS, **changes: object) -> dict[str, Row]:
         ({"lockdown": "confidentiality"}, "lockdown", "lockdown=confidentiality"),
         ({"is_init_pid_namespace": False}, "PID namespace", "--pid=host"),
         ({"is_init_user_namespace": False}, "user namespace", "sudo ingero trace"),
+        ({"unknown_time": ("its time is shifted", "run it outside")}, "time namespace", "run it outside"),
         ({"capabilities": frozenset()}, "CAP_BPF", "sudo ingero trace"),
         ({"capabilities": frozenset(), "is_root": True}, "CAP_PERFMON", "--cap-add PERFMON"),
         ({"features": GOOD.features - {"uprobe_multi", "uprobe_session"}}, "CAP_SYS_ADMIN", "sudo ingero trace"),

@@ -121,6 +121,7 @@ def test_everything_is_ready_on_a_good_kernel() -> None:
         ({"has_btf": False}, "type information", "CONFIG_DEBUG_INFO_BTF"),
         ({"lockdown": "confidentiality"}, "locked down", "lockdown=confidentiality"),
         ({"is_init_pid_namespace": False}, "PID namespace", "hostPID: true"),
+        ({"unknown_time": ("its time is shifted", "run it outside")}, "its time is shifted", "run it outside"),
         ({"capabilities": frozenset({"BPF"})}, "CAP_PERFMON and CAP_SYS_PTRACE missing", "sudo"),
         ({"features": frozenset(FEATURES) - {"sched_waking"}}, "no sched_waking", "upgrade"),
     ],

@@ -59,6 +59,14 @@ def test_every_drop_counter_has_a_meaning_and_nothing_else_has() -> None:
     assert set(MEANINGS) == set(names[1:-1])
 
 
+def test_times_beside_those_of_the_kernel_are_of_its_own_clock() -> None:
+    package = ROOT / "src/ingero"
+    files = [*(path for name in ("attach", "capture") for path in (package / name).rglob("*.py"))]
+    files += [package / "serve/boot_clock.py", package / "discover/processes.py"]
+    shifted = re.compile(r"\btime\.(?:monotonic_ns|clock_gettime|CLOCK_)")  # in a time namespace
+    assert [path.name for path in files if shifted.search(path.read_text())] == []
+
+
 def test_the_readme_has_exactly_two_set_up_commands() -> None:
     section = (ROOT / "README.md").read_text().partition("## Try it\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)

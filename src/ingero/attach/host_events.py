@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import struct
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from types import TracebackType
 
 from ingero.attach.libbpf import BpfError, BpfObject, Map
 from ingero.attach.objects import object_path
+from ingero.discover import kernel_clock
 
 KERNEL_BTF = Path("/sys/kernel/btf/vmlinux")
 SLOW_NS = 10_000_000  # events of other processes are recorded from this duration on; shorter ones are only counted
@@ -164,6 +164,6 @@ class HostEvents:
 def _constants(slow_ns: int) -> dict[str, dict[str, bytes]]:
     slow = struct.pack("<Q", slow_ns)
     return {
-        "block_io": {"block_slow_ns": slow, "tracing_since_ns": struct.pack("<Q", time.monotonic_ns())},
+        "block_io": {"block_slow_ns": slow, "tracing_since_ns": struct.pack("<Q", kernel_clock.monotonic_ns())},
         "memory": {"memory_slow_ns": slow, "page_bytes": struct.pack("<Q", mmap.PAGESIZE)},
     }

@@ -7,7 +7,6 @@ import mmap
 import os
 import platform
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -16,6 +15,7 @@ import numpy as np
 from ingero.attach.kernel_side import KernelSide
 from ingero.attach.probes import CallProbes, CallSite
 from ingero.capture.rings import Ring
+from ingero.discover import kernel_clock
 
 _BETWEEN = 400  # numbers to add up, some 4 us: right after one another calls find the trap's path better predicted
 _CALLS = 90  # all of them are recorded: a new cell records its first 100
@@ -55,7 +55,7 @@ def traced_here(kernel: KernelSide, code: OwnCode, offsets: Sequence[int]) -> It
         probes = CallProbes(kernel.calls, kernel.mode)
         stack.callback(probes.close)
         probes.attach([CallSite(path=code.path, offset=offset, cookie=0) for offset in offsets])
-        slot = kernel.take_slot(own_pid, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+        slot = kernel.take_slot(own_pid, kernel_clock.boottime_ns())
         if slot is not None:
             stack.callback(kernel.release, own_pid)
             kernel.admit(own_pid, slot)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ingero.discover import kernel_clock
 from ingero.units import format_ns
 
 logger = logging.getLogger(__name__)
@@ -22,9 +23,9 @@ def read_pair() -> tuple[int, int]:
     """One moment on both clocks: (monotonic ns, unix ns)."""
     best: tuple[int, int, int] | None = None
     for _ in range(_READINGS):
-        before = time.monotonic_ns()
+        before = kernel_clock.monotonic_ns()
         unix = time.time_ns()
-        after = time.monotonic_ns()
+        after = kernel_clock.monotonic_ns()
         if best is None or after - before < best[0]:
             best = (after - before, (before + after) // 2, unix)
     assert best is not None
@@ -69,7 +70,7 @@ class WallClock:
 
     def now_ns(self) -> int:
         """The present in this timeline, which need not be the clock's."""
-        return self.unix_ns_of(time.monotonic_ns())
+        return self.unix_ns_of(kernel_clock.monotonic_ns())
 
     def unix_ns(self, mono_ns: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Wall-clock times, shape as given. Exact to the nanosecond while the offset stands still."""

@@ -18,6 +18,7 @@ from ingero.capture.offcpu_pace import OffcpuPace
 from ingero.capture.rings import DRAIN_LIMIT, Backlog, Ring
 from ingero.capture.salvage import Salvage
 from ingero.decode.btf import btf_of
+from ingero.discover import kernel_clock
 
 Consumer = Callable[[np.ndarray[Any, Any]], None]
 
@@ -62,7 +63,7 @@ class Drainer:
             # edge-triggered: a ring with data would always be ready, and the loop would spin
             self._poll.register(ring.fd, select.EPOLLIN | select.EPOLLET)
         self._pace = OffcpuPace(slots=btf_of(object_path("scheduler")).dtype("thread")["offcpu"].shape[0])
-        self._emptied_ns = self._drained_ns = time.monotonic_ns()
+        self._emptied_ns = self._drained_ns = kernel_clock.monotonic_ns()
         self.threads = b""  # of each a `struct thread_dump`, as its buffer was last emptied
         self._is_behind = False
         self.drain_ns = DRAIN_NS
@@ -70,9 +71,9 @@ class Drainer:
     def wait(self, until_ns: int) -> None:
         """Waits until something is due (`until_ns`, monotonic, at the latest) or a ring fills, then drains."""
         due_ns = min(until_ns, self._drained_ns + self.drain_ns, self._emptied_ns + self._pace.period_ns)
-        wait_ns = 0 if self._is_behind else max(0, due_ns - time.monotonic_ns())
+        wait_ns = 0 if self._is_behind else max(0, due_ns - kernel_clock.monotonic_ns())
         filled = {fd for fd, _ in self._poll.poll(wait_ns / 1e9)}
-        now_ns = time.monotonic_ns()
+        now_ns = kernel_clock.monotonic_ns()
         if now_ns - self._emptied_ns >= self._pace.period_ns:
             self.empty_buffers()
         if self._is_behind or now_ns - self._drained_ns >= self.drain_ns:
@@ -95,7 +96,7 @@ class Drainer:
             working = other.submit(work)
             yield
             while not working.done():
-                self.wait(time.monotonic_ns() + _LOOK_NS)
+                self.wait(kernel_clock.monotonic_ns() + _LOOK_NS)
             working.result()
 
     def drain(self, filled: Container[int] | None = None) -> None:
@@ -121,7 +122,7 @@ class Drainer:
         backlog = self.backlog()
         self.drain()
         while self._is_behind and not backlog.is_drained:
-            if time.monotonic_ns() - self._emptied_ns >= self._pace.period_ns:
+            if kernel_clock.monotonic_ns() - self._emptied_ns >= self._pace.period_ns:
                 self.empty_buffers()
             self.drain()
 
@@ -133,7 +134,7 @@ class Drainer:
 
     def empty_buffers(self) -> None:
         """Moves the off-CPU intervals of threads that make no traced calls into the ring, before they overflow."""
-        now_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
+        now_ns, cpu_ns = kernel_clock.monotonic_ns(), time.thread_time_ns()
         ring = self.rings["offcpu"]
         begin = ring.produced
         self.threads = self._kernel.read_threads()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingero.capture.rows import Sink
+from ingero.discover import kernel_clock
 from ingero.discover.gpus import Gpu, GpuSample, Nvml, open_nvml
 from ingero.discover.processes import read_thread_name
 from ingero.store import tables
@@ -76,7 +76,7 @@ class GpuSamples:
         listed: Callable[[Listed], None] = lambda _: None,
         opened: Callable[[], AbstractContextManager[Nvml]] = open_nvml,
         period_ns: int = PERIOD_NS,
-        clock: Callable[[], int] = time.monotonic_ns,
+        clock: Callable[[], int] = kernel_clock.monotonic_ns,
     ) -> None:
         self._sink, self._unix_ns_of, self._listed, self._opened = sink, unix_ns_of, listed, opened
         self._period_ns, self._clock = period_ns, clock

@@ -25,7 +25,7 @@ from ingero.capture.clocks import WallClock
 from ingero.capture.rows import Sink
 from ingero.capture.targets import Target, Targets
 from ingero.capture.worker import Worker
-from ingero.discover import waiting
+from ingero.discover import kernel_clock, waiting
 from ingero.discover.pipe_ends import PipeEnds
 from ingero.discover.processes import PROC, read_thread_name
 from ingero.discover.waiting import Wait, read_wait
@@ -115,7 +115,7 @@ class Halts:
 
     def second(self, threads: Array) -> int:
         """Accounts of all threads (`struct thread_dump`), once a second; answers how many processes are halted."""
-        now_ns = time.monotonic_ns()
+        now_ns = kernel_clock.monotonic_ns()
         due = [target for target in self._targets if target.exit_ns is None and self._is_due(target, threads, now_ns)]
         due.sort(key=lambda target: self._slots[target.slot].looked_ns)
         if due and not self._is_looking:
@@ -158,7 +158,7 @@ class Halts:
             for one in asked:
                 if time.thread_time() > until_s:
                     return
-                slot, now_ns = self._slots.get(one.target.slot), time.monotonic_ns()
+                slot, now_ns = self._slots.get(one.target.slot), kernel_clock.monotonic_ns()
                 if slot is None or not _is_turn(slot, now_ns):
                     continue
                 slot.looked_ns = now_ns
@@ -372,7 +372,7 @@ class Looker:
         del above
         if halt.depth:
             return halt
-        now = _Sleeps(1, halt.wait.switches, self._ran_ns(halt.pid, halt.tid), time.monotonic_ns())
+        now = _Sleeps(1, halt.wait.switches, self._ran_ns(halt.pid, halt.tid), kernel_clock.monotonic_ns())
         before = self._slept.get((halt.pid, halt.tid))
         if before and now.switches > before.switches + 1:
             is_idle = now.ran_ns - before.ran_ns <= _MOST_RUN * (now.time_ns - before.time_ns)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +18,7 @@ import numpy as np
 from ingero.capture.parked_threads import NotParkedError, OpenCall, open_call_stack
 from ingero.capture.process_stacks import ProcessStacks
 from ingero.capture.stack_frames import MergedStack, stack_row
+from ingero.discover import kernel_clock
 from ingero.store.tables import Row
 
 logger = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class HungCalls:
             return
         if len(self._found) >= _MAX_CALLS:
             self._found.clear()
-        self._found[key] = _Found(stack, time.monotonic_ns())
+        self._found[key] = _Found(stack, kernel_clock.monotonic_ns())
 
 
 def _open_call(thread: Any) -> OpenCall:

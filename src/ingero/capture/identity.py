@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingero.capture.rows import Sink
+from ingero.discover import kernel_clock
 from ingero.discover.cgroups import Cgroup, cpu_stat_file, find_cgroups, members, read_mounts
 from ingero.discover.containers import Placement, Pod, owner_of, placement_in, placement_of, pod_of, slurm_job_of
 from ingero.discover.jobs import job_in_path
@@ -26,7 +26,7 @@ class CgroupRows:
     """Writes `raw_cgroups`, one row for each group, as soon as it is first seen: it may be gone a second later."""
 
     def __init__(
-        self, sink: Sink, clock: Callable[[], int] = time.monotonic_ns, files: RootFiles | None = None
+        self, sink: Sink, clock: Callable[[], int] = kernel_clock.monotonic_ns, files: RootFiles | None = None
     ) -> None:
         self._sink, self._clock, self._files = sink, clock, files
         self._mounts = read_mounts()

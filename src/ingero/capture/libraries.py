@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ingero.attach.kernel_side import KernelSide
 from ingero.attach.probes import CallSite
+from ingero.discover import kernel_clock
 from ingero.discover.libraries import LibraryCopy, LibraryScan, LibraryScanner, PutOffError
 from ingero.discover.library_reader import FileKey, Held, LibraryReader, LibrarySites
 from ingero.discover.sites import MissingSite, Site, SiteReport
@@ -144,7 +144,7 @@ class LibraryProbes:
         self._probed[copy.number] = key
         self.copies.append(copy)
         results = self._attached(copy, found) if found else [self._unreadable(copy, problem)]
-        self.probed_ns[copy.number] = time.monotonic_ns()
+        self.probed_ns[copy.number] = kernel_clock.monotonic_ns()
         return results
 
     @staticmethod

@@ -33,6 +33,7 @@ from ingero.capture.rows import Sink
 from ingero.capture.second import Second, SecondReader
 from ingero.capture.spans import TracedSpans
 from ingero.capture.trap_cost import TrapCosts, measure_trap_costs
+from ingero.discover import kernel_clock
 from ingero.store import tables
 
 logger = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ class OverheadLimiter:
         self._meter, self._estimate = OverheadMeter(), LoadEstimate()
         self._standing, self._agent_limiter = Standing(), AgentLimiter()
         self._overhead, self._cpu_ratio = Overhead(), 0.0
-        self._cpu_before = (time.process_time_ns(), time.monotonic_ns())
+        self._cpu_before = (time.process_time_ns(), kernel_clock.monotonic_ns())
         self._recorded_s = 0.0
         self._is_detaching = False
         self._looked_at = b""
@@ -127,7 +128,7 @@ class OverheadLimiter:
 
     def observe(self, second: Second) -> OwnCost:
         """Measures the second that has just been read."""
-        cpu_ns, now_ns = time.process_time_ns(), time.monotonic_ns()
+        cpu_ns, now_ns = time.process_time_ns(), kernel_clock.monotonic_ns()
         self._cpu_ratio = (cpu_ns - self._cpu_before[0]) / max(1, now_ns - self._cpu_before[1])
         self._cpu_before = cpu_ns, now_ns
         self._overhead = self._meter.read(self._seconds.threads, second.cells, self.costs)
@@ -212,7 +213,7 @@ class OverheadLimiter:
         Answers with what could not be attached again.
         """
         left = coverages(self.levels)
-        begin_ns = time.monotonic_ns()
+        begin_ns = kernel_clock.monotonic_ns()
         failures = self._kernel.probes.raise_to(left)
         # an operation that is suspended stays among the counted ones, so that it changes sets by one bit at a time
         counted = [op for op, group in GROUP_OF_OP.items() if left[group] is not Coverage.FULL]
@@ -224,7 +225,7 @@ class OverheadLimiter:
         )
         self._seconds.cells.untimed_ops |= set(counted)
         self._seconds.memory.suspend(is_suspended=left[Group.MEMORY] is Coverage.NONE)
-        launches, end_ns = {left[Group.RUNTIME_LAUNCHES], left[Group.DRIVER_LAUNCHES]}, time.monotonic_ns()
+        launches, end_ns = {left[Group.RUNTIME_LAUNCHES], left[Group.DRIVER_LAUNCHES]}, kernel_clock.monotonic_ns()
         self._spans.changed.changed(begin_ns, end_ns)
         self._spans.untimed.changed(begin_ns, end_ns, is_blind=Coverage.FULL not in launches)
         self._spans.without_launches.changed(begin_ns, end_ns, is_blind=launches == {Coverage.NONE})

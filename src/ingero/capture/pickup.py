@@ -6,7 +6,6 @@ import enum
 import logging
 import os
 import pwd
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from ingero.attach.mapping_events import MappingEvents
 from ingero.capture.disk_search import DiskSearch
 from ingero.capture.libraries import LibraryProbes, ProbeResult
 from ingero.capture.targets import Target, Targets
+from ingero.discover import kernel_clock
 from ingero.discover.libraries import LibraryCopy, LibraryScan, UnreadableLibrary
 from ingero.discover.library_files import may_be_traced
 from ingero.discover.processes import ProcessId, descendants, list_pids, parent_of, parents, real_uid
@@ -192,7 +192,7 @@ class Pickup:
     def tick(self) -> None:
         """Once a second: makes sure that nothing was missed."""
         self.libraries.drop_gone()
-        now_ns = time.monotonic_ns()
+        now_ns = kernel_clock.monotonic_ns()
         if now_ns - self._scanned_ns < (_SCAN_WITH_EVENTS_NS if self._events else _SCAN_NS):
             self._retry_refused()
             return
@@ -204,7 +204,7 @@ class Pickup:
         self._retry_refused()
 
     def _scan(self) -> LibraryScan:
-        self._scanned_ns = time.monotonic_ns()
+        self._scanned_ns = kernel_clock.monotonic_ns()
         scan = self.libraries.scan(set(self._of_interest()) if self._wanted.pids else None)
         self._note_left_out(scan.pids)
         return scan

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 
 from ingero.capture.clocks import WallClock
 from ingero.capture.stack_frames import MergedStack
+from ingero.discover import kernel_clock
 from ingero.events import WAKER_KINDS
 from ingero.foreign_text import decoded
 from ingero.ops import BY_ID
@@ -79,7 +79,7 @@ class RecordedCalls:
         room = self._limit - len(self._kept)
         longest = np.sort(np.argsort(batch["duration_ns"])[::-1][:room])
         self._left_out += len(batch) - len(longest)
-        now_ns = time.monotonic_ns()
+        now_ns = kernel_clock.monotonic_ns()
         for index in longest.tolist():
             call = self._call(batch[index], name_of_pid, name_of_thread)
             self._kept.append(_Waiting(call, stack_hashes[index], now_ns))
@@ -91,7 +91,7 @@ class RecordedCalls:
         """
         taken: list[RecordedCall] = []
         kept: list[_Waiting] = []
-        now_ns = time.monotonic_ns()
+        now_ns = kernel_clock.monotonic_ns()
         for waiting in self._kept:
             stack = self._stack_of(waiting.stack_hash) if waiting.stack_hash else None
             if stack:

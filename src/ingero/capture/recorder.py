@@ -49,6 +49,7 @@ from ingero.capture.steps import StepFinder
 from ingero.capture.targets import Target, Targets
 from ingero.capture.wakers import WakerRows
 from ingero.capture.watchdog import Watchdog
+from ingero.discover import kernel_clock
 from ingero.discover.gpus import present_gpus
 from ingero.discover.libraries import LibraryCopy, UnreadableLibrary
 from ingero.discover.numa import numa_nodes
@@ -109,7 +110,7 @@ class Recorder:
         self._kernel, self._sink, self.clock = kernel, sink, WallClock()
         self._resources = ExitStack()
         self._add_clock_pair()
-        boot_unix_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        boot_unix_ns = time.time_ns() - kernel_clock.boottime_ns()
         self.targets = Targets(kernel, boot_unix_ns, sink.process_id)
         wanted = Wanted(pids=options.pids, uid=options.uid, is_traced=options.is_traced)
         self._foreign = self._resources.enter_context(Foreign(nursery))
@@ -132,7 +133,7 @@ class Recorder:
         self._unseen = UnseenCalls(kernel)
         self._snapshots = SnapshotRows(
             sink,
-            lambda: self.clock.unix_ns_of(time.monotonic_ns()),
+            lambda: self.clock.unix_ns_of(kernel_clock.monotonic_ns()),
             options.deadband_percent,
             options.heartbeat_s,
         )
@@ -225,7 +226,7 @@ class Recorder:
         )
         self.probe_ns = 0  # what a call's account would hold of the probe itself
         self._idle_ticks = self._unreadable = self._records = 0
-        self._read_ns = time.monotonic_ns()  # when sums were last read
+        self._read_ns = kernel_clock.monotonic_ns()  # when sums were last read
         self._intervals = IntervalSums()  # of a second, which may last long where the machine is: no rows are kept
         self._sink_drops: dict[tuple[str, str], int] = {}
 
@@ -253,14 +254,14 @@ class Recorder:
 
         is_hurried: whether somebody waits for this second, which then ends after half of it.
         """
-        last_ns = self._read_ns = time.monotonic_ns()
+        last_ns = self._read_ns = kernel_clock.monotonic_ns()
         while not should_stop():
             self._watchdog.beat()
             self._drainer.wait(last_ns + self._tick_ns(is_hurried()))
             self.pickup.catch_up()
             self._watch_host()
             self._samples.write_parked()
-            now_ns = time.monotonic_ns()
+            now_ns = kernel_clock.monotonic_ns()
             if now_ns - last_ns >= self._tick_ns(is_hurried()) or self.overhead_limiter.ends_second():
                 on_second(self._tick())
                 last_ns = now_ns
@@ -274,7 +275,7 @@ class Recorder:
 
     def _tick(self) -> Second:
         self._salvage.part("process scan", self.pickup.tick)
-        if time.monotonic_ns() - self.clock.last_pair_mono_ns >= PAIR_PERIOD_NS:
+        if kernel_clock.monotonic_ns() - self.clock.last_pair_mono_ns >= PAIR_PERIOD_NS:
             self._add_clock_pair()
         second = self._read_second()
         self.overhead_limiter.act()
@@ -317,7 +318,7 @@ class Recorder:
         # run, and a sync interval that comes after them is not looked at while tracing goes on.
         self._drainer.empty_buffers()
         self._drainer.drain_backlog()
-        now_ns = time.monotonic_ns()
+        now_ns = kernel_clock.monotonic_ns()
         period = period_until(self.clock.now_ns(), max(now_ns - self._read_ns, 1))
         self._read_ns = now_ns
         self._salvage.part("wakers", lambda: self._wakers.write(period))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
@@ -21,6 +20,7 @@ from ingero.capture.process_stacks import ProcessStacks
 from ingero.capture.rows import Sink
 from ingero.capture.stacks import Stacks
 from ingero.capture.targets import Targets
+from ingero.discover import kernel_clock
 from ingero.events import THREAD_STATES, SampleFlag
 from ingero.foreign_text import decoded
 from ingero.store import tables
@@ -91,10 +91,10 @@ class Samples:
         self._sink.append(tables.SAMPLES, rows)
 
     def _look(self) -> None:
-        last_ns = varied_ns = time.monotonic_ns()
+        last_ns = varied_ns = kernel_clock.monotonic_ns()
         is_refused = False
         while not self._is_ended.wait(TICK_S):
-            now_ns = time.monotonic_ns()
+            now_ns = kernel_clock.monotonic_ns()
             elapsed_ns, last_ns = min(now_ns - last_ns, _LONGEST_NS), now_ns
             if self._kernel.samples is None or self._kernel.are_stacks_off or not self._kernel.is_running:
                 continue

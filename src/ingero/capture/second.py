@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from ingero.capture.rows import Sink
 from ingero.capture.snapshots import AgentUsage
 from ingero.capture.targets import Target, Targets
 from ingero.decode.nccl import SEQUENCE_BITS, SEQUENCE_MASK
+from ingero.discover import kernel_clock
 from ingero.discover.gpus import Gpu, GpuSample
 from ingero.discover.kernel import throttles_tasks
 from ingero.discover.system import SystemSample
@@ -122,7 +122,7 @@ class SecondReader:
             maps["processes"].memory(), layouts.dtype("process"), maps["processes"].max_entries
         )
         self._host = HostSumReader(kernel.maps, layouts, self._processes)
-        self._major_faults = MajorFaults(self._processes, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+        self._major_faults = MajorFaults(self._processes, kernel_clock.boottime_ns())
         self._open_since, self._awake_since = OpenSince(clock), AwakeSince()
         self.sites = CallSiteRows(sink, targets)
         self._clocks_before: dict[int, Array] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import logging
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -18,6 +17,7 @@ from ingero.capture.cells import CellGrowth
 from ingero.capture.step_learning import Learner, Wish
 from ingero.capture.step_rows import StepRows
 from ingero.capture.targets import Targets
+from ingero.discover import kernel_clock
 from ingero.ops import OPS, Kind
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -40,7 +40,11 @@ class StepFinder:
     """Owns the learners of a recording, by process slot."""
 
     def __init__(
-        self, kernel: KernelSide, targets: Targets, rows: StepRows, now_ns: Callable[[], int] = time.monotonic_ns
+        self,
+        kernel: KernelSide,
+        targets: Targets,
+        rows: StepRows,
+        now_ns: Callable[[], int] = kernel_clock.monotonic_ns,
     ) -> None:
         self._targets, self._rows, self._now_ns = targets, rows, now_ns
         self._can_time = kernel.mode is not ProbeMode.ENTRY_ONLY  # blocked time is known at returns only

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from ingero.cli.change_line import change_line
 from ingero.diagnose.changes import Change
+from ingero.discover import kernel_clock
 from ingero.foreign_text import visible
 from ingero.units import format_counted
 
@@ -55,7 +56,7 @@ class ServiceManager:
     def reloading(self) -> None:
         """It rereads its configuration; `ready` says when that is done. Until then it may be busy with its end."""
         watchdog = [f"WATCHDOG_USEC={_LONGEST_END_US}"] if self._watchdog_us else []
-        self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}", *watchdog)
+        self._send("RELOADING=1", f"MONOTONIC_USEC={kernel_clock.monotonic_ns() // 1000}", *watchdog)
 
     def stopping(self) -> None:
         """It ends."""

@@ -174,6 +174,8 @@ def _privilege_rows(kernel: KernelFacts) -> Iterator[Row]:
         yield _row(section, f"CAP_{name}", state, found, capability_fix(kernel, (name,)))
     found = "the host's own" if kernel.is_init_pid_namespace else "a container's own"
     yield _needed(section, "PID namespace", kernel.is_init_pid_namespace, found, PID_NAMESPACE_FIX)
+    if kernel.unknown_time:
+        yield _row(section, "time namespace", State.MISSING, *kernel.unknown_time)
     if not kernel.is_init_user_namespace:
         yield _row(section, "user namespace", State.MISSING, "a rootless container's", user_namespace_fix())
     if kernel.confinement:

@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ingero.discover.confinement import Confinement, confinement
+from ingero.discover.kernel_clock import TimeNamespaceError, read_offsets
 from ingero.discover.processes import PROC
 
 SYS = Path("/sys")
@@ -81,6 +82,7 @@ class KernelFacts:
     capabilities: the effective ones among those the agent can use, without the prefix CAP_.
     is_init_pid_namespace: whether pids seen here are the kernel's own.
     is_init_user_namespace: whether capabilities count for the whole machine; a rootless container's do not.
+    unknown_time: why the kernel's clock cannot be known in this time namespace, and the way out; None: it can.
     is_root: whether the agent runs under uid 0.
     confinement: what may forbid things whatever the capabilities say.
     sched_ext: name of the scheduler written in BPF that is active (6.12); None: the kernel's own.
@@ -98,6 +100,7 @@ class KernelFacts:
     capabilities: frozenset[str]
     is_init_pid_namespace: bool
     is_init_user_namespace: bool = True
+    unknown_time: tuple[str, str] | None = None
     is_root: bool = False
     sched_ext: str | None = None
     confinement: Confinement | None = None
@@ -133,10 +136,19 @@ def read_kernel(proc: Path = PROC, sys: Path = SYS) -> KernelFacts:
         capabilities=_effective_capabilities(status),
         is_init_pid_namespace=_is_namespace(proc, "pid", _INIT_PID_NAMESPACE),
         is_init_user_namespace=_is_namespace(proc, "user", _INIT_USER_NAMESPACE, unless_known=True),
+        unknown_time=_unknown_time(proc),
         is_root=bool(re.search(r"^Uid:\s+\d+\s+0\s", status, re.MULTILINE)),
         sched_ext=_sched_ext(sys / "kernel/sched_ext"),
         confinement=confinement(proc, sys),
     )
+
+
+def _unknown_time(proc: Path) -> tuple[str, str] | None:
+    try:
+        read_offsets(proc / "self")
+    except TimeNamespaceError as error:
+        return str(error), error.hint
+    return None
 
 
 def parse_release(release: str) -> tuple[int, int]:

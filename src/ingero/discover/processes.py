@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ingero.discover import kernel_clock
 from ingero.foreign_text import decoded
 
 PROC = Path("/proc")
@@ -27,7 +28,8 @@ _PF_KTHREAD, _PF_EXITING = 0x00200000, 0x00000004  # include/linux/sched.h
 class ProcessId:
     """What names one process for ever: a pid is reused, a pid with its start time is not.
 
-    start_ticks: clock ticks since boot (field 22 of /proc/PID/stat); it survives execve.
+    start_ticks: clock ticks since boot, as the initial time namespace shows them (field 22 of /proc/PID/stat); it
+    survives execve.
     """
 
     pid: int
@@ -41,7 +43,7 @@ class ProcessId:
     def start_unix_ns(self, boot_unix_ns: int) -> int:
         """When the process started, in unix ns, to one clock tick (10 ms).
 
-        boot_unix_ns: CLOCK_REALTIME minus CLOCK_BOOTTIME.
+        boot_unix_ns: CLOCK_REALTIME minus CLOCK_BOOTTIME, the kernel's.
         """
         return boot_unix_ns + self.start_ticks * _NS_PER_TICK
 
@@ -211,7 +213,7 @@ def _read_stat(path: Path) -> _Stat | None:
         ppid=int(fields[1]),
         flags=int(fields[6]),
         threads=int(fields[17]),
-        start_ticks=int(fields[19]),
+        start_ticks=kernel_clock.start_ticks(int(fields[19])),
     )
 
 

@@ -137,6 +137,8 @@ def _bpf(group: str, kernel: KernelFacts) -> Readiness | None:
     elif not kernel.is_init_pid_namespace:
         reason = "the agent runs in a PID namespace of its own, so its pids are not the kernel's"
         fix = PID_NAMESPACE_FIX
+    elif kernel.unknown_time:
+        reason, fix = kernel.unknown_time
     elif not kernel.is_init_user_namespace:
         reason = "the agent runs in a user namespace (a rootless container), where capabilities do not reach the kernel"
         fix = user_namespace_fix()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from ingero.discover import kernel_clock
 from ingero.store.reader import Reader
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -34,13 +35,12 @@ def now(clock: Callable[[], int] = time.time_ns) -> Now:
     """Reads both clocks. clock: unix ns."""
     found = []
     for _ in range(_READINGS):
-        before = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        before = kernel_clock.monotonic_ns()
         unix_ns = clock()
-        after = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        after = kernel_clock.monotonic_ns()
         found.append((after - before, (before + after) // 2, unix_ns))
     _, mono_ns, unix_ns = min(found)
-    slept_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-    return Now(mono_ns=mono_ns, unix_ns=unix_ns, suspended_ns=max(0, slept_ns))
+    return Now(mono_ns=mono_ns, unix_ns=unix_ns, suspended_ns=kernel_clock.suspended_ns())
 
 
 class BootClock:
