@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 import socket
 import ssl
 import stat
+import subprocess
+import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import IO
 
 import pytest
 from click.testing import CliRunner, Result
@@ -18,13 +25,25 @@ from ingero.cli.main import cli
 from ingero.fleet.authority import Made
 from ingero.fleet.known_nodes import KnownNodeError, KnownNodes, KnownNodesError, forget
 from ingero.fleet.node_lists import Node
+from ingero.serve import renewal
 from ingero.serve.tls import self_signed
 from ingero.store.locations import Owner
 from tests.unit.fleet_nodes import record_node, serving_node
 from tests.unit.hostile_nodes import listening
+from tests.unit.test_fleet_page import got, refused
 
 TOKEN = "fleet-token-0123456789abcdef"
 NODE = Node("gpu-01")
+# The command, for somebody whose home is another folder.
+AT_HOME = """
+import runpy, sys
+from dataclasses import replace
+from pathlib import Path
+from ingero.cli import fleet_options
+real, home = fleet_options.invoking_user, Path(sys.argv.pop(1))
+fleet_options.invoking_user = lambda *given, **named: replace(real(*given, **named), home=home)
+runpy.run_module("ingero.cli.main", run_name="__main__")
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -234,3 +253,101 @@ def test_the_configuration_may_ask_for_it(tmp_path: Path, recording: Path, known
     assert str(CliRunner().invoke(cli, ["query", "SELECT 1"]).exception).endswith(
         "line 3: fleet.pin: 'perhaps' is neither true nor false"
     )
+
+
+def test_whoever_asks_for_days_learns_that_a_node_was_forgotten(known: Path) -> None:
+    found = KnownNodes(known)
+    found.check(NODE, b"first")
+    found.keep()
+    with pytest.raises(KnownNodeError):
+        found.check(NODE, b"second")
+    assert forget(known, [NODE]) == [NODE]
+    found.check(NODE, b"second")
+    found.keep()
+    KnownNodes(known).check(NODE, b"second")
+
+
+def test_whoever_asks_for_days_believes_what_another_process_kept_first(known: Path) -> None:
+    one, other = KnownNodes(known), KnownNodes(known)
+    one.check(NODE, b"first")
+    other.check(NODE, b"second")
+    one.keep()
+    other.keep()
+    assert other.kept == {}
+    with pytest.raises(KnownNodeError):
+        other.check(NODE, b"second")
+
+
+def test_threads_that_meet_new_nodes_at_once_lose_none(known: Path) -> None:
+    found = KnownNodes(known)
+    begin = threading.Barrier(20)
+
+    def meet(name: str) -> None:
+        begin.wait()
+        found.check(Node(name), name.encode())
+        found.keep()
+
+    threads = [threading.Thread(target=meet, args=(f"gpu-{number:02}",)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(known.read_text().splitlines()) == 21
+    assert len(found.kept) == 20
+
+
+def test_what_could_not_be_written_is_tried_again(known: Path) -> None:
+    found = KnownNodes(known)
+    found.check(NODE, b"first")
+    beside = known.with_name(".known_nodes.new")
+    beside.mkdir(parents=True)  # in the place of the new file
+    with pytest.raises(KnownNodesError):
+        found.keep()
+    beside.rmdir()
+    found.keep()
+    KnownNodes(known).check(NODE, b"first")
+
+
+@contextmanager
+def dashboard(node: Node, home: Path) -> Iterator[tuple[str, IO[str]]]:
+    """The page of a node, in a process of its own: its address, and what the process says."""
+    command = [sys.executable, "-c", AT_HOME, str(home), "dashboard", "--nodes", node.authority, "--pin", "--no-tls"]
+    with subprocess.Popen([*command, "--addr", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            listening_at = re.match(r"1 nodes at (http://\S+)   ", process.stderr.readline())
+            assert listening_at
+            assert "everybody on this host can read it" in process.stderr.readline()
+            yield listening_at[1], process.stderr
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=30)
+
+
+def test_the_dashboard_of_nodes_knows_them_by_their_certificates(
+    tmp_path: Path, recording: Path, home: Path, known: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renewal, "_EVERY_S", 0.0)  # the node shows a new certificate at once
+    monkeypatch.delenv("INGERO_DASHBOARD_TOKEN", raising=False)
+    shown, other = pair(tmp_path, "shown"), pair(tmp_path, "other")
+    with serving_node(recording, made=shown) as node, dashboard(node, home) as (page, says):
+        heard = f"note: {node.authority} is known from now on by its certificate, SHA-256 "
+        assert [row["node"] for row in got(f"{page}api/v1/fleet?since=1h")["nodes"]] == ["n1"]
+        assert says.readline().startswith(heard)
+        [line] = [line for line in known.read_text().splitlines() if not line.startswith("#")]
+        assert line.startswith(f"{node.authority} ")
+
+        for mine, its in ((shown.key, other.key), (shown.certificate, other.certificate)):
+            mine.write_bytes(its.read_bytes())
+        found = got(f"{page}api/v1/fleet?since=2h")
+        assert (found["nodes"], found["missing_count"]) == ([], 1)
+        assert found["missing"][0]["nodes"] == [str(node)]
+        assert found["missing"][0]["reason"].startswith("its certificate is not the one it is known by since ")
+        assert f"ingero certs forget {node}" in found["missing"][0]["hint"]
+        view = refused(f"{page}api/v1/fleet/nodes/0/overview")
+        assert view["message"].startswith(f"{node}: its certificate is not the one")
+
+        CliRunner().invoke(cli, ["certs", "forget", str(node)])
+        assert [row["node"] for row in got(f"{page}api/v1/fleet?since=3h")["nodes"]] == ["n1"]
+        assert says.readline().startswith(heard)
+    assert line not in known.read_text()

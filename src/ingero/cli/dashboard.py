@@ -35,6 +35,11 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     "--client-cert", type=_FILE, metavar="F", help="With --nodes or --relay: client certificate for nodes, PEM."
 )
 @click.option("--client-key", type=_FILE, metavar="F", help="With --nodes or --relay: key of --client-cert, PEM.")
+@click.option(
+    "--pin",
+    is_flag=True,
+    help="With --nodes or --relay: trust each node by the certificate that it presented first (~/.ingero/known_nodes).",
+)
 def command(
     db: Path | None,
     addr: Address,
@@ -51,6 +56,7 @@ def command(
     ca_cert: Path | None,
     client_cert: Path | None,
     client_key: Path | None,
+    pin: bool,
 ) -> None:
     """Show a recording in the browser.
 
@@ -62,7 +68,7 @@ def command(
     With --nodes: shows which of many nodes lost how much time and when, worst first, and all views of each. Every
     reader of the page uses this client's certificate, or the token in INGERO_FLEET_TOKEN.
     """
-    fleet = FleetFlags(nodes=nodes, via=via, ca_cert=ca_cert, client_cert=client_cert, client_key=client_key)
+    fleet = FleetFlags(nodes=nodes, via=via, ca_cert=ca_cert, client_cert=client_cert, client_key=client_key, pin=pin)
     options = ServerOptions(
         address=addr,
         certificate=tls_cert,

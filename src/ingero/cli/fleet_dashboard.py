@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ingero.cli.fleet_options import FleetFlags, fleet_of
+from ingero.cli.fleet_options import Fleet, FleetFlags, fleet_of
+from ingero.cli.fleet_output import say_known
 from ingero.cli.node_server import ServerOptions, start_listening
 from ingero.cli.output import echo
 from ingero.cli.service_manager import ServiceManager
+
+if TYPE_CHECKING:
+    from ingero.fleet.known_nodes import Known
 
 _NODE_TIMEOUT = "30s"  # as of `explain`: a node may have to diagnose first
 
@@ -30,4 +35,15 @@ def serve_nodes(flags: FleetFlags, options: ServerOptions, *, db: Path | None, e
     for line in listening.lines:
         echo(f"  {line}", err=True)
     ServiceManager(environ).ready(where)
-    serve_fleet(fleet.reach, listening.exposure, listening.socket, listening.context)
+    serve_fleet(fleet.reach, listening.exposure, listening.socket, listening.context, _saying_known(fleet))
+
+
+def _saying_known(fleet: Fleet) -> Callable[[], None]:
+    """Says which nodes are known from now on, each once."""
+    said: set[tuple[str, Known]] = set()
+
+    def say() -> None:
+        say_known(fleet, but=said)
+        said.update(fleet.reach.access.known.kept.items() if fleet.reach.access.known else ())
+
+    return say

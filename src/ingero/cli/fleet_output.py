@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ingero.cli.fleet_options import Fleet
     from ingero.fleet.clocks import Clock
     from ingero.fleet.fan_out import Missing
+    from ingero.fleet.known_nodes import Known
 
 EXIT_PARTIAL = 3
 _MOST_REASONS, _MOST_NAMES = 20, 8
@@ -73,13 +74,17 @@ def say_clocks(clocks: Mapping[str, Clock], fleet: Fleet) -> None:
         echo(f"and {len(found) - _MOST_WARNINGS:,} more warnings of clocks", err=True)
 
 
-def say_known(fleet: Fleet) -> None:
-    """Which nodes are believed from now on, because they were asked for the first time, on standard error."""
+def say_known(fleet: Fleet, but: Collection[tuple[str, Known]] = ()) -> None:
+    """Which nodes are believed from now on, because they were asked for the first time, on standard error.
+
+    but: what is said already, by address.
+    """
     known = fleet.reach.access.known
-    for node, certificate in itertools.islice(known.kept.items() if known else (), _MOST_REASONS):
+    kept = [one for one in (known.kept.items() if known else ()) if one not in but]
+    for node, certificate in kept[:_MOST_REASONS]:
         echo(f"note: {node} is known from now on by its certificate, SHA-256 {certificate.fingerprint}", err=True)
-    if known and len(known.kept) > _MOST_REASONS:
-        echo(f"note: and {len(known.kept) - _MOST_REASONS:,} more; {known.path} has them all", err=True)
+    if known and len(kept) > _MOST_REASONS:
+        echo(f"note: and {len(kept) - _MOST_REASONS:,} more; {known.path} has them all", err=True)
 
 
 def clocks_json(clocks: Mapping[str, Clock]) -> list[dict[str, object]]:

@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import stat
+import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ class Known:
 
 
 class KnownNodes:
-    """Those of one file, and those seen for the first time, which `keep` adds to it.
+    """Those of one file, and those seen for the first time, which `keep` adds to it. Threads may share it.
 
     owner: whose file it is to be, where root makes it for somebody; None: who runs this. kept: what `keep` has added,
     by address.
@@ -71,18 +72,25 @@ class KnownNodes:
         self._owner = owner
         self._known = _read(path)
         self._new: dict[str, Known] = {}
+        self._lock = threading.Lock()
 
     def check(self, node: Node, certificate: bytes) -> None:
         """Whether it shows the certificate (DER) that it is known by; of one that is not known, it is from now on.
 
         Raises:
             KnownNodeError: it shows another one.
+            KnownNodesError: the file cannot be read again.
         """
         shown = Known(hashlib.sha256(certificate).hexdigest().upper(), f"{datetime.now(timezone.utc):%Y-%m-%d}")
-        known = self._known.setdefault(node.authority, shown)
-        if known is shown:
-            self._new[node.authority] = shown
-        elif known.sha256 != shown.sha256:
+        with self._lock:
+            known = self._known.get(node.authority)
+            if known is not None and known.sha256 != shown.sha256:
+                self._known = self._new | _read(self.path)  # whoever asks for days learns that it was forgotten
+                known = self._known.get(node.authority)
+            if known is None:
+                self._known[node.authority] = self._new[node.authority] = shown
+                return
+        if known.sha256 != shown.sha256:
             raise KnownNodeError(
                 f"its certificate is not the one it is known by since {known.since}: SHA-256 {shown.fingerprint} "
                 f"instead of {known.fingerprint}",
@@ -95,13 +103,16 @@ class KnownNodes:
         """Adds those seen for the first time to the file.
 
         Raises:
-            KnownNodesError: it cannot be written.
+            KnownNodesError: it cannot be written; the next time they are tried again.
         """
-        new, self._new = self._new, {}
-        if new:
+        with self._lock:
+            if not self._new:
+                return
             with _locked(self.path, self._owner):
-                _write(self.path, new | _read(self.path), self._owner)  # what another process kept first, stays
-            self.kept |= new
+                self._known = self._new | _read(self.path)  # what another process kept first, stays
+                _write(self.path, self._known, self._owner)
+            self.kept |= {node: one for node, one in self._new.items() if self._known[node] == one}
+            self._new = {}
 
 
 def forget(path: Path, nodes: Collection[Node], owner: Owner | None = None) -> list[Node]:

@@ -142,14 +142,16 @@ class FleetWatch:
             await asyncio.sleep(_LOOK_EVERY_S)
 
 
-def watch_of(reach: Reach) -> FleetWatch:
-    """Of real nodes."""
+def watch_of(reach: Reach, on_asked: Callable[[], None] = lambda: None) -> FleetWatch:
+    """Of real nodes. on_asked: called each time they have been asked."""
 
     def ask(since: str) -> FleetAnswer[Diagnosed]:
         def one(client: NodeClient) -> Awaitable[Diagnosed]:
             return ask_diagnosed(client, since)
 
-        return ask_nodes(reach, one)
+        found = ask_nodes(reach, one)
+        on_asked()
+        return found
 
     return FleetWatch(reach.nodes, ask)
 
@@ -217,9 +219,15 @@ def _asked(reach: Reach, node: Node, place: str, question: str) -> bytes:
     return bytes(found.answered[0].answer)
 
 
-def serve_fleet(reach: Reach, exposure: Exposure, listening: socket.socket, context: ssl.SSLContext | None) -> None:
-    """Answers until it is interrupted."""
-    watch = watch_of(reach)
+def serve_fleet(
+    reach: Reach,
+    exposure: Exposure,
+    listening: socket.socket,
+    context: ssl.SSLContext | None,
+    on_asked: Callable[[], None] = lambda: None,
+) -> None:
+    """Answers until it is interrupted. on_asked: called each time all nodes have been asked."""
+    watch = watch_of(reach, on_asked)
 
     def make_app(sessions: Sessions, is_ending: Callable[[], bool]) -> FastAPI:
         return create_fleet_app(watch, reach, sessions, is_ending)
