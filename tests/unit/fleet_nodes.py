@@ -65,7 +65,7 @@ def record_node(
     with Scene(path, seconds=SECONDS, node=node, machine_id=machine_id, boot_id=boot_id) as scene:
         for second in (0, SECONDS // 2, SECONDS) if begin_mono_ns is not None else ():
             mono_ns = (begin_mono_ns or 0) + second * 10**9
-            scene.append(tables.CLOCK_PAIRS, mono_ns=mono_ns, unix_ns=scene.at(second))
+            scene.append(tables.CLOCK_PAIRS, mono_ns=mono_ns, unix_ns=scene.at(second), suspended_ns=0)
         trainer = scene.process(100, "python", rank=0, cmdline="python train.py")
         middle = SECONDS // 2
         scene.train(trainer, 0, middle, Step())

@@ -295,7 +295,7 @@ def test_each_node_is_a_machine_whose_clock_is_put_right_to_the_first_ones(datab
         with apsw.Connection(str(database)) as db:
             for node, offset_ns in ahead_ns.items():
                 db.execute(
-                    "INSERT INTO raw_node_clocks SELECT session, 1, ?, 0 FROM raw_sessions WHERE node = ?",
+                    "INSERT INTO raw_node_clocks SELECT session, 1, ?, 0, 'r' FROM raw_sessions WHERE node = ?",
                     (offset_ns, node),
                 )
         with open_reader(database) as reader, output.open("wb") as file:

@@ -10,7 +10,6 @@ import pytest
 
 from ingero.fleet.clocks import (
     EXCHANGES,
-    MERGE_SKEW_NS,
     OURS,
     Clock,
     ClockError,
@@ -203,7 +202,7 @@ def test_warns_of_clocks_that_are_off_by_more_than_the_threshold() -> None:
         "the clock of b is 3.00 s ahead of the others, to 200 µs"
     ]
     assert list(warnings({"a": clock(-50 * _MS, 10)})) == ["the clock of a is 50.0 ms behind the others, to 10 ns"]
-    assert list(warnings({"a": clock(-50 * _MS, 10)}, MERGE_SKEW_NS)) == []
+    assert list(warnings({"a": clock(-50 * _MS, 10)}, 100 * _MS)) == []
     (text,) = warnings({"a": clock(0, 20 * _MS)})
     assert "known to 20.0 ms only" in text
 
@@ -241,7 +240,7 @@ def test_a_drift_is_told_where_it_is_more_than_what_is_not_known() -> None:
     assert abs(fast.drift_ppm - 60) < 10
     assert drifting(60, 0.05, rng).drift_ppm is None
     assert all(drifting(0, 60, rng).drift_ppm is None for _ in range(200))
-    texts = list(warnings({"a": slow, "b": fast}, MERGE_SKEW_NS))
+    texts = list(warnings({"a": slow, "b": fast}, 100 * _MS))
     assert texts[0].startswith("the clock of b gains on that of this host by ")
     assert texts[1].startswith("the clock of a loses against that of this host by ")
 

@@ -35,7 +35,7 @@ def test_rows_come_in_column_order_with_defaults_and_repeated_values() -> None:
 
 def test_unsigned_numbers_keep_their_bits() -> None:
     (row,) = tables.CLOCK_PAIRS.rows(1, session=1, mono_ns=np.array([2**64 - 1], dtype=np.uint64), unix_ns=0)
-    assert row == (1, -1, 0)
+    assert row == (1, -1, 0, None)
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_stored_and_lost_rows_add_up_to_those_appended_by_several_threads(tmp_pa
 def test_rows_the_schema_refuses_are_counted_and_the_others_stored(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     with make_writer(path) as writer:
-        writer.append(tables.CLOCK_PAIRS, [(writer.session, "no number", 0)])
+        writer.append(tables.CLOCK_PAIRS, [(writer.session, "no number", 0, None)])
         writer.append(tables.THREADS, [(1, 2)])
         writer.append(tables.EVENTS, events(writer, 10))
         writer.flush()
@@ -150,7 +150,7 @@ from ingero.store.records import SessionFacts
 from ingero.store.writer import Writer
 with Writer(Path(sys.argv[1]), session=SessionFacts(uuid="u", started_ns=1), node="n1") as writer:
     for count in itertools.count(1):
-        writer.append(tables.CLOCK_PAIRS, [(writer.session, count, 0)])
+        writer.append(tables.CLOCK_PAIRS, [(writer.session, count, 0, None)])
         if count % 1000 == 0:
             writer.flush()
             print(count, flush=True)

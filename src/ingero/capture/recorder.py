@@ -489,7 +489,13 @@ class Recorder:
     def _add_clock_pair(self) -> None:
         mono_ns, unix_ns = read_pair()
         self.clock.add_pair(mono_ns, unix_ns)
-        row = tables.CLOCK_PAIRS.rows(1, session=self._sink.session, mono_ns=mono_ns, unix_ns=unix_ns)
+        row = tables.CLOCK_PAIRS.rows(
+            1,
+            session=self._sink.session,
+            mono_ns=mono_ns,
+            unix_ns=unix_ns,
+            suspended_ns=kernel_clock.suspended_ns(),
+        )
         self._sink.append(tables.CLOCK_PAIRS, row)
 
     def close(self) -> None:

@@ -157,10 +157,7 @@ def command(
         if html:
             write_report(html, reader, window, diagnosis, pid=pid, evidence=evidence, is_forced=force)
         elif as_json:
-            found = diagnosis_json(diagnosis)
-            if per_process:
-                found |= _per_process(reader, window, pid)
-            echo_json(found)
+            echo_json(_json(reader, window, diagnosis, wanted))
         elif short:
             for text in short_lines(diagnosis, whole=own_command("explain", *_again(db, since, begin, end, pid))):
                 echo(text)
@@ -231,8 +228,11 @@ def _text(
         yield from _verdict(diagnosis, wanted, system_lines(reader, window, has_incident=bool(diagnosis.incidents)))
         yield from _breakdown(reader, window, wanted, evidence, has_incident=bool(diagnosis.incidents))
         return
+    from ingero.cli.merged_order import incident_order_lines  # noqa: PLC0415  # only of several nodes
+
     yield f"{len(nodes)} nodes: {', '.join(nodes)}"
     yield from _verdict(diagnosis, wanted, ())
+    yield from incident_order_lines(reader, diagnosis.incidents)
     for node in nodes:
         yield f"=== {node} ==="
         has_incident = any(one.node == node for one in diagnosis.incidents)
@@ -245,6 +245,15 @@ def _text(
                 yield ""
                 yield from _breakdown(*alone, wanted, None, has_incident=has_incident)
         yield ""
+
+
+def _json(reader: Reader, window: Window, diagnosis: Diagnosis, wanted: _Wanted) -> Object:
+    from ingero.cli.merged_order import incident_order_json  # noqa: PLC0415  # as above
+
+    found = diagnosis_json(diagnosis)
+    if len(reader.nodes()) > 1:
+        found["order"] = incident_order_json(reader, diagnosis.incidents)
+    return found | (_per_process(reader, window, wanted.pid) if wanted.per_process else {})
 
 
 def _verdict(diagnosis: Diagnosis, wanted: _Wanted, machine: Iterable[str]) -> Iterator[str]:

@@ -12,7 +12,7 @@ import apsw
 import rich_click as click
 
 from ingero.cli.command_group import Words
-from ingero.cli.fleet_options import FleetFlags, fleet_of, fleet_options
+from ingero.cli.fleet_options import MERGE_SKEW, FleetFlags, fleet_of, fleet_options
 from ingero.cli.moments import parse_moment_ns
 from ingero.cli.output import echo
 from ingero.cli.progress import progress_bar
@@ -115,7 +115,9 @@ def command(
         form=_format(form, output), output=output, since=since, begin=begin, end=end, pid=pid, node=node,
         weight=Weight(weight or Weight.TIME.value),
     )  # fmt: skip
-    nodes = fleet_of(fleet, db=db, timeout=timeout or _NODE_TIMEOUT, environ=os.environ, uid=os.getuid())
+    nodes = fleet_of(
+        fleet, db=db, timeout=timeout or _NODE_TIMEOUT, skew=MERGE_SKEW, environ=os.environ, uid=os.getuid()
+    )
     if nodes is None:
         path = recording_path(db, os.environ, uid=os.getuid())
         _export(path, path.stem, wanted)
@@ -162,9 +164,11 @@ def _write(streams: Streams, whole: Window, wanted: _Wanted, output: Path) -> No
     with output_file(output) as file, progress_bar() as progress:
         written = export(streams, whole, wanted.form, file, weight=wanted.weight, progress=progress)
     _say(f"{written.text} in {time.monotonic() - began_s:.1f} s: {_where(output)}", output)
-    nodes = streams.reader.nodes()
-    if len(nodes) > 1 and not streams.reader.node_clocks():
-        _say(f"clocks of the {len(nodes)} nodes were not compared: times are those of each node", output)
+    if len(streams.reader.nodes()) > 1:
+        from ingero.fleet.merged_clocks import merged_clocks  # noqa: PLC0415  # only of several nodes
+
+        if unknown := merged_clocks(streams.reader).not_compared():
+            _say(unknown, output)
     for line in gap_lines(streams.reader, streams.window):
         _say(line, output)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from ingero.cli.command_group import CommandGroup
-from ingero.cli.fleet_options import FleetFlags, FleetOptionError, fleet_beside, fleet_options
+from ingero.cli.fleet_options import MERGE_SKEW, FleetFlags, FleetOptionError, fleet_beside, fleet_options
 from ingero.cli.fleet_output import EXIT_PARTIAL, nobody_answered, say_asking, say_missing
 from ingero.cli.moments import MomentError, parse_moment_ns
 from ingero.cli.output import echo
@@ -69,10 +69,10 @@ def bundle(around: str, margin: str, output: Path, timeout: str | None, fleet: F
     Exit code 3: nodes are missing.
     """
     margin_ns = int(parse_duration_s(margin) * 1e9)
-    nodes = fleet_beside(fleet, timeout=timeout or _TIMEOUT, environ=os.environ, uid=os.getuid())
+    nodes = fleet_beside(fleet, timeout=timeout or _TIMEOUT, skew=MERGE_SKEW, environ=os.environ, uid=os.getuid())
     if nodes is None:
         raise FleetOptionError("no nodes are named", hint="--nodes gpu-01,gpu-02, or fleet.nodes in ingero.yaml")
-    from ingero.cli.fleet_recording import say_clocks  # noqa: PLC0415  # needs what asks nodes
+    from ingero.cli.merged_skews import say_skews  # noqa: PLC0415  # needs what asks nodes
     from ingero.fleet.bundles import ask_fleet, make_bundle  # noqa: PLC0415  # as above
     from ingero.fleet.recordings import MOST_OF_A_NODE_BYTES  # noqa: PLC0415  # as above
 
@@ -86,9 +86,9 @@ def bundle(around: str, margin: str, output: Path, timeout: str | None, fleet: F
         made = make_bundle(
             reach, said, center, output, margin_ns=margin_ns, most_bytes=MOST_OF_A_NODE_BYTES, progress=progress
         )
+    say_skews(made.recording.clocks, nodes.skew_ns)
     for line in _summary(made, center, output):
         echo(line)
-    say_clocks(made.recording.clocks)
     say_missing(made.recording.missing, len(nodes.nodes))
     if made.recording.missing:
         sys.exit(EXIT_PARTIAL)

@@ -18,6 +18,7 @@ from ingero.cli.fleet_output import (
     say_known,
     say_missing,
 )
+from ingero.cli.order_lines import Began, order_lines
 from ingero.cli.output import echo, echo_folded
 from ingero.fleet.chain_order import InOrder, in_order
 from ingero.fleet.client import NodeClient
@@ -25,13 +26,10 @@ from ingero.fleet.explanations import Explanation, FleetExplanation, ask_explana
 from ingero.fleet.fan_out import ask_nodes
 from ingero.fleet.node_lists import listed
 from ingero.serve.styled_lines import report_lines
-from ingero.units import format_moment, format_ns
 
 _FOUND = 1
 _VERSION = 1
 _MOST_FIXES = 3
-_MOST_IN_ORDER = 20
-_SHORT_NS = 1  # moments to the millisecond
 
 
 def explain_fleet(fleet: Fleet, *, since: str, pid: int | None, rule: str | None, as_json: bool) -> int:
@@ -80,19 +78,8 @@ def _lines(found: FleetExplanation) -> Iterator[str]:
 
 def _order_lines(order: InOrder) -> Iterator[str]:
     """When each began, and of which that is not known."""
-    if order.placed:
-        yield "By this host's clock they began:"
-    for one in order.placed[:_MOST_IN_ORDER]:
-        moment = f"{format_moment(one.start_ns, of_ns=_SHORT_NS)} to {format_ns(one.bound_ns)}"
-        unknown = "" if one.is_known else ", order not known"
-        yield f"  {moment}  [{one.node}] {one.chain.root_cause}{unknown}"
-    if (more := len(order.placed) - _MOST_IN_ORDER) > 0:
-        yield f"  and {more:,} later (--json has all)"
-    by_reason: dict[str, list[str]] = {}
-    for missing in order.not_placed:
-        by_reason.setdefault(missing.reason, []).append(missing.node)
-    for reason, nodes in by_reason.items():
-        yield f"order not known of {listed(dict.fromkeys(nodes), most=8)}: {reason}"
+    began = [Began(one.start_ns, one.bound_ns, one.node, one.chain.root_cause, one.is_known) for one in order.placed]
+    yield from order_lines("this host's clock", began, ((one.node, one.reason) for one in order.not_placed))
 
 
 def _order_json(order: InOrder) -> list[dict[str, object]]:

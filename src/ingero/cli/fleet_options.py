@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 TOKEN_VARIABLE = "INGERO_FLEET_TOKEN"
 TIMEOUT = "5s"  # of a node
-SKEW = "10ms"
+SKEW = "10ms"  # clocks that differ by more are worth a warning where rows of nodes are put together
+MERGE_SKEW = "100ms"  # and where recordings are, which may have been made without a common clock
 _LONGEST_S = 3600.0  # where a timeout of 0 asks for no end
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -103,15 +104,21 @@ _OPTIONS = (
     click.option("--trusted-network", is_flag=True, help="Allow --no-tls to other hosts as well."),
     click.option(
         "--clock-skew-threshold", metavar="D",
-        help=f"Warn about nodes whose clocks are off by more than this. Default: {SKEW}.",
+        help=f"Warn about nodes whose clocks are off by more than this. Default: {SKEW}, for recordings {MERGE_SKEW}.",
     ),
 )  # fmt: skip
 
 
 def fleet_of(
-    flags: FleetFlags, *, db: Path | None, timeout: str | None, environ: Mapping[str, str], uid: int
+    flags: FleetFlags,
+    *,
+    db: Path | None,
+    timeout: str | None,
+    skew: str = SKEW,
+    environ: Mapping[str, str],
+    uid: int,
 ) -> Fleet | None:
-    """The nodes to ask; None: a recording is asked, because one was named, or no nodes are.
+    """The nodes to ask; None: a recording is asked, because one was named, or no nodes are. skew: see `fleet_beside`.
 
     Raises:
         IngeroError: the options do not go together, or cannot be used.
@@ -122,13 +129,15 @@ def fleet_of(
     if names_recording and not flags.nodes:
         refuse_alone(flags)
         return None
-    return fleet_beside(flags, timeout=timeout, environ=environ, uid=uid)
+    return fleet_beside(flags, timeout=timeout, skew=skew, environ=environ, uid=uid)
 
 
 def fleet_beside(
-    flags: FleetFlags, *, timeout: str | None = None, environ: Mapping[str, str], uid: int
+    flags: FleetFlags, *, timeout: str | None = None, skew: str = SKEW, environ: Mapping[str, str], uid: int
 ) -> Fleet | None:
     """The nodes that are named on the command line or configured, whatever recording is asked beside them.
+
+    skew: clocks that are off by more are told, unless the command line says another.
 
     Raises:
         IngeroError: the options do not go together, or cannot be used.
@@ -157,7 +166,7 @@ def fleet_beside(
         timeout_s=parse_duration_s(timeout or TIMEOUT) or _LONGEST_S,
         via=via,
     )
-    skew_ns = int(parse_duration_s(flags.clock_skew_threshold or SKEW) * 1e9)
+    skew_ns = int(parse_duration_s(flags.clock_skew_threshold or skew) * 1e9)
     return Fleet(reach=reach, origin="" if flags.nodes else configured_by, skew_ns=skew_ns)
 
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from ingero.cli.fleet_options import Fleet
 from ingero.cli.fleet_output import EXIT_PARTIAL, nobody_answered, say_asking, say_missing
+from ingero.cli.merged_skews import say_skews
 from ingero.cli.moments import parse_moment_ns
 from ingero.cli.output import echo
 from ingero.cli.progress import progress_bar
-from ingero.fleet.clocks import MERGE_SKEW_NS, Clock, warnings
 from ingero.fleet.recordings import MOST_OF_A_NODE_BYTES, FleetRecording, as_one, fetch_since, fetch_span
 from ingero.store.records import Window
-from ingero.units import format_ns
 
 NAME = "nodes"
 _DAY_NS = 86_400_000_000_000
@@ -35,20 +34,11 @@ def fetched_recording(
     with tempfile.TemporaryDirectory(prefix="ingero-nodes-") as folder:
         path = Path(folder) / f"{NAME}.db"
         found = _fetched(fleet, path, since=since, begin=begin, end=end)
+        say_skews(found.clocks, fleet.skew_ns)
         for note in found.merged.notes:
             echo(f"note: {note}", err=True)
         say_missing(found.missing, len(fleet.nodes))
-        say_clocks(found.clocks)
         yield path, EXIT_PARTIAL if found.missing else 0
-
-
-def say_clocks(clocks: Mapping[str, Clock]) -> None:
-    """Which clocks are off, and how well all of them are known, on standard error."""
-    for line in warnings(clocks, MERGE_SKEW_NS):
-        echo(f"note: {line}", err=True)
-    if len(clocks) > 1:
-        worst_ns = max(clock.bound_ns for clock in clocks.values())
-        echo(f"clocks of {len(clocks)} nodes compared, to {format_ns(worst_ns)}", err=True)
 
 
 def _fetched(fleet: Fleet, path: Path, *, since: str | None, begin: str | None, end: str | None) -> FleetRecording:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import rich_click as click
 
+from ingero.cli.fleet_options import MERGE_SKEW
 from ingero.cli.option_table import OptionError, is_node_name
 from ingero.cli.output import echo
 from ingero.cli.progress import progress_bar
 from ingero.store.merge import Merged, merge
-from ingero.units import format_bytes, format_count, format_counted
+from ingero.units import format_bytes, format_count, format_counted, parse_duration_s
 
 # What the summary counts, by table, and what of it is said even where there is none.
 _SHOWN = {
@@ -36,18 +37,31 @@ _ALWAYS_SHOWN = ("raw_events", "raw_causal_chains", "raw_stacks")
     help="Recording to write.",
 )
 @click.option("--force-node", metavar="N", default="", help="Node name for recordings without one (Ingero 0.8).")
-def command(sources: tuple[Path, ...], output: Path, force_node: str) -> None:
+@click.option(
+    "--clock-skew-threshold",
+    metavar="D",
+    default=MERGE_SKEW,
+    help=f"Warn about clocks that are off by more than this, where recordings say it. Default: {MERGE_SKEW}.",
+)
+def command(sources: tuple[Path, ...], output: Path, force_node: str, clock_skew_threshold: str) -> None:
     """Merge the recordings of several nodes into one.
 
     Recordings of Ingero 0.8 to 0.17 are accepted as well. Sources are only read; sessions in more than one of them are
     taken once. explain, query, dashboard, mcp and export work on the result; each node is diagnosed on its own.
     """
+    skew_ns = int(parse_duration_s(clock_skew_threshold) * 1e9)
+    from ingero.cli.merged_skews import say_skews  # noqa: PLC0415  # --help need not wait for it
+    from ingero.fleet.merged_clocks import merged_clocks  # noqa: PLC0415  # as above
+    from ingero.store.reader import open_reader  # noqa: PLC0415  # as above
+
     if force_node and not is_node_name(force_node):
         raise OptionError(
             f"--force-node: {force_node!r} is no name for a node", hint="use letters, digits, dots and dashes"
         )
     with progress_bar() as progress:
         merged = merge(sources, output, force_node=force_node, progress=progress)
+    with open_reader(output) as reader:
+        say_skews(merged_clocks(reader), skew_ns)
     for line in _summary(merged, len(sources), output):
         echo(line)
 

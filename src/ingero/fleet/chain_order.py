@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ingero.fleet.clocks import Clock
 from ingero.fleet.explanations import Chain, Explanation, FleetExplanation
+from ingero.fleet.known_order import are_known
 from ingero.fleet.node_lists import Node
 
 
@@ -77,25 +77,7 @@ def _when(chain: Chain, answer: Explanation, clock: Clock | None) -> tuple[int, 
     return start_ns, clock.bound_at(start_ns) + chain.mono_bound_ns + answer.clock.suspended_ns
 
 
-def _placed(began: Iterable[_Began]) -> Iterable[Placed]:
-    """Each is compared with the latest moment that one of another machine may have begun at before it."""
-    latest: dict[Node, float] = {}
-    first, second = -math.inf, -math.inf  # of the machine that reaches furthest, and of the others
-    whose: Node | None = None
-    for one in began:
-        others = second if one.machine == whose else first
-        yield Placed(
-            node=one.node,
-            chain=one.chain,
-            start_ns=one.start_ns,
-            bound_ns=one.bound_ns,
-            is_known=others < one.start_ns - one.bound_ns,
-        )
-        latest[one.machine] = max(latest.get(one.machine, -math.inf), one.start_ns + one.bound_ns)
-        if one.machine != whose and latest[one.machine] > first:
-            second, whose = first, one.machine
-            first = latest[one.machine]
-        elif one.machine == whose:
-            first = latest[one.machine]
-        else:
-            second = max(second, latest[one.machine])
+def _placed(began: Sequence[_Began]) -> Iterator[Placed]:
+    known = are_known((one.start_ns, one.bound_ns, one.machine) for one in began)
+    for one, is_known in zip(began, known, strict=True):
+        yield Placed(node=one.node, chain=one.chain, start_ns=one.start_ns, bound_ns=one.bound_ns, is_known=is_known)

@@ -19,7 +19,6 @@ from ingero.units import format_ns
 
 EXCHANGES = 8  # docs/measurements/2026-11-26-fleet-clocks.md
 QUERY_SKEW_NS = 10_000_000  # clocks that differ by more are worth a warning where rows of nodes are put together
-MERGE_SKEW_NS = 100_000_000  # and where recordings are, which may have been made without a common clock
 
 # Two quartz clocks, 50 ppm each at the worst; whatever disciplines them to less makes this hold all the more.
 MAX_DRIFT_PPM = 100
@@ -266,15 +265,18 @@ def order(one_ns: int, one: Clock, other_ns: int, other: Clock) -> Order:
     return Order.BEFORE if mine < theirs else Order.AFTER
 
 
-def warnings(clocks: Mapping[str, Clock], threshold_ns: int = QUERY_SKEW_NS) -> Iterator[str]:
+def warnings(
+    clocks: Mapping[str, Clock], threshold_ns: int = QUERY_SKEW_NS, *, ours: str = "this host"
+) -> Iterator[str]:
     """Which clocks are off by more than a threshold, a sentence each, the worst first; and which were set meanwhile.
 
     Of three nodes or more the median is taken for right, so that a client with a wrong clock does not blame them all.
+    ours: who compared them.
     """
     offsets = {node: clock.offset_ns for node, clock in clocks.items()}
     right_ns = int(statistics.median(offsets.values())) if len(offsets) > 2 else 0
     if abs(right_ns) > threshold_ns:
-        yield f"the clock of this host is {_off(-right_ns)} those of the nodes"
+        yield f"the clock of {ours} is {_off(-right_ns)} those of the nodes"
     for node in sorted(clocks, key=lambda name: (-abs(offsets[name] - right_ns), name)):
         clock, off_ns = clocks[node], offsets[node] - right_ns
         if abs(off_ns) - clock.bound_ns > threshold_ns:
@@ -285,7 +287,7 @@ def warnings(clocks: Mapping[str, Clock], threshold_ns: int = QUERY_SKEW_NS) -> 
             yield f"a clock was set while {node} was asked: {node} is now {_off(step.by_ns)} before"
         if clock.drift_ppm is not None:
             gains = "gains on" if clock.drift_ppm > 0 else "loses against"
-            yield f"the clock of {node} {gains} that of this host by {abs(clock.drift_ppm):.0f} ppm"
+            yield f"the clock of {node} {gains} that of {ours} by {abs(clock.drift_ppm):.0f} ppm"
 
 
 def _off(by_ns: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,8 +11,9 @@ from urllib.parse import urlencode
 from ingero.errors import IngeroError
 from ingero.fleet.budget import Budget
 from ingero.fleet.client import NodeClient
-from ingero.fleet.clocks import EXCHANGES, Clock
+from ingero.fleet.clocks import Clock
 from ingero.fleet.fan_out import FleetAnswer, Missing, Reach, ask_nodes
+from ingero.fleet.merged_clocks import MergedClocks, merged_clocks
 from ingero.fleet.node_lists import Node
 from ingero.serve.recording_part import MEDIA_TYPE
 from ingero.store.errors import StoreError
@@ -40,10 +42,10 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRecording:
-    """What became one file. clocks: by the name that a node has in it. missing: nodes of which nothing is in it."""
+    """What became one file. clocks: of the nodes in it. missing: nodes of which nothing is in it."""
 
     merged: Merged
-    clocks: Mapping[str, Clock]
+    clocks: MergedClocks
     missing: tuple[Missing, ...]
 
 
@@ -98,16 +100,23 @@ def as_one(found: FleetAnswer[Fetched], output: Path, *, progress: Progress) -> 
         ]
         parts = [part for part in parts if part.node not in bad]
         merged = _merged(parts, output, progress)
-    return FleetRecording(merged=merged, clocks=clocks_in(output), missing=tuple(missing))
+    with open_reader(output) as reader:
+        return FleetRecording(merged=merged, clocks=merged_clocks(reader), missing=tuple(missing))
 
 
 def _merged(parts: Sequence[Fetched], output: Path, progress: Progress) -> Merged:
     if not parts:
         raise NothingFetchedError("no node gave a part of its recording", hint="the reasons stand above")
+    reference = secrets.token_hex(8)
     clocks = {
-        part.path: NodeClock(at_ns=part.clock.at_ns, offset_ns=part.clock.offset_ns, bound_ns=part.clock.bound_ns)
+        part.path: NodeClock(
+            at_ns=part.clock.at_ns,
+            offset_ns=part.clock.offset_ns,
+            bound_ns=part.clock.bound_ns,
+            reference=reference,
+        )
         for part in parts
-        if part.clock is not None
+        if part.clock is not None and not part.clock.steps  # set meanwhile, it is another than the part was cut by
     }
     return merge([part.path for part in parts], output, clocks=clocks, progress=progress)
 
@@ -121,16 +130,6 @@ def _refusal(part: Fetched) -> str:
         return str(error).replace(str(part.path), part.path.name)
     alone.unlink()
     return ""
-
-
-def clocks_in(path: Path) -> dict[str, Clock]:
-    """By node, what its clock was worth when its part was fetched."""
-    with open_reader(path) as reader:
-        found = reader.node_clocks()
-    return {
-        node: Clock(offset_ns=one.offset_ns, bound_ns=one.bound_ns, at_ns=one.at_ns, exchanges=EXCHANGES)
-        for node, one in found.items()
-    }
 
 
 def shifted(window: Window, clock: Clock | None) -> Window:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ingero.errors import IngeroError
+from ingero.serve import boot_clock
 from ingero.serve.recording_source import RecordingSource
 from ingero.store.merge import take_part
 from ingero.store.merge.part import Part
@@ -76,7 +77,8 @@ class Parts:
 
         with tempfile.TemporaryDirectory(prefix="ingero-part-") as folder:
             copy = Path(folder) / "part.db"
-            take_part(self._source.path, copy, Part(window=window, most_bytes=most_bytes), progress=look)
+            part, now = Part(window=window, most_bytes=most_bytes), boot_clock.pair(self._source.clock)
+            take_part(self._source.path, copy, part, now=now, progress=look)
             return copy.open("rb")  # it has no name any more, and goes when it is closed
 
 

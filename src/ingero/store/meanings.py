@@ -304,6 +304,7 @@ _IN_VIEW: Mapping[tuple[str, str], str] = {
     ("system_snapshots", "elapsed_ns"): "the time in which pressure and agent_cpu_ns have grown; NULL: not known",
     ("system_snapshots", "timestamp"): "when the host was read",
     ("node_clocks", "timestamp"): "when clocks were compared, by the clock of who fetched the recording",
+    ("node_clocks", "reference"): "of whose clock, and when: offsets of one reference can be compared",
     ("node_clocks", "offset_ns"): "how far the node's clock was ahead; below 0: behind",
     ("pruned", "name"): "the view whose rows are gone",
     ("gpu_activities", "kind"): "kernel, memcpy, memset or sync",

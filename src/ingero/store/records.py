@@ -35,11 +35,28 @@ class SessionFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeClock:
-    """A node's clock was ahead by offset_ns, to bound_ns, at a moment by the clock of who asked it (unix ns)."""
+    """A node's clock was ahead by offset_ns, to bound_ns, at a moment by the clock of who asked it (unix ns).
+
+    reference: of whose clock, and when; offsets of two references cannot be compared.
+    """
 
     at_ns: int
     offset_ns: int
     bound_ns: int
+    reference: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockPair:
+    """One moment of a boot by CLOCK_MONOTONIC and by the wall clock.
+
+    suspended_ns: for how long the host had been suspended by then, which CLOCK_MONOTONIC does not count.
+    """
+
+    boot_id: str
+    mono_ns: int
+    unix_ns: int
+    suspended_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

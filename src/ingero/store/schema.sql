@@ -46,17 +46,21 @@ CREATE TABLE raw_sessions (
 
 CREATE TABLE raw_clock_pairs (
     session INTEGER NOT NULL,
-    mono_ns INTEGER NOT NULL,                  -- CLOCK_MONOTONIC
+    mono_ns INTEGER NOT NULL,                  -- CLOCK_MONOTONIC, in the initial time namespace
     unix_ns INTEGER NOT NULL,
+    suspended_ns INTEGER,                      -- for how long the host had been suspended since its start, which
+                                               -- CLOCK_MONOTONIC does not count; NULL: not recorded
     PRIMARY KEY (session, mono_ns)
 ) STRICT, WITHOUT ROWID;
 
--- How far the clock of a node was ahead when its recording was fetched, by the clock of who fetched it.
+-- How far the clock of a node was ahead when its recording was fetched, by the clock of who fetched it. Offsets of one
+-- reference are of one clock; those of two cannot be compared.
 CREATE TABLE raw_node_clocks (
     session   INTEGER NOT NULL,
     at_ns     INTEGER NOT NULL,                -- by the clock of who fetched it
     offset_ns INTEGER NOT NULL,                -- below 0: it was behind
     bound_ns  INTEGER NOT NULL,                -- by how much that may be off at most
+    reference TEXT NOT NULL DEFAULT '',        -- one name for each time that somebody fetched recordings
     PRIMARY KEY (session, at_ns)
 ) STRICT, WITHOUT ROWID;
 

@@ -14,7 +14,7 @@ FROM raw_sessions;
 
 CREATE VIEW node_clocks AS
 SELECT c.session, (SELECT node FROM raw_sessions WHERE session = c.session) AS node, c.at_ns AS timestamp, c.offset_ns,
-       c.bound_ns
+       c.bound_ns, c.reference
 FROM raw_node_clocks c;
 
 CREATE VIEW processes AS

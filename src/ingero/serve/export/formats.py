@@ -18,7 +18,7 @@ from ingero.serve.export.perfetto import PerfettoWriter
 from ingero.serve.export.pprof import PprofWriter
 from ingero.serve.export.samples import samples
 from ingero.serve.export.timeline import Progress, timeline
-from ingero.store.records import Window
+from ingero.store.records import NodeClock, Window
 from ingero.store.streams import Streams
 from ingero.units import format_bytes, format_count, format_moment
 
@@ -136,19 +136,20 @@ def _in_proportion(write: Callable[[bytes], object], recording: Path) -> Callabl
 def _machines(write: Callable[[bytes], object], streams: Streams, progress: Progress) -> Written:
     """A machine for each node, one after the other: a reader of a node sees no other's pids, threads and times.
 
-    Where clocks were compared, times are those of the first such node.
+    Where clocks were compared, times are those of the first such node, if they were compared with one clock.
     """
     nodes, clocks = streams.reader.nodes(), streams.reader.node_clocks()
     written, numbers, arrows, places = Written(), count(1), count(1), count()
-    right_ns: int | None = None
+    right: NodeClock | None = None
     for node in nodes:
         with _of_node(streams, node, is_only=len(nodes) < 2) as own:
             first_ns = own.first_ns()
             if first_ns is None:
                 continue
-            offset_ns = clocks[node].offset_ns if node in clocks else right_ns
-            right_ns = offset_ns if right_ns is None else right_ns
-            machine = _machine(own, node, next(places), (offset_ns or 0) - (right_ns or 0))
+            mine = clocks.get(node)
+            right = right or mine
+            ahead_ns = mine.offset_ns - right.offset_ns if mine and right and mine.reference == right.reference else 0
+            machine = _machine(own, node, next(places), ahead_ns)
 
             def report(title: str, share: float, node: str = node) -> None:
                 progress(f"{node}: {title}" if len(nodes) > 1 else title, share)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from ingero.store.merge.plan import Plan, PlannedSession, plan
 from ingero.store.merge.rows import copy_rows
 from ingero.store.merge.source import opened
 from ingero.store.merge.target import new_recording
-from ingero.store.records import NodeClock
+from ingero.store.records import ClockPair, NodeClock
 
 # The file being read, and how much of all is done, 0 to 1.
 Progress = Callable[[str, float], None]
@@ -69,21 +69,36 @@ def merge(
 
 def _keep_clocks(partial: Path, planned: Plan, clocks: Mapping[int, NodeClock | None]) -> None:
     rows = [
-        (one.number, clock.at_ns, clock.offset_ns, clock.bound_ns)
+        (one.number, clock.at_ns, clock.offset_ns, clock.bound_ns, clock.reference)
         for file, clock in clocks.items()
         for one in planned.sessions[file]
         if clock and one.number
     ]
+    columns = "session, at_ns, offset_ns, bound_ns, reference"
+    _add(partial, f"INSERT INTO raw_node_clocks({columns}) VALUES (?, ?, ?, ?, ?)", rows)
+
+
+def _add(partial: Path, sql: str, rows: Iterable[tuple[int | str, ...]]) -> None:
     db = apsw.Connection(str(partial), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
         with db:
-            db.executemany("INSERT INTO raw_node_clocks(session, at_ns, offset_ns, bound_ns) VALUES (?, ?, ?, ?)", rows)
+            db.executemany(sql, rows)
     finally:
         db.close()
 
 
-def take_part(path: Path, output: Path, part: Part, *, progress: Progress = lambda _name, _share: None) -> Merged:
+def take_part(
+    path: Path,
+    output: Path,
+    part: Part,
+    *,
+    now: ClockPair | None = None,
+    progress: Progress = lambda _name, _share: None,
+) -> Merged:
     """Write what belongs to a part of one recording into a new one, to be merged: it has no index, and no secrets.
+
+    now: the present, kept beside the pairs of what was recorded in the same boot: whoever fetches the part compares
+    clocks now, and by it knows whether one was set since.
 
     Raises:
         StoreError: the file is no recording, damaged or hostile.
@@ -98,6 +113,11 @@ def take_part(path: Path, output: Path, part: Part, *, progress: Progress = lamb
         if not any(one.number for one in sessions):
             raise EmptyPartError(path, part.window)
         rows = _copied(path, partial, replace(planned, sessions={0: tuple(sessions)}), 0, 1, progress, part)
+        if now:
+            mine = [one.number for one in sessions if one.number and one.source.boot_id == now.boot_id]
+            pairs = ((number, now.mono_ns, now.unix_ns, now.suspended_ns) for number in mine)
+            columns = "session, mono_ns, unix_ns, suspended_ns"
+            _add(partial, f"INSERT OR IGNORE INTO raw_clock_pairs({columns}) VALUES (?, ?, ?, ?)", pairs)
     progress("done", 1.0)
     return Merged(nodes=planned.nodes, rows=rows, repeated=0, notes=planned.notes)
 

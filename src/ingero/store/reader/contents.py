@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -41,13 +41,36 @@ class ContentQuestions(Questions):
 
     def node_clocks(self) -> dict[str, NodeClock]:
         """By node, what its clock was worth when its recording was fetched; the last time, if it was more than once."""
+        sessions = self._rows("SELECT session, node FROM raw_sessions")
+        node_of = {session: str(node) for session, node in sessions}
+        return {node_of[session]: clock for session, clock in self.clock_comparisons() if session in node_of}
+
+    def clock_comparisons(self) -> list[tuple[int, NodeClock]]:
+        """The same with the session that it is of, in the order of time."""
         if not self.is_recorded("raw_node_clocks"):
-            return {}
-        rows = self._rows(
-            "SELECT s.node, c.at_ns, c.offset_ns, c.bound_ns FROM raw_node_clocks c "
-            "JOIN raw_sessions s USING (session) ORDER BY c.at_ns"
+            return []
+        rows = self._rows("SELECT session, at_ns, offset_ns, bound_ns, reference FROM raw_node_clocks ORDER BY at_ns")
+        return [
+            (session, NodeClock(at_ns=at, offset_ns=offset, bound_ns=bound, reference=reference))
+            for session, at, offset, bound, reference in rows
+        ]
+
+    def clock_pairs(self) -> Iterator[tuple[int, int, int, int | None]]:
+        """Session, CLOCK_MONOTONIC and unix ns of each moment at which a recorder read both, by session and time.
+
+        Last, for how long the host had been suspended by then; None: that is not recorded.
+        """
+        if self.older_version or not self.is_recorded("raw_clock_pairs"):
+            return iter(())
+        return self._each(
+            "SELECT session, mono_ns, unix_ns, suspended_ns FROM raw_clock_pairs ORDER BY session, mono_ns"
         )
-        return {str(node): NodeClock(at_ns=at, offset_ns=offset, bound_ns=bound) for node, at, offset, bound in rows}
+
+    def boots(self) -> dict[int, str]:
+        """By session the boot of its host; "" where that is not known."""
+        if "boot_id" not in {name for (name,) in self._rows("SELECT name FROM pragma_table_info('raw_sessions')")}:
+            return {}
+        return dict(self._rows("SELECT session, boot_id FROM raw_sessions"))
 
     def agent_pids(self, window: Window) -> frozenset[int]:
         """The processes that recorded in the window; none where the build that began the file did not say."""
