@@ -34,7 +34,7 @@ LONGEST = (
     "test_faults_of_the_agent.py", "test_library_changes.py", "test_python_stacks.py", "test_nccl.py",
     "test_kernel_names.py", "test_live_memory.py", "test_live_view.py", "test_admission.py", "test_second_rows.py",
     "test_nccl_modes.py", "test_interpreter_lock.py", "test_progress_marks.py", "test_never_harm.py",
-    "test_robustness.py", "test_static_nccl.py", "test_query.py", "test_process_pickup.py", "test_loading.py",
+    "test_robustness.py", "test_linked_libraries.py", "test_query.py", "test_process_pickup.py", "test_loading.py",
     "test_sync_interval_shapes.py", "test_block_io.py",
 )  # fmt: skip
 

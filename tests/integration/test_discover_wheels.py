@@ -14,6 +14,7 @@ from elftools.elf.elffile import ELFFile
 
 from ingero.discover.entry_points import entry_points, traced_driver_calls
 from ingero.discover.library_files import LibraryFile, identify
+from ingero.discover.linked_libraries import identify_linked
 from ingero.discover.sites import SiteReport, probe_sites
 from ingero.ops import OPS, Library
 
@@ -30,7 +31,10 @@ WHEELS = {
 @pytest.fixture(scope="module", params=sorted(WHEELS))
 def wheel(request: pytest.FixtureRequest) -> Path:
     """The unpacked wheel; downloaded once (7 MB in all) and kept in pytest's cache."""
-    version = str(request.param)
+    return unpacked(request, str(request.param))
+
+
+def unpacked(request: pytest.FixtureRequest, version: str) -> Path:
     folder = Path(request.config.cache.mkdir("cuda-wheels")) / version
     if not (folder / "nvidia").exists():
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--disable-pip-version-check"]
@@ -38,6 +42,13 @@ def wheel(request: pytest.FixtureRequest) -> Path:
         (archive,) = folder.glob("*.whl")
         zipfile.ZipFile(archive).extractall(folder)
     return folder
+
+
+@pytest.fixture(scope="module", params=sorted(WHEELS)[1:])  # that of 11.8 has none
+def archive(request: pytest.FixtureRequest) -> Path:
+    """The runtime as nvcc links it into programs by default."""
+    (path,) = unpacked(request, str(request.param)).rglob("libcudart_static.a")
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -102,3 +113,20 @@ def test_the_list_of_driver_entry_points_covers_this_release(wheel: Path) -> Non
     named = entry_points_in(header.read_text(errors="replace"))
     assert {name for name, _, _ in named} <= set(traced_driver_calls())
     assert named <= {(point.name, point.version, point.suffix or "-") for point in entry_points()}
+
+
+PROGRAM = "int cudaMalloc(void **, unsigned long); int main(void) { void *block; return cudaMalloc(&block, 1); }"
+
+
+def test_the_runtime_inside_a_program_has_the_sites_of_the_one_beside_it(archive: Path, tmp_path: Path) -> None:
+    (tmp_path / "main.c").write_text(PROGRAM)
+    program = tmp_path / "program"
+    subprocess.run(["gcc", "-o", program, tmp_path / "main.c", archive, "-ldl", "-lpthread", "-lrt"], check=True)
+    (shared,) = archive.parent.glob("libcudart.so.*")
+    (linked,) = identify_linked(program, program.name).files
+    assert linked.library is Library.CUDART
+    assert {site.symbol for site in probe_sites(linked).sites} >= {
+        site.symbol for site in probe_sites(identify(shared)).sites
+    }
+    subprocess.run(["strip", program], check=True)
+    assert identify_linked(program, program.name).stripped == {Library.CUDART}

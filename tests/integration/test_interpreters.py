@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,9 @@ from tests.integration.interpreters import include_folder, interpreters
 
 _ROOT = Path(__file__).parents[2]
 _TRACE_ME = 0  # PTRACE_TRACEME
+_BUILT_IN = Path("/usr/bin/python3").resolve()  # of Debian and Ubuntu: CPython is in the program
+_LOADER = Path("/lib64/ld-linux-x86-64.so.2")
+OLDER = sorted((Path.home() / ".pyenv/versions").glob("3.6.*/bin/python3"))
 _SLEEP = ["-c", "print(flush=True); import time; time.sleep(60)"]
 
 
@@ -54,6 +60,93 @@ def test_a_program_whose_libraries_are_not_mapped_yet_may_become_one() -> None:
         os.waitpid(process, 0)
     assert isinstance(found, UnreadableInterpreter), found
     assert found.is_starting
+
+
+@contextmanager
+def _running(command: list[object], **variables: str) -> Iterator[int]:
+    """A program that has printed a line, and waits."""
+    environment = {**os.environ, **variables}
+    with subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout
+        process.stdout.readline()
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def test_an_interpreter_whose_file_was_replaced_meanwhile_is_found(tmp_path: Path) -> None:
+    """What a package manager does: it renames a new file over the one that runs."""
+    program = Path(shutil.copy(_BUILT_IN, tmp_path / "python3.11"))
+    with _running([program, *_SLEEP]) as pid:
+        Path(shutil.copy(_BUILT_IN, tmp_path / "new")).rename(program)
+        assert str(Path(f"/proc/{pid}/exe").readlink()).endswith(" (deleted)")
+        assert isinstance(find_interpreter(pid), Interpreter)
+
+
+@pytest.mark.skipif(not _LOADER.exists(), reason="no loader of glibc on this machine")
+def test_an_interpreter_that_its_loader_has_started_is_found() -> None:
+    with _running([_LOADER, _BUILT_IN, *_SLEEP]) as pid:
+        assert "ld-linux" in str(Path(f"/proc/{pid}/exe").readlink())
+        found = find_interpreter(pid)
+    assert isinstance(found, Interpreter), found
+    assert found.file == _BUILT_IN.name
+
+
+def test_a_copy_of_an_interpreter_under_another_name_is_found(tmp_path: Path) -> None:
+    program = Path(shutil.copy(_BUILT_IN, tmp_path / "trainer"))
+    prefix = subprocess.check_output([_BUILT_IN, "-c", "import sys; print(sys.prefix)"], text=True)
+    with _running([program, *_SLEEP], PYTHONHOME=prefix.strip()) as pid:
+        assert isinstance(find_interpreter(pid), Interpreter)
+
+
+_HOLDER = """
+#include <stdio.h>
+#include <dlfcn.h>
+#include <unistd.h>
+%s
+int main(int argc, char **argv)
+{
+	puts(argc == 1 || dlopen(argv[1], RTLD_NOW) ? "ready" : dlerror());
+	fflush(stdout);
+	pause();
+	return 0;
+}
+"""
+_CODE = 'asm(".pushsection .text; .skip 2000000, 0x90; .popsection");'
+
+
+def _built(folder: Path, source: str, name: str, *flags: str) -> Path:
+    (folder / "source.c").write_text(source)
+    subprocess.run(["gcc", *flags, "-o", folder / name, folder / "source.c", "-ldl"], check=True)
+    return folder / name
+
+
+@pytest.mark.parametrize(("name", "kind"), [("libpypy3.9-c.so", "PyPy keeps"), ("libpythonvm.so", "GraalPy keeps")])
+def test_a_python_that_is_no_cpython_is_named(tmp_path: Path, name: str, kind: str) -> None:
+    holder = _built(tmp_path, _HOLDER % "", "holder")
+    with _running([holder, _built(tmp_path, _CODE, name, "-shared", "-fPIC")]) as pid:
+        found = find_interpreter(pid)
+    assert isinstance(found, UnreadableInterpreter)
+    assert kind in found.reason
+    assert "CPython" in found.reason, "the way out"
+
+
+@pytest.mark.skipif(not OLDER, reason="no Python older than 3.7 on this machine")
+def test_a_python_older_than_any_that_is_supported_is_named() -> None:
+    with _running([OLDER[0], *_SLEEP]) as pid:
+        found = find_interpreter(pid)
+    assert isinstance(found, UnreadableInterpreter)
+    assert "older than any that is supported: 3.8" in found.reason
+
+
+def test_a_python_that_is_linked_in_with_hidden_symbols_is_named(tmp_path: Path) -> None:
+    tag = 'const char tags[] = "\\0cpython-310\\0";'
+    with _running([_built(tmp_path, _HOLDER % f"{_CODE}\n{tag}", "trainer")]) as pid:
+        found = find_interpreter(pid)
+    assert isinstance(found, UnreadableInterpreter)
+    assert "Python 3.10 is linked into it" in found.reason
+    assert "--export-dynamic" in found.reason
 
 
 def test_an_interpreter_whose_code_objects_differ_is_refused() -> None:

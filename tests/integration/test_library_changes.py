@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -247,4 +248,60 @@ def test_a_library_that_cannot_be_read_is_named_with_its_reason(tmp_path: Path, 
     assert reason
     assert tracer.messages[-1]["drops"]["library_unreadable"] == 1
     stored = rows(tracer.database, "SELECT reason FROM raw_probes WHERE library = ? AND NOT is_attached", str(damaged))
-    assert stored == [(reason,)]
+    assert len(stored) == 1
+    assert stored[0][0].startswith(f"{reason}; "), "with a way out"
+
+
+@contextmanager
+def own_file_system(folder: Path) -> Iterator[Path]:
+    """A file system of its own."""
+    mount = folder / "mount"
+    mount.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", mount], check=True)
+    try:
+        yield mount
+    finally:
+        subprocess.run(["umount", "-l", mount], check=False, stderr=subprocess.DEVNULL)
+
+
+def is_unmounted(mount: Path) -> bool:
+    return subprocess.run(["umount", mount], check=False, capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_file_system_can_be_unmounted_soon_after_its_last_user_has_ended(
+    tmp_path: Path, public: Path, program: Path
+) -> None:
+    other = build_library(public / "other")
+
+    def act(recording: Recording) -> None:
+        staying = Burst([program, other, 1, 1, 0])
+        with own_file_system(public) as mount:
+            user = Burst([program, build_library(mount / "lib"), 1, 4, 0])
+            until(lambda: len(probed_paths(recording)) == 2, "both are probed")
+            assert not is_unmounted(mount), "it is in use"
+            user.go()
+            user.end()
+            until(lambda: is_unmounted(mount), "nothing keeps it")
+        assert probed_paths(recording) == [other], "what lies elsewhere stays"
+        staying.end()
+
+    record_user(tmp_path, act)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_who_uses_a_library_again_that_was_let_go_is_seen(tmp_path: Path, public: Path, program: Path) -> None:
+    users: list[Burst] = []
+
+    def act(recording: Recording) -> None:
+        with own_file_system(public) as mount:
+            library = build_library(mount / "lib")
+            for _ in range(2):
+                users.append(Burst([program, library, 1, 4, 0]))
+                until(lambda: library in probed_paths(recording), "it is probed")
+                users[-1].go()
+                users[-1].end()
+                until(lambda: library not in probed_paths(recording), "it is let go")
+
+    counts = record_user(tmp_path, act).counts()
+    assert [counts.get(one.pid) for one in users] == [4, 4]

@@ -93,7 +93,7 @@ def test_a_name_that_becomes_gigabytes_stays_as_it_is(foreign: Foreign) -> None:
 def test_probes_have_the_same_places(foreign: Foreign, name: str) -> None:
     path = build() / name
     expected, found = (
-        reader.sites(reader.identify(path, path.name)) for reader in (LibraryReader(), foreign.libraries)
+        reader.sites(reader.identify_all(path, path.name)[0]) for reader in (LibraryReader(), foreign.libraries)
     )
     assert found.failure == expected.failure == ""
     assert found.report == expected.report
@@ -104,7 +104,7 @@ def test_a_damaged_library_is_refused_with_the_reason(foreign: Foreign, tmp_path
     path = tmp_path / "libcuda.so.1"
     path.write_bytes(b"\x7fELF and nothing else")
     with pytest.raises(UnreadableElfError):
-        foreign.libraries.identify(path, path.name)
+        foreign.libraries.identify_all(path, path.name)
     (problem,) = LibraryScanner(reader=foreign.libraries).add_on_disk([path])
     assert "no 64-bit" in problem.reason or "ends before" in problem.reason
 
@@ -114,7 +114,7 @@ def test_a_stub_made_for_linking_is_called_one(foreign: Foreign, tmp_path: Path)
     stub.parent.mkdir()
     shutil.copy(build() / "libcuda.so.1", stub)
     with pytest.raises(StubLibraryError, match="made for linking"):
-        foreign.libraries.identify(stub, stub.name)
+        foreign.libraries.identify_all(stub, stub.name)
 
 
 def test_who_has_used_up_the_share_is_put_off_and_others_are_not(foreign: Foreign) -> None:

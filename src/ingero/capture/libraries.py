@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ingero.attach.kernel_side import KernelSide
-from ingero.attach.probes import CallSite
+from ingero.attach.probes import CallSite, ProbeMode
 from ingero.discover import kernel_clock
 from ingero.discover.libraries import LibraryCopy, LibraryScan, LibraryScanner, PutOffError
 from ingero.discover.library_reader import FileKey, Held, LibraryReader, LibrarySites
+from ingero.discover.processes import PROC
 from ingero.discover.sites import MissingSite, Site, SiteReport
 from ingero.errors import IngeroError
 from ingero.ops import Kind, Library
@@ -20,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 # A nested call is told by the open outer one, so the outer library must be probed first.
 _OUTER_FIRST = (Library.NCCL, Library.CUDART, Library.CUDA)
+_LOOKS_UNTIL_LET_GO = 5  # without a user, on a file system other than the host's root
 _LOOKS_UNTIL_DROPPED = 10  # without a user and without a path: a container that is started again finds its probes
 
 
@@ -65,6 +68,9 @@ class LibraryProbes:
         self.probed_ns: dict[int, int] = {}  # by the copy's number, CLOCK_MONOTONIC
         self._probed: dict[int, FileKey | None] = {}  # as it was when it was probed
         self._unused: dict[int, int] = {}  # looks at which a probed copy had neither a user nor a path
+        self._idle: dict[int, int] = {}  # looks at which it had no user
+        self._given = {copy.number for copy in self._scanner.given}  # these stay
+        self._root_device = _root_device()
         self.copies: list[LibraryCopy] = []
 
     def scan(self, pids: Collection[int] | None = None) -> LibraryScan:
@@ -95,21 +101,28 @@ class LibraryProbes:
         known = [copy for copy in self._scanner.known() if copy.file.library in self._libraries]
         return [copy for copy in known if copy.number not in self._probed]
 
-    def drop_gone(self) -> None:
-        """Takes the probes off files that are gone, or that were overwritten where they lie.
+    def drop_unused(self) -> None:
+        """Takes the probes off files that are gone, that were overwritten where they lie, or that nobody uses.
 
-        The kernel keeps the instructions it has replaced: a process that maps changed code anew would run old ones.
+        The kernel keeps the instructions it has replaced: a process that maps changed code anew would run old ones. And
+        a probe keeps the file system that its file lies on, which could not be unmounted.
         """
         probed = [copy for copy in self._scanner.known() if copy.number in self._probed]
         for copy, now in zip(probed, self._reader.keys(copy.file.path for copy in probed), strict=True):
+            self._idle[copy.number] = 0 if copy.pids else self._idle.get(copy.number, 0) + 1
             if self._is_gone(copy, now):
-                logger.info("%s: probes removed: the file was deleted or replaced", copy.mapped_path)
-                self._kernel.detach_file(copy.number)
-                self._scanner.forget(copy.number)
-                del self._probed[copy.number], self.probed_ns[copy.number]
-                self._held.pop(copy.number, None)
-                self._unused.pop(copy.number, None)
-                self.copies = [one for one in self.copies if one.number != copy.number]
+                self._drop(copy, "the file was deleted or replaced")
+            elif self._keeps_a_mount(copy):
+                self._drop(copy, "nobody uses it, and its file system can be unmounted; who maps it is probed again")
+
+    def _drop(self, copy: LibraryCopy, reason: str) -> None:
+        logger.info("%s: probes removed: %s", copy.mapped_path, reason)
+        self._kernel.detach_file(copy.number)
+        self._scanner.forget(copy.number)
+        del self._probed[copy.number], self.probed_ns[copy.number]
+        for kept in (self._held, self._unused, self._idle):
+            kept.pop(copy.number, None)
+        self.copies = [one for one in self.copies if one.number != copy.number]
 
     def _is_gone(self, copy: LibraryCopy, now: FileKey | None) -> bool:
         if now is not None and now != self._probed[copy.number]:
@@ -118,9 +131,17 @@ class LibraryProbes:
         self._unused[copy.number] = self._unused.get(copy.number, 0) + 1 if now is None and not copy.pids else 0
         return self._unused[copy.number] >= _LOOKS_UNTIL_DROPPED
 
+    def _keeps_a_mount(self, copy: LibraryCopy) -> bool:
+        """Whether an unused copy lies on a file system of its own, of which nothing but its probes may be in use."""
+        if copy.number in self._given or copy.file.device in (None, self._root_device):
+            return False
+        is_cheap = self._kernel.mode in (ProbeMode.SESSION, ProbeMode.MULTI)
+        return is_cheap and self._idle[copy.number] >= _LOOKS_UNTIL_LET_GO
+
     def attach_new(self, copies: Iterable[LibraryCopy]) -> list[ProbeResult]:
         """Probes the copies that are not probed yet; one result per site and per missing call."""
-        wanted = {copy.number: copy for copy in (*self._scanner.given, *copies)}
+        given = [copy for copy in self._scanner.given if copy.file.library in self._libraries]
+        wanted = {copy.number: copy for copy in (*given, *copies)}
         new = [copy for copy in wanted.values() if copy.number not in self._probed]
         results: list[ProbeResult] = []
         for copy in sorted(new, key=lambda one: _OUTER_FIRST.index(one.file.library)):
@@ -190,3 +211,11 @@ def _without_launches(report: SiteReport) -> SiteReport:
         sites=tuple(site for site in report.sites if site.op not in left_out),
         missing=(*report.missing, *(MissingSite(op=op, reason=reason) for op in left_out)),
     )
+
+
+def _root_device() -> int | None:
+    """Of the host's root file system; of this process's own where the first process's cannot be seen."""
+    for root in (PROC / "1/root/", Path("/")):
+        with suppress(OSError):
+            return root.stat().st_dev
+    return None

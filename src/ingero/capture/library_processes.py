@@ -17,11 +17,11 @@ from ingero.discover.elf import UnreadableElfError
 from ingero.discover.libraries import PutOffError
 from ingero.discover.library_files import LibraryFile, NotATracedLibraryError, StubLibraryError
 from ingero.discover.library_reader import FileKey, Held, LibraryReader, LibrarySites
+from ingero.discover.linked_libraries import Linked
 from ingero.discover.mapped_paths import Reach
 from ingero.discover.mappings import Mapping
 from ingero.discover.opener_tasks import range_of
 from ingero.discover.sites import SiteReport
-from ingero.discover.static_nccl import SymbolsMissingError
 from ingero.ops import Library
 from ingero.sandbox.messages import Message
 from ingero.sandbox.nursery import WAITED_S
@@ -98,17 +98,18 @@ class LibraryProcesses(LibraryReader):
                     found[path] = None
         return (found.get(path) for path in wanted)
 
-    def identify(self, path: Path, name: str) -> LibraryFile:
+    def identify_all(self, path: Path, name: str) -> tuple[LibraryFile, ...]:
         """As there."""
         file, key = self._file(path)
-        answer = self._read("identify", file, key, path, name=name)
-        return told.taken_file(answer.content["file"], path)
+        files = told.taken_files(self._read("identify", file, key, path, name=name).content.get("files"), path)
+        if not files:
+            raise RefusedAnswerError("the reply is malformed")
+        return files
 
-    def identify_static_nccl(self, path: Path, name: str) -> LibraryFile | None:
+    def identify_linked(self, path: Path, name: str) -> Linked:
         """As there."""
         file, key = self._file(path)
-        answer = self._read("static_nccl", file, key, path, name=name).content["file"]
-        return told.taken_file(answer, path) if answer else None
+        return told.taken_linked(self._read("linked", file, key, path, name=name).content, path)
 
     def sites(self, file: LibraryFile) -> LibrarySites:
         """As there."""
@@ -224,8 +225,6 @@ def _key(answer: Any) -> FileKey:
 
 def _raise_as_there(error: RefusedAnswerError, path: Path) -> NoReturn:
     """What the functions raise that the reader has called."""
-    if error.kind == SymbolsMissingError.__name__:
-        raise SymbolsMissingError(path) from None
     if error.kind == NotATracedLibraryError.__name__:
         raise NotATracedLibraryError(path) from None
     if error.kind == StubLibraryError.__name__:

@@ -191,7 +191,7 @@ class Pickup:
 
     def tick(self) -> None:
         """Once a second: makes sure that nothing was missed."""
-        self.libraries.drop_gone()
+        self.libraries.drop_unused()
         now_ns = kernel_clock.monotonic_ns()
         if now_ns - self._scanned_ns < (_SCAN_WITH_EVENTS_NS if self._events else _SCAN_NS):
             self._retry_refused()

@@ -51,6 +51,7 @@ from ingero.capture.wakers import WakerRows
 from ingero.capture.watchdog import Watchdog
 from ingero.discover import kernel_clock
 from ingero.discover.gpus import present_gpus
+from ingero.discover.interpreters import UnreadableInterpreter
 from ingero.discover.libraries import LibraryCopy, UnreadableLibrary
 from ingero.discover.numa import numa_nodes
 from ingero.discover.processes import read_thread_name
@@ -59,6 +60,7 @@ from ingero.ops import Library
 from ingero.sandbox.nursery import Nursery
 from ingero.step_counts import How
 from ingero.store import tables
+from ingero.store.records import PYTHON_LINES
 from ingero.store.tables import Row
 from ingero.units import SECOND_NS
 
@@ -176,6 +178,7 @@ class Recorder:
             lambda rows: sink.append(tables.STACKS, rows),
             keeps=bool(options.shown_calls),
             reader=self._foreign.native,
+            without_lines=self._note_without_lines,
         )
         self.recorded_calls = RecordedCalls(options.shown_calls, self.clock, self.stacks.known)
         self.seconds.stack_of_open_call = self.stacks.hung.stack_of
@@ -426,10 +429,29 @@ class Recorder:
         self._write_probes(results)
         rows: list[Row] = []
         for one in unreadable:
-            logger.warning("%s is not probed: %s", one.mapped_path, one.reason)
+            reason = "; ".join(filter(None, (one.reason, one.hint)))
+            logger.warning("%s is not probed: %s", one.mapped_path, reason)
             rows += tables.PROBES.rows(
-                1, session=self._sink.session, library=one.mapped_path, symbol="", is_attached=0, reason=one.reason
+                1,
+                session=self._sink.session,
+                library=one.mapped_path,
+                symbol=one.library.value if one.library else "",
+                is_attached=0,
+                reason=reason,
             )
+        self._sink.append(tables.PROBES, rows)
+
+    def _note_without_lines(self, found: UnreadableInterpreter) -> None:
+        """Stores that no lines of Python are shown of processes with this interpreter, and why; in any thread."""
+        logger.info("%s", found)
+        rows = tables.PROBES.rows(
+            1,
+            session=self._sink.session,
+            library=found.file,
+            symbol=PYTHON_LINES,
+            is_attached=0,
+            reason=str(found),
+        )
         self._sink.append(tables.PROBES, rows)
 
     def _write_probes(self, results: Sequence[ProbeResult]) -> None:
@@ -440,7 +462,7 @@ class Recorder:
                 1,
                 session=self._sink.session,
                 library=str(result.copy.file.path),
-                symbol=result.site.symbol if result.site else op.name if op else "",
+                symbol=result.site.symbol if result.site else op.name if op else result.copy.file.library.value,
                 offset=result.site.file_offset if result.site else 0,
                 build_id=result.copy.file.build,
                 source=int(op.source) if op else 0,

@@ -56,7 +56,7 @@ class Stacks:
     """Resolves the stacks of a recording, while its `worker` is entered; leaving that stores what is still waiting.
 
     store: takes rows of `raw_stacks`, from the worker's thread. keeps: whether `known` can be asked. reader: reads
-    the files that processes map.
+    the files that processes map. without_lines: called once, in that thread, with each interpreter that cannot be read.
     """
 
     def __init__(
@@ -66,8 +66,9 @@ class Stacks:
         *,
         keeps: bool = False,
         reader: NativeReader | None = None,
+        without_lines: Callable[[UnreadableInterpreter], object] = lambda _: None,
     ) -> None:
-        self._kernel, self._store = kernel, store
+        self._kernel, self._store, self._without_lines = kernel, store, without_lines
         self._layout_type = kernel.layouts.dtype("python_layout")
         self._files = MappedFiles(reader)
         answers, seen = kernel.maps["deciding"], kernel.maps["seen_python"]
@@ -81,6 +82,7 @@ class Stacks:
         self._keeps = keeps
         self._kept: dict[int, MergedStack] = {}  # by hash
         self.interpreters: dict[int, Interpreter | UnreadableInterpreter | None] = {}  # by pid; None: it is no Python
+        self._unreadable: set[UnreadableInterpreter] = set()
         self.worker = Worker("ingero-stacks", self._settle, failed="stacks_not_resolved")
         self.hung = HungCalls(self.worker.do, self._processes.get, store)
 
@@ -188,6 +190,9 @@ class Stacks:
         if isinstance(found, UnreadableInterpreter):
             if found.is_starting:
                 self._starting[target.number] = target
+            elif found not in self._unreadable:
+                self._unreadable.add(found)
+                self._without_lines(found)
         elif found:
             row = layout_row(found, self._layout_type)
             process.interpreter = found

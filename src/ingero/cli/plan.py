@@ -12,7 +12,7 @@ from ingero.capture.rehearsal import rehearsal_of
 from ingero.cli.settings import TraceSettings
 from ingero.discover.gpus import known_nvml
 from ingero.discover.kernel import KernelFacts
-from ingero.discover.library_files import identify
+from ingero.discover.library_files import identify_all
 from ingero.discover.python_walkers import Walker
 from ingero.discover.readiness import root_fix, what_blocks
 from ingero.errors import IngeroError
@@ -105,10 +105,10 @@ def not_traced(settings: TraceSettings, walker: Walker) -> dict[str, str]:
 def _check_given(settings: TraceSettings, libraries: frozenset[Library]) -> None:
     for path in settings.cuda_lib:
         try:
-            kind = identify(path.resolve()).library
+            kinds = {one.library for one in identify_all(path.resolve())}
         except OSError as error:
             raise GivenLibraryError(f"--cuda-lib: {path}: {error.strerror}", hint="name an existing file") from error
         except IngeroError as error:
             raise GivenLibraryError(f"--cuda-lib: {error}", hint=error.hint) from error
-        if kind not in libraries:
+        if not kinds & libraries:
             raise GivenLibraryError(f"--cuda-lib: {path} is a copy of NCCL, which is switched off", hint="--nccl=true")

@@ -117,6 +117,8 @@ class LineView:
             self._warn(f"  not probed: {symbol} of {library}: {reason}")
         for one in recorder.pickup.unreadable.values():
             self._warn(f"  not probed: {one.mapped_path}: {one.reason}")
+            if one.hint:
+                self._warn(f"    fix: {one.hint}")
         for missing in kernel.unavailable:
             self._warn(f"  not available: {missing.name}: {missing.reason}")
         self._echo("")

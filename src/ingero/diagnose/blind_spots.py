@@ -34,6 +34,8 @@ def blind_spots(evidence: Evidence, rules: Iterable[Rule]) -> Iterator[NotEvalua
             continue
         if reason := (WHICH_GPU in rule.wants and unknown_gpus(evidence)) or evidence.missing(rule.wants):
             yield NotEvaluated(cause=rule.cause, reason=f"{IN_PART}{reason}")
+        for reason in dict.fromkeys(evidence.unseen((*rule.needs, *rule.wants))):
+            yield NotEvaluated(cause=rule.cause, reason=f"{IN_PART}{reason}")
         needed = evidence.gaps.of(rule.needs)
         for text, windows in needed.items():
             yield NotEvaluated(cause=rule.cause, reason=text, time_ranges=windows)

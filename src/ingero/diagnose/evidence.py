@@ -30,7 +30,7 @@ from ingero.diagnose.wait_windows import WaitWindows
 from ingero.events import STATES as CLOCK_NAMES
 from ingero.events import SyncIntervalFlag
 from ingero.identity import job_text, short_id
-from ingero.ops import Source, is_launch
+from ingero.ops import Library, Source, is_launch
 from ingero.store import arrays
 from ingero.store.call_stacks import StackBook
 from ingero.store.conditions import LONGEST_PERIOD_NS
@@ -39,6 +39,7 @@ from ingero.store.host_events import HostEvent
 from ingero.store.machine import GpuUse, Scheduling
 from ingero.store.reader import Reader
 from ingero.store.records import (
+    PYTHON_LINES,
     Communicator,
     Container,
     CulpritTotals,
@@ -84,6 +85,13 @@ _TABLES |= {"cpu_seconds": "raw_cpu_seconds", GPU_ACTIVITIES: "raw_gpu_activitie
 # Durations of calls, and counts, that tracing may give up for a while beside the rest of a table.
 _TABLES |= dict.fromkeys((LAUNCHES, "launch_times", "allocation_times", "copies"), "raw_op_stats")
 _TABLES |= {ENQUEUES: "raw_sync_intervals"}
+# What is not there of a process one of whose libraries has no probes, or whose interpreter cannot be read.
+_SEEN_BY = {
+    Library.NCCL.value: Source.NCCL.name,
+    Library.CUDA.value: SYNC_INTERVALS,
+    Library.CUDART.value: OP_STATS,
+    PYTHON_LINES: SAMPLES,
+}
 
 
 def _usable(gpu_streams: Iterable[GpuStream]) -> list[GpuStream]:
@@ -158,6 +166,19 @@ class Evidence:
             if name == SAMPLES and any(json.loads(one.options).get("stack") is False for one in self.sessions):
                 return "samples not taken: switched off (stack)"
         return ""
+
+    def unseen(self, needs: Iterable[str]) -> list[str]:
+        """Why a part of what a rule needs is not there: files whose calls, or lines, could not be seen."""
+        return [reason for name in needs for reason in self._unseen.get(name, ())]
+
+    @cached_property
+    def _unseen(self) -> dict[str, list[str]]:
+        sessions = {one.session for one in self.sessions}
+        found: dict[str, dict[str, None]] = defaultdict(dict)
+        for one in self.reader.unseen_files():
+            if one.session in sessions and one.symbol in _SEEN_BY:
+                found[_SEEN_BY[one.symbol]][one.reason] = None
+        return {name: list(reasons) for name, reasons in found.items()}
 
     @cached_property
     def gaps(self) -> Gaps:

@@ -226,7 +226,7 @@ def _library_rows(scan: LibraryScan, on_disk: Sequence[Path]) -> Iterator[Row]:
         yield _row("libraries", _copy_name(copy, version), State.OK, f"{copy.mapped_path}, {users}")
     problems = {(one.mapped_path, one.reason): one for one in scan.unreadable}
     for one in problems.values():
-        fix = command("check", as_root=True) if "not permitted" in one.reason else ""
+        fix = one.hint or (command("check", as_root=True) if "not permitted" in one.reason else "")
         yield _row("libraries", Path(one.mapped_path).name, State.WARNING, f"{one.mapped_path}: {one.reason}", fix)
     mapped = {copy.file.path for copy in scan.copies}
     for path in on_disk:

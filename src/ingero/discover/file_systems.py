@@ -1,12 +1,15 @@
-"""Which kind of file system a file lies on."""
+"""Which kind of file system a file lies on, and who keeps it to themselves."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from ingero.discover.processes import PROC
+from ingero.foreign_text import decoded
 
+_MOST_MOUNTINFO_BYTES = 4 << 20  # of thousands of mounts
 _LAYERS = "overlay"  # of images; what is written into it goes with its container
 
 
@@ -23,6 +26,47 @@ def file_system_of(path: Path, proc: Path = PROC) -> str:
         if mount.split()[2:3] == [number]:
             return kind.split(" ", 1)[0]
     return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptMount:
+    """A file system in user space that nobody but its user may read, root included. place: as its processes see it."""
+
+    place: str
+    kind: str
+
+    @property
+    def reason(self) -> str:
+        """Why a file on it cannot be read."""
+        return f"it lies on {self.place}, a {self.kind} mount that only the user who mounted it may read, not even root"
+
+    @property
+    def way_out(self) -> str:
+        """What helps."""
+        return (
+            "mount it with -o allow_root (user_allow_other in /etc/fuse.conf), copy the library to a local disk, "
+            "or start an AppImage with --appimage-extract-and-run"
+        )
+
+
+def kept_mount(pid: int, device: int, proc: Path = PROC) -> KeptMount | None:
+    """The FUSE mount of a process that a device number belongs to; None where that is another file system.
+
+    Source: fuse_allow_current_process() in fs/fuse/dir.c: without allow_other only the user of the mount gets in, and
+    allow_root is libfuse's own.
+    """
+    number = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        with (proc / str(pid) / "mountinfo").open("rb") as file:
+            mounts = decoded(file.read(_MOST_MOUNTINFO_BYTES), most=_MOST_MOUNTINFO_BYTES)
+    except OSError:
+        return None
+    for line in mounts.splitlines():
+        mount, _, file_system = line.partition(" - ")
+        fields, kind = mount.split(" "), file_system.split(" ", 1)[0]
+        if len(fields) > 4 and fields[2] == number and (kind.partition(".")[0] in ("fuse", "fuseblk")):
+            return KeptMount(place=fields[4], kind=f"FUSE ({kind})")
+    return None
 
 
 def goes_with_its_container(path: Path, proc: Path = PROC) -> bool:

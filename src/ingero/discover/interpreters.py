@@ -7,20 +7,36 @@ from __future__ import annotations
 
 import platform
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from ingero.discover.elf import ElfFile, UnreadableElfError
+from ingero.discover.file_systems import kept_mount
 from ingero.discover.mappings import Mapping, parse_maps, read_maps
 from ingero.discover.memory import ProcessMemory, UnreadableMemoryError
 from ingero.discover.processes import PROC
-from ingero.discover.python_layouts import PythonLayout, UnknownLayoutError, debug_offsets_bytes, layout_of
+from ingero.discover.python_layouts import (
+    PythonLayout,
+    UnknownLayoutError,
+    debug_offsets_bytes,
+    layout_of,
+    supported_versions,
+)
+from ingero.discover.symbol_table import first_in_section
 
 _SYMBOLS = ("_PyRuntime", "Py_Version", "PyCode_Type", "_Py_NoneStruct")
 _LIBRARY = re.compile(r"libpython3")
 _LIBC = re.compile(r"lib(c|pthread)[.-]")
 _LOADER = re.compile(r"ld-(linux|\d)")  # of glibc
 _PTHREAD_SIZE = "_thread_db_sizeof_pthread"
+_LOOKS_LIKE_PYTHON = re.compile(r"(?:lib)?python3?")
+_OTHER_KINDS = {"PyPy": re.compile(r"(?:lib)?pypy3?"), "GraalPy": re.compile(r"graalpy|libpythonvm")}
+_ANY_PYTHON = "Py_GetVersion"
+_CACHE_TAG = re.compile(rb"(?<=\0)cpython-(3\d{1,2})(?=\0)")
+_CACHE_TAG_BYTES = 16
+_DELETED = " (deleted)"
+_MISSING_RIGHT = "it may not be opened: CAP_CHECKPOINT_RESTORE or CAP_DAC_READ_SEARCH is missing"
+_LEAST_CODE_BYTES = 1 << 20  # CPython's own is twice that
 _VERSION_IN_NAME = re.compile(r"python(\d)\.(\d+)")
 _MEMBERS_AT = 224  # PyTypeObject.tp_members behind the object's header
 _MEMBER_BYTES, _MEMBER_OFFSET_AT = 40, 16  # PyMemberDef
@@ -86,22 +102,83 @@ def find_interpreter(pid: int, proc: Path = PROC) -> Interpreter | UnreadableInt
     """The interpreter of a process; None if it has none, or has ended."""
     try:
         mappings = list(parse_maps(read_maps(pid, proc)))
-        program = (proc / str(pid) / "exe").readlink()
+        program = str((proc / str(pid) / "exe").readlink()).removesuffix(_DELETED)
     except OSError:
         return None
-    for mapping in _candidates(mappings, str(program)):
+    unreadable: UnreadableInterpreter | None = None
+    for mapping in _candidates(mappings, program):
         try:
             with ElfFile(proc / str(pid) / "map_files" / mapping.range_name) as elf:
-                symbols, runtime_bytes = elf.data(_SYMBOLS), elf.data_bytes("_PyRuntime")
-                bias = elf.bias(mapping.start, mapping.offset)
+                image = _image(elf, mapping)
+        except PermissionError:
+            unreadable = unreadable or _closed(pid, mapping, proc)
+            continue
         except (OSError, UnreadableElfError):
             continue
-        if "_PyRuntime" in symbols and bias is not None:
-            addresses = {name: bias + vaddr for name, vaddr in symbols.items()}
-            found = _prove(pid, mapping.path, addresses, mappings, proc)
-            return replace(found, runtime_bytes=runtime_bytes) if isinstance(found, Interpreter) else found
+        if isinstance(image, _Image):
+            return _prove(pid, mapping.path, image, mappings, proc)
+        if image and unreadable is None:
+            unreadable = UnreadableInterpreter(file=PurePath(mapping.path).name, reason=image)
     if _is_loading(mappings):
-        return UnreadableInterpreter(file=program.name, reason="its libraries are being loaded", is_starting=True)
+        name = PurePath(program).name
+        return UnreadableInterpreter(file=name, reason="its libraries are being loaded", is_starting=True)
+    return _of_another_kind(mappings, program) or unreadable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Image:
+    """What a file says of the interpreter in it. addresses: in the process; tag: 310 of `cpython-310`, or empty."""
+
+    addresses: dict[str, int]
+    runtime_bytes: int
+    tag: str
+
+
+def _image(elf: ElfFile, mapping: Mapping) -> _Image | str:
+    """The interpreter in a file; why there is one that cannot be read; "" where there is none."""
+    symbols, bias = elf.data(_SYMBOLS), elf.bias(mapping.start, mapping.offset)
+    if "_PyRuntime" in symbols and bias is not None:
+        return _Image(
+            addresses={name: bias + vaddr for name, vaddr in symbols.items()},
+            runtime_bytes=elf.data_bytes("_PyRuntime"),
+            tag="" if "Py_Version" in symbols else _tag(elf),
+        )
+    if elf.functions([_ANY_PYTHON]):
+        return f"a Python older than any that is supported: {supported_versions()}"
+    if not elf.soname and (tag := _tag(elf)):
+        return (
+            f"Python 3.{tag[1:]} is linked into it and its symbols are hidden; "
+            "link it with -Wl,--export-dynamic, or run it with an interpreter that is not built in"
+        )
+    return ""
+
+
+def _tag(elf: ElfFile) -> str:
+    """Which version a CPython takes itself for: it names its compiled files by it (PEP 3147)."""
+    found = first_in_section(elf, ".rodata", _CACHE_TAG, _CACHE_TAG_BYTES)
+    return found[1].decode() if found else ""
+
+
+def _closed(pid: int, mapping: Mapping, proc: Path) -> UnreadableInterpreter | None:
+    """Why a file that looks like an interpreter may not be opened; None for one that does not."""
+    name = PurePath(mapping.path).name
+    if not _LOOKS_LIKE_PYTHON.match(name):
+        return None
+    mount = kept_mount(pid, mapping.device, proc)
+    why = f"{mount.reason}; {mount.way_out}" if mount else _MISSING_RIGHT
+    return UnreadableInterpreter(file=name, reason=why)
+
+
+def _of_another_kind(mappings: list[Mapping], program: str) -> UnreadableInterpreter | None:
+    """A Python that is no CPython."""
+    for path in dict.fromkeys((*(mapping.path for mapping in mappings), program)):
+        name = PurePath(path).name
+        for kind, pattern in _OTHER_KINDS.items():
+            if pattern.match(name):
+                reason = (
+                    f"{kind} keeps its frames otherwise than CPython does; run the program with CPython to see them"
+                )
+                return UnreadableInterpreter(file=name, reason=reason)
     return None
 
 
@@ -112,22 +189,33 @@ def _is_loading(mappings: list[Mapping]) -> bool:
 
 
 def _candidates(mappings: list[Mapping], program: str) -> list[Mapping]:
-    """The first mapping of each file that may hold an interpreter, shared libraries first."""
+    """The first mapping of each file that may hold an interpreter: its library, the program, then any with much code.
+
+    The last are for a program that was started through its loader, and for what has an interpreter linked in.
+    """
     first: dict[str, Mapping] = {}
+    places: dict[str, int] = {}
     for mapping in mappings:
-        if mapping.inode and (mapping.path == program or _LIBRARY.search(PurePath(mapping.path).name)):
-            first.setdefault(mapping.path, mapping)
-    return sorted(first.values(), key=lambda mapping: mapping.path == program)
+        if not mapping.inode or not mapping.path.startswith("/"):
+            continue
+        first.setdefault(mapping.path, mapping)
+        if _LIBRARY.search(PurePath(mapping.path).name):
+            places[mapping.path] = 0
+        elif mapping.path == program:
+            places[mapping.path] = 1
+        elif "x" in mapping.permissions and mapping.end - mapping.start >= _LEAST_CODE_BYTES:
+            places.setdefault(mapping.path, 2)
+    return [first[path] for path in sorted(places, key=lambda path: places[path])]
 
 
 def _prove(
-    pid: int, path: str, addresses: dict[str, int], mappings: list[Mapping], proc: Path
+    pid: int, path: str, image: _Image, mappings: list[Mapping], proc: Path
 ) -> Interpreter | UnreadableInterpreter:
-    file = PurePath(path).name
+    file, addresses = PurePath(path).name, image.addresses
     try:
         thread_bias = _thread_bias(pid, mappings, proc)
         with ProcessMemory(pid, proc) as memory:
-            version = _version(memory, file, addresses)
+            version = _version(memory, file, image)
             layout = layout_of(version, memory.read(addresses["_PyRuntime"], debug_offsets_bytes(version)))
             _check_members(memory, addresses["PyCode_Type"], layout)
             _check_thread(memory, addresses["_PyRuntime"], layout)
@@ -147,6 +235,7 @@ def _prove(
         none=addresses["_Py_NoneStruct"],
         thread_bias=thread_bias,
         text=_text(path, mappings),
+        runtime_bytes=image.runtime_bytes,
     )
 
 
@@ -176,10 +265,12 @@ class _StartingError(Exception):
     """The interpreter has not made its first thread yet."""
 
 
-def _version(memory: ProcessMemory, file: str, addresses: dict[str, int]) -> tuple[int, int]:
-    if "Py_Version" in addresses:
-        number = int.from_bytes(memory.read(addresses["Py_Version"], 4), "little")
+def _version(memory: ProcessMemory, file: str, image: _Image) -> tuple[int, int]:
+    if "Py_Version" in image.addresses:
+        number = int.from_bytes(memory.read(image.addresses["Py_Version"], 4), "little")
         return number >> 24, number >> 16 & 0xFF
+    if image.tag:
+        return int(image.tag[0]), int(image.tag[1:])
     named = _VERSION_IN_NAME.search(file)
     if named is None:
         raise UnknownLayoutError("neither the file nor its name says which version it is")

@@ -16,14 +16,24 @@ from functools import cache
 from pathlib import Path
 
 from ingero.discover.confinement import confinement
-from ingero.discover.library_files import MAPPED_NAME, LibraryFile, may_be_traced
+from ingero.discover.file_systems import kept_mount
+from ingero.discover.library_files import MAPPED_NAME, LibraryFile, library_kind, may_be_traced
 from ingero.discover.library_reader import FileKey, LibraryReader
+from ingero.discover.linked_libraries import (
+    Linked,
+    candidates,
+    is_likely_host,
+    looked_for,
+    names_of,
+    stripped_reason,
+    way_out,
+)
 from ingero.discover.mapped_paths import Reach
 from ingero.discover.mappings import Mapping as MappedRange
 from ingero.discover.mappings import mappings_named, read_maps
 from ingero.discover.processes import PROC
-from ingero.discover.static_nccl import SymbolsMissingError, candidates
 from ingero.errors import IngeroError
+from ingero.ops import Library
 from ingero.sandbox.process import NoAnswerError
 
 _NO_PAGES = b"0"  # of a kernel thread, or a process that has ended and is not waited for: neither gets any
@@ -48,11 +58,13 @@ class LibraryCopy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableLibrary:
-    """A mapped library that cannot be probed, and why."""
+    """A mapped library that cannot be probed, and why. hint: what helps; library: None where that is not known."""
 
     pid: int
     mapped_path: str
     reason: str
+    hint: str = ""
+    library: Library | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,10 +132,12 @@ class LibraryScanner:
         self._given_names = [path.resolve().name for path in given_files]
         self._seen: dict[int, _Seen] = {}
         self._copies: dict[int, LibraryCopy] = {}
-        self._numbers: dict[FileKey, int] = {}  # by what stat() says, to read each file once
-        self._without_nccl: dict[FileKey, str] = {}  # why; empty: it holds none
+        self._numbers: dict[FileKey, tuple[int, ...]] = {}  # by what stat() says, to read each file once
+        self._linked: dict[FileKey, Linked] = {}  # likewise, of files of other names
         self._next_number = 1
-        self._given_numbers = [self._number_at(path.resolve(), str(path), Reach.PLAIN) for path in given_files]
+        self._given_numbers = [
+            number for path in given_files for number in self._numbers_at(path.resolve(), str(path), Reach.PLAIN)
+        ]
         self._given_hints = [b"/" + os.fsencode(name) for name in self._given_names]
         self._mapped_name = _named(self._given_names)
 
@@ -172,8 +186,8 @@ class LibraryScanner:
 
     def add_on_disk(self, paths: Iterable[Path]) -> tuple[UnreadableLibrary, ...]:
         """Makes copies known that no process may have loaded yet; answers those that cannot be read, as of pid 0."""
-        tried = (self._try_number_of(0, path, str(path), _reach_of(path)) for path in paths)
-        return tuple(problem for problem in tried if isinstance(problem, UnreadableLibrary))
+        tried = (self._try_numbers_at(path, str(path), _reach_of(path)) for path in paths)
+        return tuple(problem for problem in tried if problem is not None)
 
     def known(self) -> tuple[LibraryCopy, ...]:
         """All copies, used or not, as of the last look."""
@@ -182,7 +196,7 @@ class LibraryScanner:
     def forget(self, number: int) -> None:
         """Drops a copy that no process maps any more; found again, it gets another number."""
         self._copies.pop(number, None)
-        self._numbers = {key: value for key, value in self._numbers.items() if value != number}
+        self._numbers = {key: numbers for key, numbers in self._numbers.items() if number not in numbers}
 
     def _list(self) -> Iterator[tuple[int, int]]:
         """pids with the inode of their /proc folder: a new process has a new inode, even if it has an old pid."""
@@ -210,8 +224,9 @@ class LibraryScanner:
         self.put_off.discard(pid)
         try:
             with self._reader.on_behalf_of(pid):
-                found = [self._use(pid, mapped) for mapped in files.values()]
-                found += filter(None, (self._static_use(pid, mapped) for mapped in candidates(raw)))
+                found = [one for mapped in files.values() for one in self._uses(pid, mapped)]
+                wanted = looked_for(raw)
+                found += [one for mapped in candidates(raw, wanted) for one in self._linked_uses(pid, mapped, wanted)]
         except PutOffError:
             self.put_off.add(pid)
             return replace(before or _Seen(sign), sign=(inode, b""))  # of no process: it is looked at again
@@ -221,62 +236,78 @@ class LibraryScanner:
             tuple(problem for problem in found if isinstance(problem, UnreadableLibrary)),
         )
 
-    def _use(self, pid: int, mapped: MappedRange) -> _Use | UnreadableLibrary | None:
-        """None: the process has ended or unmapped the library meanwhile, or it is another file by that name."""
-        is_chance = not may_be_traced(Path(mapped.path).name)  # a namesake of a given file may be anything
+    def _uses(self, pid: int, mapped: MappedRange) -> Iterator[_Use | UnreadableLibrary]:
+        """How a process reaches a mapped library; none where that has gone meanwhile, or is only called like one."""
+        name = Path(mapped.path).name
+        is_chance = not may_be_traced(name)  # a namesake of a given file may be anything
         try:
             path, reach, key = self._reader.reach(self._proc / str(pid), mapped)
             if is_chance and key not in self._numbers:
-                return None
-            return _Use(self._number_of(key, path, mapped.path, reach), mapped.path, path, reach)
+                return
+            for number in self._numbers_of(key, path, mapped.path, reach):
+                yield _Use(number, mapped.path, path, reach)
         except PutOffError:
             raise
         except (FileNotFoundError, ProcessLookupError):
-            return None
+            return
         except (OSError, IngeroError) as error:
-            return None if is_chance else UnreadableLibrary(pid=pid, mapped_path=mapped.path, reason=_reason(error))
+            if not is_chance:
+                yield self._unreadable(pid, mapped, error, library_kind(name))
 
-    def _static_use(self, pid: int, mapped: MappedRange) -> _Use | UnreadableLibrary | None:
-        """As `_use`, of a file that may hold NCCL; None if it does not, or cannot be looked at."""
+    def _linked_uses(
+        self, pid: int, mapped: MappedRange, wanted: Collection[Library]
+    ) -> Iterator[_Use | UnreadableLibrary]:
+        """As `_uses`, of a file that may hold wanted libraries; none if it does not, or cannot be looked at."""
+        name = Path(mapped.path).name
         try:
             path, reach, key = self._reader.reach(self._proc / str(pid), mapped)
-            if key not in self._numbers and key not in self._without_nccl:
-                self._look_for_nccl(key, path, mapped.path, reach)
+            if key in self._numbers:  # a given file
+                yield from (_Use(number, mapped.path, path, reach) for number in self._numbers[key])
+                return
+            if key not in self._linked:
+                self._linked[key] = self._reader.identify_linked(path, name)
         except NoAnswerError as error:
-            return UnreadableLibrary(pid=pid, mapped_path=mapped.path, reason=error.reason)
+            yield UnreadableLibrary(pid=pid, mapped_path=mapped.path, reason=error.reason, hint=error.hint)
+            return
         except PutOffError:
             raise
-        except (OSError, IngeroError):
-            return None
-        if key in self._numbers:
-            return _Use(self._numbers[key], mapped.path, path, reach)
-        reason = self._without_nccl[key]
-        return UnreadableLibrary(pid=pid, mapped_path=mapped.path, reason=reason) if reason else None
-
-    def _look_for_nccl(self, key: FileKey, path: Path, mapped_path: str, reach: Reach) -> None:
-        try:
-            file = self._reader.identify_static_nccl(path, Path(mapped_path).name)
-        except SymbolsMissingError as error:
-            self._without_nccl[key] = str(error)
-            return
-        if file:
-            self._numbers[key] = self._number_of_file(file, mapped_path, reach)
-        else:
-            self._without_nccl[key] = ""
-
-    def _try_number_of(self, pid: int, path: Path, mapped_path: str, reach: Reach) -> int | UnreadableLibrary:
-        try:
-            return self._number_at(path, mapped_path, reach)
         except (OSError, IngeroError) as error:
-            return UnreadableLibrary(pid=pid, mapped_path=mapped_path, reason=_reason(error))
+            mount = kept_mount(pid, mapped.device, self._proc) if isinstance(error, PermissionError) else None
+            if mount and is_likely_host(name):
+                reason = f"{mount.reason}: whether {names_of(wanted)} is linked into it cannot be seen"
+                library = next(one for one in (Library.NCCL, Library.CUDART) if one in wanted)
+                yield UnreadableLibrary(
+                    pid=pid, mapped_path=mapped.path, reason=reason, hint=mount.way_out, library=library
+                )
+            return
+        for file in self._linked[key].files:
+            if file.library in wanted:
+                yield _Use(self._number_of_file(file, mapped.path, reach), mapped.path, path, reach)
+        for library in self._linked[key].stripped & set(wanted):
+            reason, hint = stripped_reason(library, mapped.path), way_out(library)
+            yield UnreadableLibrary(pid=pid, mapped_path=mapped.path, reason=reason, hint=hint, library=library)
 
-    def _number_at(self, path: Path, mapped_path: str, reach: Reach) -> int:
-        return self._number_of(self._reader.key(path), path, mapped_path, reach)
+    def _unreadable(
+        self, pid: int, mapped: MappedRange, error: Exception, library: Library | None
+    ) -> UnreadableLibrary:
+        mount = kept_mount(pid, mapped.device, self._proc) if isinstance(error, PermissionError) else None
+        reason, hint = (mount.reason, mount.way_out) if mount else (_reason(error), _hint(error))
+        return UnreadableLibrary(pid=pid, mapped_path=mapped.path, reason=reason, hint=hint, library=library)
 
-    def _number_of(self, key: FileKey, path: Path, mapped_path: str, reach: Reach) -> int:
+    def _try_numbers_at(self, path: Path, mapped_path: str, reach: Reach) -> UnreadableLibrary | None:
+        try:
+            self._numbers_at(path, mapped_path, reach)
+        except (OSError, IngeroError) as error:
+            return UnreadableLibrary(pid=0, mapped_path=mapped_path, reason=_reason(error), hint=_hint(error))
+        return None
+
+    def _numbers_at(self, path: Path, mapped_path: str, reach: Reach) -> tuple[int, ...]:
+        return self._numbers_of(self._reader.key(path), path, mapped_path, reach)
+
+    def _numbers_of(self, key: FileKey, path: Path, mapped_path: str, reach: Reach) -> tuple[int, ...]:
         if key not in self._numbers:
-            file = self._reader.identify(path, Path(mapped_path).name)
-            self._numbers[key] = self._number_of_file(file, mapped_path, reach)
+            files = self._reader.identify_all(path, Path(mapped_path).name)
+            self._numbers[key] = tuple(self._number_of_file(file, mapped_path, reach) for file in files)
         return self._numbers[key]
 
     def _number_of_file(self, file: LibraryFile, mapped_path: str, reach: Reach) -> int:
@@ -333,6 +364,10 @@ def _address_space_pages(statm: str) -> bytes:
 def _or_confined() -> str:
     bound = confinement()
     return f"; or the {bound.text} forbids it" if bound else ""
+
+
+def _hint(error: Exception) -> str:
+    return error.hint if isinstance(error, IngeroError) else ""
 
 
 def _reason(error: Exception) -> str:

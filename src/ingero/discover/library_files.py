@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingero.discover.elf import ElfFile
-from ingero.discover.symbol_table import function_offsets
+from ingero.discover.symbol_table import function_offsets, section_contains
 from ingero.errors import IngeroError
 from ingero.ops import OPS, Library
 
@@ -37,7 +37,12 @@ _FINGERPRINT_BYTES = 1 << 20  # holds headers, hash and symbol tables of every l
 _OVERLAYFS = 0x794C7630  # OVERLAYFS_SUPER_MAGIC, include/uapi/linux/magic.h
 _STATFS_BYTES = 256  # struct statfs is 120 bytes on 64-bit Linux and begins with f_type
 _libc = ctypes.CDLL(None, use_errno=True)
-_PROBES_PER_KIND = 8  # exported rows looked up to tell the kind of a library with a name of its own
+_PROBES_PER_KIND = 8  # rows looked up to tell the kind of a library with a name of its own
+# What every version has among its constants, and nobody who only calls it: a variable that it reads, an error's text.
+TEXT_OF = {
+    Library.NCCL: b"NCCL_SOCKET_IFNAME",
+    Library.CUDART: b"CUDA driver version is insufficient for CUDA runtime version",
+}
 
 
 class StubLibraryError(IngeroError):
@@ -83,9 +88,11 @@ class LibraryFile:
     def is_same_file(self, other: LibraryFile) -> bool:
         """Whether a probe in one is a probe in the other.
 
-        Two equal builds with the same inode number count as one file as soon as one of them lies on overlayfs.
+        Two equal builds with the same inode number count as one file as soon as one of them lies on overlayfs. Two
+        libraries that were linked into one file are two: each has calls of its own.
         """
-        if (self.inode, self.size_bytes, self.build) != (other.inode, other.size_bytes, other.build):
+        mine, theirs = ((one.library, one.inode, one.size_bytes, one.build) for one in (self, other))
+        if mine != theirs:
             return False
         return self.device is None or other.device is None or self.device == other.device
 
@@ -106,25 +113,31 @@ def library_kind(file_name: str) -> Library | None:
 
 
 def identify(path: Path, name: str | None = None, descriptor: int | None = None) -> LibraryFile:
-    """Reads who a library file is.
+    """As `identify_all`; of a file that holds several libraries the first."""
+    return identify_all(path, name, descriptor)[0]
+
+
+def identify_all(path: Path, name: str | None = None, descriptor: int | None = None) -> tuple[LibraryFile, ...]:
+    """Reads which traced libraries a file holds: one as a rule, several where they were linked into another one.
 
     name: the file name to judge by, where `path` is only a way to reach it (/proc/PID/map_files/...). A file with a
-        name of its own is judged by its soname, then by what it exports.
+        name of its own is judged by its soname, then by what it exports, or has in its table of symbols.
     descriptor: of the file, where it is open already.
 
     Raises:
         OSError: the file is gone or may not be read.
         UnreadableElfError: it is damaged.
-        NotATracedLibraryError: it exports none of the traced calls.
+        NotATracedLibraryError: it holds none of the traced calls.
         StubLibraryError: it is the toolkit's stand-in for a driver.
     """
     with ElfFile(path, descriptor) as elf:
-        kind = library_kind(name or path.name) or library_kind(elf.soname) or _kind_by_exports(elf)
-        if kind is None:
+        named = library_kind(name or path.name) or library_kind(elf.soname)
+        kinds = (named,) if named else _kinds_by_symbols(elf)
+        if not kinds:
             raise NotATracedLibraryError(path)
-        if kind is Library.CUDA and _is_stub(elf, path):
+        if kinds == (Library.CUDA,) and _is_stub(elf, path):
             raise StubLibraryError(path)
-        return describe(elf, kind)
+        return tuple(describe(elf, kind) for kind in kinds)
 
 
 def _is_stub(elf: ElfFile, path: Path) -> bool:
@@ -156,12 +169,24 @@ def _is_on_overlay(descriptor: int) -> bool:
     return int.from_bytes(answer.raw[:4], sys.byteorder) == _OVERLAYFS
 
 
-def _kind_by_exports(elf: ElfFile) -> Library | None:
-    for library in Library:
-        symbols = [op.symbols[0] for op in OPS if op.library is library][:_PROBES_PER_KIND]
-        if function_offsets(elf, symbols):
-            return library
-    return None
+def _kinds_by_symbols(elf: ElfFile) -> tuple[Library, ...]:
+    """Functions of the driver beside those of another library are what loads the driver's: nothing links that in."""
+    found = tuple(one for one in Library if _has_functions_of(elf, one) and not only_loads(elf, one))
+    return tuple(one for one in found if one is not Library.CUDA) or found
+
+
+def _has_functions_of(elf: ElfFile, library: Library) -> bool:
+    symbols = [op.symbols[0] for op in OPS if op.library is library][:_PROBES_PER_KIND]
+    return bool(function_offsets(elf, symbols))
+
+
+def only_loads(elf: ElfFile, library: Library) -> bool:
+    """Whether a file's functions of a library's names load that and call it (ctranslate2, JAX, TensorFlow's stubs)."""
+    text = TEXT_OF.get(library)
+    if text is None:
+        return False
+    names = f"{library.value}.so".encode()
+    return section_contains(elf, ".rodata", names) and not section_contains(elf, ".rodata", text)
 
 
 def _fingerprint(elf: ElfFile) -> str:

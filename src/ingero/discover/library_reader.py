@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ingero.discover.driver_offsets import driver_offsets
-from ingero.discover.library_files import LibraryFile, identify
+from ingero.discover.library_files import LibraryFile, identify_all
+from ingero.discover.linked_libraries import Linked, identify_linked
 from ingero.discover.mapped_paths import Reach, reachable_path
 from ingero.discover.mappings import Mapping
 from ingero.discover.sites import SiteReport, communicator_sites, kernel_name_sites, probe_sites
-from ingero.discover.static_nccl import identify_static_nccl
 from ingero.ops import Library
 
 FileKey = tuple[int, int, int, int]
@@ -85,13 +85,13 @@ class LibraryReader:
             except OSError:
                 yield None
 
-    def identify(self, path: Path, name: str) -> LibraryFile:
+    def identify_all(self, path: Path, name: str) -> tuple[LibraryFile, ...]:
         """As there."""
-        return identify(path, name=name)
+        return identify_all(path, name=name)
 
-    def identify_static_nccl(self, path: Path, name: str) -> LibraryFile | None:
+    def identify_linked(self, path: Path, name: str) -> Linked:
         """As there."""
-        return identify_static_nccl(path, name)
+        return identify_linked(path, name)
 
     def sites(self, file: LibraryFile) -> LibrarySites:
         """Where its probes go."""

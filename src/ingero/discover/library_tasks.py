@@ -9,10 +9,10 @@ from typing import Any
 from ingero.discover.driver_offsets import DriverOffsets, read_answer
 from ingero.discover.elf import ElfFile
 from ingero.discover.instructions import FirstInstruction
-from ingero.discover.library_files import LibraryFile, identify
+from ingero.discover.library_files import LibraryFile, identify_all
 from ingero.discover.library_reader import telling_sites
+from ingero.discover.linked_libraries import Linked, identify_linked
 from ingero.discover.sites import MissingSite, Origin, SharedSite, Site, SiteReport, probe_sites
-from ingero.discover.static_nccl import identify_static_nccl
 from ingero.ops import BY_ID, Library
 from ingero.sandbox.messages import Message
 from ingero.sandbox.nursery import Task
@@ -26,7 +26,7 @@ def tasks() -> Mapping[str, Task]:
     """By the names that they are asked for by; each question has one file."""
     return {
         "identify": _identify,
-        "static_nccl": _static_nccl,
+        "linked": _linked,
         "sites": _sites,
         "needed": _needed,
         "entry_points": _entry_points,
@@ -64,6 +64,30 @@ def taken_file(told: Any, path: Path) -> LibraryFile:
             soname=_text(told["soname"]),
             machine=_text(told["machine"]),
         )
+    except (KeyError, TypeError, ValueError):
+        raise RefusedAnswerError("the reply is malformed") from None
+
+
+def taken_files(told: Any, path: Path) -> tuple[LibraryFile, ...]:
+    """The library files of an answer: one for each library that the file holds.
+
+    Raises:
+        RefusedAnswerError: these are none.
+    """
+    if not isinstance(told, list) or len(told) > len(Library):
+        raise RefusedAnswerError("the reply is malformed")
+    return tuple(taken_file(one, path) for one in told)
+
+
+def taken_linked(told: Mapping[str, Any], path: Path) -> Linked:
+    """What was linked into a file, of an answer.
+
+    Raises:
+        RefusedAnswerError: this is none.
+    """
+    files = taken_files(told.get("files"), path)
+    try:
+        return Linked(files=files, stripped=frozenset(map(Library, told["stripped"])))
     except (KeyError, TypeError, ValueError):
         raise RefusedAnswerError("the reply is malformed") from None
 
@@ -135,13 +159,14 @@ def _text(told: Any) -> str:
 
 def _identify(question: Message) -> Message:
     path = Path(question.content["path"])
-    return Message({"file": told_of_file(identify(path, question.content["name"], question.files[0]))})
+    files = identify_all(path, question.content["name"], question.files[0])
+    return Message({"files": [told_of_file(one) for one in files]})
 
 
-def _static_nccl(question: Message) -> Message:
-    path = Path(question.content["path"])
-    file = identify_static_nccl(path, question.content["name"], question.files[0])
-    return Message({"file": told_of_file(file) if file else None})
+def _linked(question: Message) -> Message:
+    found = identify_linked(Path(question.content["path"]), question.content["name"], question.files[0])
+    stripped = [library.value for library in found.stripped]
+    return Message({"files": [told_of_file(one) for one in found.files], "stripped": stripped})
 
 
 def _sites(question: Message) -> Message:

@@ -54,7 +54,7 @@ def layout_of(version: tuple[int, int], debug_offsets: bytes) -> PythonLayout:
     """
     fields = _table().get(_key(version))
     if fields is None:
-        raise UnknownLayoutError(f"Python {_key(version)} is not supported: {_supported()}")
+        raise UnknownLayoutError(f"Python {_key(version)} is not supported: {supported_versions()}")
     if version < _DEBUG_OFFSETS_SINCE:
         return PythonLayout(version=version, is_free_threaded=False, offsets=fields, string_state_shift=2)
     return _from_memory(version, fields, debug_offsets)
@@ -115,6 +115,7 @@ def _key(version: tuple[int, int]) -> str:
     return f"{version[0]}.{version[1]}"
 
 
-def _supported() -> str:
+def supported_versions() -> str:
+    """Such as `3.8 to 3.14 are`."""
     versions = list(_table())
     return f"{versions[0]} to {versions[-1]} are"

@@ -194,7 +194,7 @@ def capability_fix(kernel: KernelFacts, missing: Sequence[str]) -> str:
 
 def _library_note(scan: LibraryScan, library: Library) -> str:
     copies = [copy for copy in scan.copies if copy.file.library is library]
-    unreadable = [one for one in scan.unreadable if library.value in one.mapped_path]
+    unreadable = [one for one in scan.unreadable if one.library is library or library.value in one.mapped_path]
     if unreadable:
         return f"{len(unreadable)} mapped copies cannot be read: {unreadable[0].reason}"
     return "" if copies else "no process has loaded it yet; it is traced as soon as one does"

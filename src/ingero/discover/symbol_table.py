@@ -18,22 +18,38 @@ _ENTRY = [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), 
 _ENTRY_BYTES = 24
 _SYMTAB, _FUNCTION = 2, 2  # SHT_SYMTAB, STT_FUNC
 _PIECE_BYTES = 8 << 20
+_MOST_SEARCHED_BYTES = 32 << 20  # CPython's constants take 3 MB
 
 
 def function_offsets(elf: ElfFile, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """As ElfFile.functions; where the file exports none of them, its .symtab is asked.
+    """As ElfFile.functions; for names that the file does not export, its .symtab is asked.
+
+    A program exports of what was linked into it what the libraries beside it refer to, and keeps the rest local.
 
     Raises:
         UnreadableElfError: the file is damaged.
     """
-    wanted = list(names)
-    return elf.functions(wanted) or _local_functions(elf, wanted)
+    wanted = list(dict.fromkeys(names))
+    exported = elf.functions(wanted)
+    local = [name for name in wanted if name not in exported]
+    return exported | (_local_functions(elf, local) if local else {})
 
 
 def section_contains(elf: ElfFile, section_name: str, text: bytes) -> bool:
     """Whether the bytes of a section hold a text; False where there is no such section."""
     section = next((one for one in elf.image.sections() if one.name == section_name), None)
     return section is not None and any(text in piece for _, piece in _pieces(elf, section, len(text)))
+
+
+def first_in_section(
+    elf: ElfFile, section_name: str, pattern: re.Pattern[bytes], most_bytes: int
+) -> re.Match[bytes] | None:
+    """The first match in the bytes of a section. most_bytes: as long as a match with what is around it may be."""
+    section = next((one for one in elf.image.sections() if one.name == section_name), None)
+    if section is None or section.size_bytes > _MOST_SEARCHED_BYTES:
+        return None
+    found = (pattern.search(piece) for _, piece in _pieces(elf, section, most_bytes))
+    return next((match for match in found if match), None)
 
 
 def _local_functions(elf: ElfFile, names: list[str]) -> dict[str, tuple[int, ...]]:

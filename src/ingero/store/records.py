@@ -523,9 +523,15 @@ class OverheadLevel:
     agent_cpu_ratio: float
 
 
+PYTHON_LINES = "Python lines"  # as the symbol of an interpreter of which none are shown
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingProbe:
-    """A call that was not traced in one copy of its library, and why."""
+    """A call that was not traced in one copy of its library, and why.
+
+    symbol: of the whole file the library's name (`libnccl`), "" where that is not known; PYTHON_LINES.
+    """
 
     session: int
     library: str

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ingero.ops import Library
 from ingero.store.conditions import within
 from ingero.store.reader.questions import Questions, fields_of
-from ingero.store.records import Drop, MissingProbe, OverheadLevel, Removed, Window
+from ingero.store.records import PYTHON_LINES, Drop, MissingProbe, OverheadLevel, Removed, Window
 
 
 class GapQuestions(Questions):
@@ -38,6 +39,18 @@ class GapQuestions(Questions):
             return []
         columns = "replace(name, 'raw_', '') AS name, kind, until_ns, rows, noted_ns, max_db_bytes"
         return self._records(Removed, f"SELECT {columns} FROM raw_pruned WHERE rows > 0 ORDER BY until_ns DESC, name")
+
+    def unseen_files(self) -> list[MissingProbe]:
+        """Libraries none of whose calls were traced, and interpreters that no lines are shown of."""
+        if not self.is_recorded("raw_probes"):
+            return []
+        names = ", ".join(f"'{name}'" for name in (*(one.value for one in Library), PYTHON_LINES))
+        return self._records(
+            MissingProbe,
+            "SELECT session, library, symbol, source, op, reason FROM raw_probes "
+            f"WHERE NOT is_attached AND symbol IN ({names}) ORDER BY session, library, symbol",
+            table="raw_probes",
+        )
 
     def missing_probes(self) -> list[MissingProbe]:
         """Calls that were not traced, per copy of a library."""
