@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ingero.discover.library_files import library_kind
 from ingero.discover.library_search import library_copies_on_disk, python_prefix
 from ingero.discover.processes import PROC, read_environ
+from ingero.ops import Library
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +101,8 @@ class DiskSearch:
         self._handed_over = {sign for sign in self._handed_over if sign[0].exists()}
 
     def _hand_over(self, paths: Iterable[Path]) -> None:
-        for path in paths:
+        """Those first of which a single call at the start tells what none tells later: who is which rank."""
+        for path in sorted(paths, key=lambda path: library_kind(path.name) is not Library.NCCL):
             try:
                 status = path.stat()
             except OSError:  # gone again

@@ -143,6 +143,7 @@ class Pickup:
     def begin(self, sync: Callable[[], None]) -> None:
         """Probes the libraries in use, admits and enrolls who uses them, and begins to watch for others."""
         self._watch()
+        self._search.start()
         scan = self._scan()
         # enrolled last: nobody empties a target's buffers while probes are being attached
         self._probe(scan)
@@ -153,7 +154,6 @@ class Pickup:
             self._enroll_families(sync)
         else:
             self._enroll_users(scan.pids)
-        self._search.start()
 
     def _watch(self) -> None:
         try:
