@@ -17,13 +17,15 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.agent import require_quiet_kernel
 from bench.hangs import DEFAULT_LIMITS
+from bench.incidents.ambient import favoured
 from ingero import open_recording
+from ingero.demo.faults import cgroups
 from ingero.demo.gpusim.knobs import DEFAULTS, Knobs
 from ingero.demo.workloads import lifecycle, steps
 from ingero.demo.workloads.program import Program
@@ -130,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kinds = {n: k for n, k in KINDS.items() if not options.kinds or n.startswith(tuple(options.kinds))}
     right: Counter[str] = Counter()
     loud = 0
-    with lifecycle.until_stopped():
+    with lifecycle.until_stopped(), nullcontext() if cgroups.missing("cpu") else favoured():
         for name, kind in kinds.items():
             for _ in range(options.runs):
                 slow, quiet = (_recorded(kind, options, is_there=is_there) for is_there in (True, False))

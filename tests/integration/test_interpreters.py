@@ -182,5 +182,5 @@ def test_a_process_that_ends_meanwhile_is_no_error() -> None:
 def test_the_table_of_layouts_is_what_the_headers_say() -> None:
     folders = [include_folder(program) for name, program in interpreters().items() if name.endswith("pyenv")]
     given = [str(folder) for folder in folders if folder]
-    command = [sys.executable, _ROOT / "tools" / "gen_python_layouts.py", "--check", *given]
+    command = [sys.executable, str(_ROOT / "tools" / "gen_python_layouts.py"), "--check", *given]
     subprocess.run(command, check=True)

@@ -54,8 +54,8 @@ def test_without_block_requests_it_is_not_evaluated(tmp_path: Path) -> None:
     assert "network-filesystem-wait" in {one.cause for one in diagnosis.not_evaluated}
 
 
-def copying(scene: Scene, trainer: Actor, *, faults: int = 300, waker: str = "gcsfuse") -> None:
-    """Each copy to the GPU sleeps 12 ms until another process has answered for the pages that it touches."""
+def copying(scene: Scene, trainer: Actor, *, faults: int = 300, waker: str = "gcsfuse", asleep_ms: float = 12) -> None:
+    """Each copy to the GPU sleeps until another process has answered for the pages that it touches."""
     for second in range(int(QUIET_S)):
         scene.second(trainer, second, run=900)
     for second in range(int(QUIET_S), int(LENGTH_S)):
@@ -66,7 +66,8 @@ def copying(scene: Scene, trainer: Actor, *, faults: int = 300, waker: str = "gc
     for begin, _, _ in scene.train(
         trainer, QUIET_S, LENGTH_S, Step(busy_ms=18, size_bytes=1 << 20), sync_op="cudaMemcpy", calls=calls
     ):
-        scene.off_cpu(trainer, begin + 0.002, begin + 0.014, "sleep", waker=server, is_gpu_call=True)
+        end = begin + 0.002 + asleep_ms / 1e3
+        scene.off_cpu(trainer, begin + 0.002, end, "sleep", waker=server, is_gpu_call=True)
         scene.call(trainer, "cudaMemcpy", begin + 0.0015, 16, stack_hash=stack)
 
 
@@ -78,6 +79,13 @@ def test_pages_that_a_copy_touches_are_the_mounts_fault_and_not_the_gpus(tmp_pat
     assert str(incident.line) == "copy() at /app/load.py:31"
     assert [(one.pid, one.name) for one in incident.culprits] == [(700, "gcsfuse")]
     assert "read the file whole" in incident.fixes[0].text
+
+
+def test_what_faults_cost_beside_the_sleeps_is_the_mounts_too(tmp_path: Path) -> None:
+    """A third of what the copies take longer: handling of faults, the way back of answers, waits for a CPU."""
+    diagnosis = diagnosed(tmp_path, lambda scene, trainer: copying(scene, trainer, asleep_ms=8))
+    assert causes(diagnosis) == ["network-filesystem-wait"]
+    assert diagnosis.incidents[0].explained_ratio > 0.9
 
 
 def test_a_copy_that_touches_no_page_waits_for_the_gpu(tmp_path: Path) -> None:
