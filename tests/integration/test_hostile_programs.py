@@ -25,7 +25,7 @@ _QUIET_BYTES = 160 << 20  # of the agent, its probes and the processes that read
 _IN_A_CONTAINER = ["unshare", "--pid", "--fork", "--kill-child"]  # another owner of its files to the agent
 _SEED = int(os.environ.get("INGERO_HOSTILE_SEED", "7"))
 
-_OTHER = """
+OTHER = """
 import ctypes, signal, sys, time
 cuda = ctypes.CDLL(sys.argv[1])
 count, is_over = 0, []
@@ -50,7 +50,7 @@ def test_others_are_recorded_and_the_agent_ends_when_told(
     command = kind(its / "work", hostile.libraries, random.Random(_SEED))
     library = str(mine.libraries / "libcudart.so.12")
     other = subprocess.Popen(
-        [sys.executable, "-c", _OTHER, library],
+        [sys.executable, "-c", OTHER, library],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=mine.environment,
     )  # fmt: skip
     nothing = subprocess.DEVNULL

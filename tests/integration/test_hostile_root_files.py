@@ -13,10 +13,13 @@ import pytest
 
 from ingero.capture.foreign import OPENER, nursery
 from ingero.capture.root_files import SandboxedRootFiles
+from ingero.capture.shares import Shares
 from ingero.discover.containers import Placement
 from ingero.discover.jobs import job_of
 from ingero.discover.rooted import RootFiles
 from ingero.sandbox.process import SandboxedProcess
+from tests.integration.targets import until
+from tests.integration.withheld import dead_file
 
 _DETACH = 2  # MNT_DETACH
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -54,7 +57,7 @@ def opener() -> Iterator[SandboxedProcess]:
 @pytest.fixture
 def files(opener: SandboxedProcess, lost: Counter[str]) -> SandboxedRootFiles:
     """What a recording asks."""
-    return SandboxedRootFiles(opener, lambda counter: lost.update((counter,)))
+    return SandboxedRootFiles(opener, Shares(), lambda counter: lost.update((counter,)))
 
 
 def test_it_answers_as_one_who_looks_himself(files: SandboxedRootFiles, tmp_path: Path) -> None:
@@ -86,3 +89,24 @@ def test_a_mount_that_never_answers_costs_its_user_a_second(
         except OSError:
             time.sleep(0.1)
     pytest.fail("nothing is answered any more")
+
+
+def test_processes_that_cannot_be_ended_are_few_and_come_back(
+    opener: SandboxedProcess, lost: Counter[str], tmp_path: Path
+) -> None:
+    """A file system that has taken a question holds who asked, killed or not, until it answers."""
+    files = SandboxedRootFiles(opener, Shares(per_s=1e6), lambda counter: lost.update((counter,)))
+    with dead_file(tmp_path, is_cached=False) as dead:
+        for _ in range(20):
+            with pytest.raises(OSError, match=r"\w"):
+                files.read(os.getpid(), str(dead).lstrip("/"), 9)
+        assert opener.ended == 8, "then nothing of this user is asked any more"
+        assert lost == {"root_files_given_up": 20}
+    until(lambda: _answers(files), "once they have ended others are asked for")
+
+
+def _answers(files: SandboxedRootFiles) -> bool:
+    try:
+        return files.devices(os.getpid(), ["dev/null"]) == [(1, 3)]
+    except OSError:
+        return False

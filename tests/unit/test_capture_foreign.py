@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.capture.foreign import Foreign, nursery
+from ingero.capture.foreign import OPENER, READER, Foreign, nursery
 from ingero.capture.library_processes import LibraryProcesses
 from ingero.capture.mapped_files import MappedFiles
 from ingero.capture.native_reader import NativeReader
@@ -23,8 +23,9 @@ from ingero.discover.elf import UnreadableElfError
 from ingero.discover.libraries import LibraryScanner, PutOffError
 from ingero.discover.library_files import StubLibraryError
 from ingero.discover.library_reader import LibraryReader
+from ingero.discover.memory_files import LaunchedWith, MemoryFiles
 from ingero.discover.rooted import open_regular
-from ingero.sandbox.process import NoAnswerError
+from ingero.sandbox.process import NoAnswerError, SandboxedProcess
 
 _BOMB = "_Z1fSt4pairIiiE" + "".join(f"S_I{f'S{digit}_' * 2}E" for digit in "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"[:33])
 
@@ -71,7 +72,7 @@ def test_a_stack_is_unwound_alike_also_by_one_that_was_replaced(foreign: Foreign
         ]
         assert found.frames[0].module
         assert found.frames[0].module.name == "libc.so.6"
-        for process in foreign._processes:
+        for process in foreign._idle_s:
             process.close()
 
 
@@ -131,11 +132,12 @@ def test_who_has_used_up_the_share_is_put_off_and_others_are_not(foreign: Foreig
 def test_a_share_that_is_used_up_puts_off_before_anything_is_asked() -> None:
     shares = Shares(most_s=0.2, per_s=0)
     with nursery() as makes, Foreign(makes) as own:
-        reader = LibraryProcesses(*own._processes[:2], shares, print)  # type: ignore[call-arg, misc] # two of them
+        opener, reader = SandboxedProcess(makes, OPENER), SandboxedProcess(makes, READER)
+        libraries = LibraryProcesses(opener, reader, own.memory_files, shares, print)
         shares.spend(shares.owner(os.getpid()), 1)
-        assert not reader.may_read(os.getpid())
-        with reader.on_behalf_of(os.getpid()), pytest.raises(PutOffError):
-            reader.key(Path("/"))
+        assert not libraries.may_read(os.getpid())
+        with libraries.on_behalf_of(os.getpid()), pytest.raises(PutOffError):
+            libraries.key(Path("/"))
 
 
 def test_a_file_that_was_not_read_in_time_is_tried_three_times_and_then_given_up(
@@ -149,6 +151,37 @@ def test_a_file_that_was_not_read_in_time_is_tried_three_times_and_then_given_up
     monkeypatch.undo()
     assert reader.key(Path("/"))
     assert list(reader.keys([Path("/nowhere/that/hangs"), Path("/")])) == [None, reader.key(Path("/"))]
+
+
+def test_what_a_process_was_started_with_is_the_same(foreign: Foreign) -> None:
+    files = MemoryFiles()
+    assert foreign.memory_files.launched_with(os.getpid()) == files.launched_with(os.getpid())
+    assert foreign.memory_files.maps(os.getpid()).splitlines()[0] == files.maps(os.getpid()).splitlines()[0]
+    kernel_thread, gone = 2, 2**22 + 1
+    for pid in (kernel_thread, gone):
+        assert foreign.memory_files.launched_with(pid) == files.launched_with(pid)
+    with pytest.raises(OSError, match=r"\w"):
+        foreign.memory_files.maps(gone)
+
+
+def test_memory_that_was_withheld_is_not_asked_for_again_at_once(
+    monkeypatch: pytest.MonkeyPatch, foreign: Foreign, caplog: pytest.LogCaptureFixture
+) -> None:
+    foreign.drops()
+    files = foreign.memory_files
+    monkeypatch.setattr("ingero.capture.memory_files._WALL_S", 0.0)
+    with pytest.raises(TimeoutError):
+        files.maps(os.getpid())
+    monkeypatch.undo()
+    with pytest.raises(BlockingIOError):
+        files.maps(os.getpid())
+    assert files.launched_with(os.getpid()) == LaunchedWith(None, None, is_withheld=True)
+    assert foreign.drops() == {"memory_files_given_up": 3}
+    assert [one.message for one in caplog.records if f"process {os.getpid()} is withheld" in one.message]
+    assert files.maps(os.getppid()), "others are read"
+    while files.launched_with(os.getpid()).is_withheld:
+        time.sleep(0.05)
+    assert files.maps(os.getpid())
 
 
 @pytest.mark.parametrize("what", ["pipe", "device", "folder"])

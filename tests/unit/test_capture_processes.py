@@ -13,72 +13,75 @@ from ingero.capture.identity import CgroupRows
 from ingero.capture.processes import ProcessRows
 from ingero.capture.targets import Target
 from ingero.discover.cgroups import Cgroup
-from ingero.discover.processes import Environ, Process, ProcessId, read_process
+from ingero.discover.memory_files import Environ, LaunchedWith, MemoryFiles
+from ingero.discover.processes import Process, ProcessId, read_process
 from ingero.discover.ranks import Membership
 from ingero.store import tables
 from ingero.store.tables import Value
 from tests.unit.test_capture_identity import Kept
 
 
-class Memory:
+class Memory(MemoryFiles):
     """Of a process that loses it after the first look: the environment and the command line go together."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._is_there = True
 
-    def environment(self, _pid: int) -> tuple[dict[str, str], Environ]:
-        return ({"RANK": "3", "WORLD_SIZE": "8"}, Environ.WHOLE) if self._look() else ({}, Environ.EMPTY)
-
-    def read_process(self, pid: int) -> Process | None:
-        process = read_process(pid)
-        if process is None or self._look():
-            return process
-        fields = {name: getattr(process, name) for name in Process.__dataclass_fields__}
-        return Process(**{**fields, "cmdline": ()})
-
-    def _look(self) -> bool:
+    def launched_with(self, pid: int) -> LaunchedWith:
+        del pid
         was_there, self._is_there = self._is_there, False
-        return was_there
+        return LaunchedWith(b"RANK=3\0WORLD_SIZE=8\0", b"") if was_there else LaunchedWith(b"", b"")
 
 
-def test_a_process_that_ends_between_two_looks_is_not_written_without_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_ends_between_two_looks_is_not_written_without_its_rank() -> None:
     memory, sink = Memory(), Kept()
-    monkeypatch.setattr(processes, "environment", memory.environment)
-    monkeypatch.setattr(processes, "read_process", memory.read_process)
     me = read_process(os.getpid())
     assert me is not None
     target = Target(slot=1, id=me.id, number=1, start_ns=1, name="worker", callers=Callers(me.id.pid))
-    ProcessRows(sink, CgroupRows(sink), GpuRows(sink, ())).write(target, 2)
-    (row,) = [row for table, row in sink.rows if table is tables.PROCESSES]
-    assert (row["rank"], row["world_size"]) == (3, 8)
+    rows = ProcessRows(sink, CgroupRows(sink), GpuRows(sink, ()), memory=memory)
+    rows.write(target, 2)
+    target.is_described = False
+    rows.write(target, 3)
+    written = [row for table, row in sink.rows if table is tables.PROCESSES]
+    assert [(row["rank"], row["world_size"]) for row in written] == [(3, 8), (3, 8)]
 
 
-class Looks:
+class Looks(MemoryFiles):
     """What a look at a process finds; each of its parts may change from look to look."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.is_withheld = False
         self.environs: dict[int, tuple[dict[str, str], Environ]] = {}
         self.cmdline: tuple[str, ...] = ("python", "train.py")
         self.cgroup = "/"
-        monkeypatch.setattr(processes, "environment", lambda pid: self.environs.get(pid, ({}, Environ.UNREADABLE)))
         monkeypatch.setattr(processes, "read_process", self._process)
         monkeypatch.setattr(processes, "read_cgroup", lambda _pid, _mounts: Cgroup(id=7, path=self.cgroup, paths={}))
-        monkeypatch.setattr(processes, "is_alive", lambda _id: True)
+        monkeypatch.setattr(processes, "is_alive", lambda _id, **_: True)
         self.sink = Kept()
-        self.rows = ProcessRows(self.sink, CgroupRows(self.sink), GpuRows(self.sink, ()))
+        self.rows = ProcessRows(self.sink, CgroupRows(self.sink), GpuRows(self.sink, ()), memory=self)
         self.targets: dict[int, Target] = {}
 
-    def _process(self, pid: int) -> Process:
+    def _process(self, pid: int, stat_of: object) -> Process:
+        del stat_of
         return Process(
             id=ProcessId(pid, 1),
             name="python",
-            cmdline=self.cmdline,
             uid=0,
             ppid=1 if pid == 1000 else 1000,
             state="R",
             threads=1,
             is_kernel_thread=False,
         )
+
+    def launched_with(self, pid: int) -> LaunchedWith:
+        if self.is_withheld:
+            return LaunchedWith(None, None, is_withheld=True)
+        environ, state = self.environs.get(pid, ({}, Environ.UNREADABLE))
+        raw = "".join(f"{name}={value}\0" for name, value in environ.items()).encode()
+        begins = {Environ.UNREADABLE: None, Environ.EMPTY: b"", Environ.WIPED: b"\0\0", Environ.WHOLE: b""}[state]
+        return LaunchedWith(None if begins is None else begins + raw, "\0".join((*self.cmdline, "")).encode())
 
     def target(self, number: int, environ: dict[str, str] | None, state: Environ = Environ.WHOLE) -> Target:
         """A process that is looked at; its pid is 1000 more than its number."""
@@ -243,3 +246,18 @@ def test_an_end_that_is_seen_twice_takes_nothing_away(monkeypatch: pytest.Monkey
     looks.write(target)
     assert looks.rank(1) == (1, 1, 2)
     assert (looks.row(1)["job"], looks.row(1)["exit_code"]) == ("77", 0)
+
+
+def test_what_a_process_withholds_is_asked_for_again_and_takes_nothing_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = Looks(monkeypatch)
+    known, new = looks.target(1, RANK_1), looks.target(2, RANK_1)
+    looks.write(known)
+    looks.is_withheld = True
+    known.is_described = False
+    looks.write(known, new)
+    assert (looks.rank(1), looks.row(1)["job"], looks.row(1)["cmdline"]) == ((1, 1, 2), "77", "python train.py")
+    assert (looks.row(2)["uid"], looks.row(2)["cmdline"]) == (0, "")
+    looks.is_withheld = False
+    for _ in range(10):
+        looks.rows.look_again([known, new], 5)
+    assert (looks.rank(2), looks.row(2)["job"], looks.row(2)["cmdline"]) == ((1, 1, 2), "77", "python train.py")

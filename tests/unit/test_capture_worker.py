@@ -70,6 +70,35 @@ def test_after_the_last_job_nothing_is_waited_for_any_more() -> None:
     assert settled.until[-1] == math.inf
 
 
+def test_a_job_that_does_not_end_is_left_behind(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(worker, "_STUCK_S", 0.1)
+    monkeypatch.setattr(worker, "_LAST_S", 1e6)
+    answered, done = threading.Event(), threading.Event()
+    with Worker("test", lambda _until: None, failed=_FAILED) as works:
+        works.do(answered.wait)  # type: ignore[arg-type]  # stands for memory that does not answer
+        works.do(done.set)
+    assert "left behind" in caplog.text
+    answered.set()
+    assert done.wait(60)
+
+
+def test_work_that_goes_on_is_waited_for_however_much_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_STUCK_S", 0.5)
+    done: list[int] = []
+
+    def settle(until: float) -> None:
+        for number in range(20 if until == math.inf else 0):
+            works.beat()
+            time.sleep(0.05)  # stands for work: a second of it, of which no part takes long
+            done.append(number)
+
+    with Worker("test", settle, failed=_FAILED) as works:
+        works.do(lambda: None)
+    assert done == list(range(20))
+
+
 def test_a_job_that_fails_is_counted_and_the_next_one_is_done() -> None:
     done: list[bool] = []
 

@@ -11,15 +11,12 @@ from pathlib import Path
 import pytest
 
 from ingero.discover.processes import (
-    Environ,
     Process,
     ProcessId,
     descendants,
-    environment,
     is_alive,
     list_pids,
     parents,
-    read_environ,
     read_process,
     read_process_id,
     read_thread_name,
@@ -36,15 +33,13 @@ def write_process(
     folder.mkdir()
     stat = f"{pid} ({name}) {state} {ppid} 1 1 0 -1 {flags} 0 0 0 0 0 0 0 0 20 0 {threads} 0 4242 0 0"
     (folder / "stat").write_text(stat)
-    (folder / "status").write_text(f"Name:\t{name}\nUid:\t1000\t0\t0\t0\n")
-    (folder / "cmdline").write_bytes(b"python\0train.py\0--lr\0\0")
+    (folder / "status").write_text(f"Name:\t{name}\nUid:\t1000\t0\t0\t0\nPPid:\t{ppid}\n")
 
 
 def a_process(pid: int, ppid: int) -> Process:
     return Process(
         id=ProcessId(pid, 1),
         name="p",
-        cmdline=(),
         uid=0,
         ppid=ppid,
         state="S",
@@ -58,7 +53,6 @@ def test_own_process_is_read_whole() -> None:
     assert process is not None
     assert process.uid == os.getuid()
     assert process.ppid == os.getppid()
-    assert process.cmdline
     assert not process.is_kernel_thread
 
 
@@ -67,14 +61,6 @@ def test_a_name_with_brackets_and_blanks_does_not_shift_the_fields(tmp_path: Pat
     process = read_process(7, tmp_path)
     assert process is not None
     assert (process.name, process.ppid, process.id.start_ticks) == ("a) S 99 (b", 3, 4242)
-
-
-def test_an_empty_argument_stays_in_the_command_line_only_between_others(tmp_path: Path) -> None:
-    write_process(tmp_path, 7, "p")
-    (tmp_path / "7/cmdline").write_bytes(b"python\0\0x\0")
-    process = read_process(7, tmp_path)
-    assert process is not None
-    assert process.cmdline == ("python", "", "x")
 
 
 def test_the_uid_is_the_real_one(tmp_path: Path) -> None:
@@ -94,7 +80,7 @@ def test_a_process_that_vanishes_while_it_is_read_is_none(tmp_path: Path, missin
 def test_a_process_that_vanished_has_no_parent(tmp_path: Path) -> None:
     write_process(tmp_path, 7, "p")
     write_process(tmp_path, 8, "q")
-    (tmp_path / "8/stat").unlink()
+    (tmp_path / "8/status").unlink()
     assert set(parents(tmp_path)) == {7}
 
 
@@ -164,52 +150,9 @@ def test_a_loop_of_parents_ends() -> None:
     assert descendants([2], {2: 3, 3: 2}) == (3,)
 
 
-def test_the_environment_keeps_equals_signs_in_values(tmp_path: Path) -> None:
-    (tmp_path / "7").mkdir()
-    (tmp_path / "7/environ").write_bytes(b"A=b=c\0EMPTY=\0broken\0")
-    assert read_environ(7, tmp_path) == {"A": "b=c", "EMPTY": ""}
-
-
-def test_an_unreadable_environment_is_none(tmp_path: Path) -> None:
-    assert read_environ(7, tmp_path) is None
-
-
 def test_name_of_a_thread_may_be_any_bytes(tmp_path: Path) -> None:
     thread = tmp_path / "7"
     thread.mkdir()
     (thread / "comm").write_bytes(b"\xff\x1b\n\n")
     assert read_thread_name(7, tmp_path) == "\ufffd\x1b\n"
     assert read_thread_name(8, tmp_path) == ""
-
-
-def test_environment_and_command_line_are_read_up_to_a_bound(tmp_path: Path) -> None:
-    process = tmp_path / "7"
-    process.mkdir()
-    (process / "environ").write_bytes(b"RANK=1\0BAD=\xff\0LONG=" + b"x" * (3 << 20))
-    environ = read_environ(7, tmp_path)
-    assert environ is not None
-    assert (environ["RANK"], environ["BAD"]) == ("1", "\ufffd")
-    assert len(environ["LONG"]) <= 1 << 20
-
-
-@pytest.mark.parametrize(
-    ("raw", "cmdline", "state", "variables"),
-    [
-        (b"RANK=1\0A=b\0", b"python\0train.py\0", Environ.WHOLE, {"RANK": "1", "A": "b"}),
-        (b"", b"python\0", Environ.EMPTY, {}),
-        (b"\0\0\0\0", b"title\0", Environ.WIPED, {}),
-        (b"xxxx\0CUDA_VISIBLE_DEVICES=1\0", b"VLLM::Worker_TP1xxxx\0", Environ.WIPED, {"CUDA_VISIBLE_DEVICES": "1"}),
-        (b"b=2)\0RANK=1\0", b"ray::f(a=1, b=2)\0", Environ.WIPED, {"RANK": "1"}),  # the end of the title
-    ],
-)
-def test_a_title_over_the_environment_is_told_from_none(
-    tmp_path: Path, raw: bytes, cmdline: bytes, state: Environ, variables: dict[str, str]
-) -> None:
-    (tmp_path / "7").mkdir()
-    (tmp_path / "7/environ").write_bytes(raw)
-    (tmp_path / "7/cmdline").write_bytes(cmdline)
-    assert environment(7, tmp_path) == (variables, state)
-
-
-def test_an_environment_that_may_not_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
-    assert environment(7, tmp_path) == ({}, Environ.UNREADABLE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from ingero.sandbox import rights
 from ingero.sandbox.messages import Message
 from ingero.sandbox.nursery import Kind, Nursery, Task
-from ingero.sandbox.process import NoAnswerError, RefusedAnswerError, SandboxedProcess
+from ingero.sandbox.process import NoAnswerError, RefusedAnswerError, SandboxedProcess, SpareProcess
 
 _ROOM = 64 << 20
 
@@ -94,6 +95,29 @@ def test_who_is_not_asked_is_ended_and_there_again_when_asked(reader: SandboxedP
     reader.close_if_idle(0)
     assert reader.ask("who", cpu_s=1, wall_s=30).content["pid"] != before
     assert reader.ended == 0
+
+
+def test_one_process_does_for_two_who_do_not_ask_at_once(reader: SandboxedProcess, nursery: Nursery) -> None:
+    own = SandboxedProcess(nursery, "reader")
+    spare = SpareProcess(reader, own)
+    theirs = reader.ask("who", cpu_s=1, wall_s=30).content["pid"]
+    assert spare.ask("who", cpu_s=1, wall_s=30).content["pid"] == theirs
+    assert own.generation == 0
+    is_held, is_asked = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with reader.lock:
+            is_held.set()
+            is_asked.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    is_held.wait(60)
+    assert spare.ask("who", cpu_s=1, wall_s=30).content["pid"] != theirs
+    is_asked.set()
+    holder.join()
+    assert spare.ask("who", cpu_s=1, wall_s=30).content["pid"] == theirs
+    own.close()
 
 
 def test_cpu_time_has_a_limit_of_its_own(reader: SandboxedProcess) -> None:

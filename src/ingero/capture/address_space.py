@@ -13,7 +13,7 @@ from typing import Any
 
 from ingero.capture.native_reader import MappedImage, NativeReader
 from ingero.decode.native.unwinder import Module
-from ingero.discover.mappings import Mapping, parse_maps, read_maps
+from ingero.discover.mappings import Mapping, parse_maps
 from ingero.discover.processes import PROC
 from ingero.elf import ElfImage, UnreadableImageError
 
@@ -152,8 +152,8 @@ class ProcessAddressSpace:
 
     def _read(self) -> None:
         try:
-            raw = read_maps(self.pid, self._proc)
-        except OSError:  # it has ended: what was known stays
+            raw = self._images.reader.maps(self._proc / str(self.pid))
+        except OSError:  # it does not answer, or has ended: what was known stays
             return
         mappings = [one for one in parse_maps(raw) if "x" in one.permissions]
         self._images.prepare(self.pid, (one for one in mappings if _has_file(one)), self._proc)

@@ -6,7 +6,8 @@ import bisect
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from ingero.discover.mappings import parse_maps, read_maps
+from ingero.discover.mappings import parse_maps
+from ingero.discover.memory_files import MemoryFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,8 @@ class _Range:
 class Callers:
     """Places of one process's return addresses, kept after the process has ended."""
 
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
+    def __init__(self, pid: int, files: MemoryFiles | None = None) -> None:
+        self._pid, self._files = pid, files or MemoryFiles()
         self._known: dict[int, Place] = {}
         self._ranges: list[_Range] = []
         self._starts: list[int] = []
@@ -66,8 +67,8 @@ class Callers:
     def _read_ranges(self) -> None:
         """Reads the mappings; a process that has ended keeps those last seen."""
         try:
-            raw = read_maps(self._pid)
-        except OSError:  # it has ended, and only its records have still been on their way
+            raw = self._files.maps(self._pid)
+        except OSError:  # it does not answer, or has ended and only its records have still been on their way
             return
         ranges = [
             _Range(m.start, m.end, m.offset, PurePath(m.path).name or "[anonymous]")

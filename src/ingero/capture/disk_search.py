@@ -15,7 +15,8 @@ from pathlib import Path
 
 from ingero.discover.library_files import library_kind
 from ingero.discover.library_search import library_copies_on_disk, python_prefix
-from ingero.discover.processes import PROC, read_environ
+from ingero.discover.memory_files import MemoryFiles, variables
+from ingero.discover.processes import PROC
 from ingero.ops import Library
 
 logger = logging.getLogger(__name__)
@@ -39,11 +40,14 @@ class _Program:
 class DiskSearch:
     """Hands over each file once.
 
-    pids: the processes of interest, asked for in the thread. homes: see `library_copies_on_disk`.
+    pids: the processes of interest, asked for in the thread. homes: see `library_copies_on_disk`. memory: what they
+    were started with.
     """
 
-    def __init__(self, pids: Callable[[], Iterable[int]], homes: Sequence[Path] | None) -> None:
-        self._pids, self._homes = pids, homes
+    def __init__(
+        self, pids: Callable[[], Iterable[int]], homes: Sequence[Path] | None, memory: MemoryFiles | None = None
+    ) -> None:
+        self._pids, self._homes, self._memory = pids, homes, memory or MemoryFiles()
         self._found: queue.SimpleQueue[Path] = queue.SimpleQueue()
         self._handed_over: set[tuple[Path, int, int]] = set()
         self._executables: dict[int, str] = {}
@@ -122,7 +126,7 @@ class DiskSearch:
             root = self._root_of(pid)
         except OSError:  # a kernel thread, or gone
             return None
-        environ = read_environ(pid) or {}
+        environ = variables(self._memory.launched_with(pid)) or {}
         return _Program(root, executable, tuple((name, environ[name]) for name in _NAMING if name in environ))
 
     def _root_of(self, pid: int) -> Path:

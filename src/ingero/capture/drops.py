@@ -22,6 +22,7 @@ MEANINGS: dict[str, str] = {
     "kernel_cells_full": "launches not counted per kernel: too many kernels",
     "process_slots_full": "processes not traced, at least at first: too many traced processes at once",
     "library_unreadable": "mapped libraries not probed: their file cannot be read",
+    "memory_files_given_up": "times that a process's command line, environment or mappings could not be read in time",
     "root_files_given_up": "times that a process's job, pod or GPU could not be read in time",
     "library_files_given_up": "times that a mapped library could not be read in time: reading it took too long or hung",
     "native_files_given_up": "files or function names not read: reading them took too long or hung",

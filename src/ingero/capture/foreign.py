@@ -9,6 +9,7 @@ from collections.abc import Mapping, Set
 
 from ingero.capture import native_tasks
 from ingero.capture.library_processes import LibraryProcesses
+from ingero.capture.memory_files import SandboxedMemoryFiles
 from ingero.capture.native_reader import SandboxedNativeReader
 from ingero.capture.root_files import SandboxedRootFiles
 from ingero.capture.shares import Shares
@@ -17,10 +18,11 @@ from ingero.discover import library_tasks, opener_tasks
 from ingero.discover.entry_points import entry_points
 from ingero.sandbox import rights
 from ingero.sandbox.nursery import Kind, Nursery, Task
-from ingero.sandbox.process import SandboxedProcess
+from ingero.sandbox.process import SandboxedProcess, SpareProcess
 
 OPENER, READER = "opener", "reader"
-_IDLE_S = 10.0  # a reader takes 8 MB, and what it has read again is 20 ms
+_IDLE_S = 10.0  # a reader takes 6 MB, and what it has read again is 20 ms
+_OWN_IDLE_S = 2.0  # of the loop's, which is made where the other one is busy just then
 
 
 def nursery() -> Nursery:
@@ -45,8 +47,9 @@ class Foreign:
     """Who reads what for a recording. Use as a context manager.
 
     makes: where the processes come from; None: of its own.
-    libraries: for the thread that runs the loop. native: for those that resolve stacks and names; they wait longer.
-    root_files: for the loop: who processes are.
+    libraries: for the thread that runs the loop. native: for those that resolve stacks and names; they wait longer, so
+    that the loop has an opener and a reader of its own while theirs are busy.
+    root_files: for the loop: who processes are. memory_files: what they were started with, and what they map.
     """
 
     def __init__(self, makes: Nursery | None = None) -> None:
@@ -55,12 +58,18 @@ class Foreign:
         made_by = makes or self._own
         assert made_by
         self._made_by = made_by
-        opener = SandboxedProcess(made_by, OPENER)  # for all: it answers within half a second, or not at all
-        loops, others = SandboxedProcess(made_by, READER), SandboxedProcess(made_by, READER)
-        self._processes = [opener, loops, others]
-        self.libraries = LibraryProcesses(opener, loops, Shares(), self._count)
-        self.native = SandboxedNativeReader(opener, others, self._count)
-        self.root_files = SandboxedRootFiles(opener, self._count)
+        opener, reader, own_opener, own_reader = (
+            SandboxedProcess(made_by, kind) for kind in (OPENER, READER, OPENER, READER)
+        )
+        self._idle_s = {opener: _IDLE_S, reader: _IDLE_S, own_opener: _OWN_IDLE_S, own_reader: _OWN_IDLE_S}
+        opens, reads = SpareProcess(opener, own_opener), SpareProcess(reader, own_reader)
+        of_who_withholds = Shares(namespace_of=self._namespace_of)
+        self.memory_files = SandboxedMemoryFiles(opens, of_who_withholds, self._count)
+        self.root_files = SandboxedRootFiles(opens, of_who_withholds, self._count)
+        self.libraries = LibraryProcesses(
+            opens, reads, self.memory_files, Shares(namespace_of=self._namespace_of), self._count
+        )
+        self.native = SandboxedNativeReader(opener, reader, self.memory_files, of_who_withholds, self._count)
 
     @property
     def pids(self) -> Set[int]:
@@ -75,8 +84,11 @@ class Foreign:
 
     def rest(self) -> None:
         """Ends the processes that nobody has asked for a while; to be called now and then."""
-        for one in self._processes:
-            one.close_if_idle(_IDLE_S)
+        for one, seconds in self._idle_s.items():
+            one.close_if_idle(seconds)
+
+    def _namespace_of(self, pid: int) -> int:
+        return self.memory_files.pid_namespace(pid)
 
     def _count(self, counter: str) -> None:
         with self._lock:
@@ -88,7 +100,7 @@ class Foreign:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for one in self._processes:
+        for one in self._idle_s:
             one.close()
         if self._own:
             self._own.__exit__()

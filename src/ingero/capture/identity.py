@@ -14,7 +14,7 @@ from ingero.discover import kernel_clock
 from ingero.discover.cgroups import Cgroup, cpu_stat_file, find_cgroups, members, read_mounts
 from ingero.discover.containers import Placement, Pod, owner_of, placement_in, placement_of, pod_of, slurm_job_of
 from ingero.discover.jobs import job_in_path
-from ingero.discover.processes import read_environ
+from ingero.discover.memory_files import MemoryFiles, variables
 from ingero.discover.rooted import RootFiles
 from ingero.store import tables
 
@@ -26,9 +26,13 @@ class CgroupRows:
     """Writes `raw_cgroups`, one row for each group, as soon as it is first seen: it may be gone a second later."""
 
     def __init__(
-        self, sink: Sink, clock: Callable[[], int] = kernel_clock.monotonic_ns, files: RootFiles | None = None
+        self,
+        sink: Sink,
+        clock: Callable[[], int] = kernel_clock.monotonic_ns,
+        files: RootFiles | None = None,
+        memory: MemoryFiles | None = None,
     ) -> None:
-        self._sink, self._clock, self._files = sink, clock, files
+        self._sink, self._clock, self._files, self._memory = sink, clock, files, memory or MemoryFiles()
         self._mounts = read_mounts()
         self._known: set[int] = {0}
         self._named: dict[int, bool] = {}  # groups of targets that have a row -> whether it says all
@@ -93,7 +97,7 @@ class CgroupRows:
         place, pod, owner = placement_of(cgroup.path), Pod(name=None, namespace=None), None
         if place.is_containerized or place.step is not None:
             for pid in pids:
-                environ = read_environ(pid) or {}
+                environ = variables(self._memory.launched_with(pid)) or {}
                 place = _with_slurms_number(placement_in(place, environ), environ)
                 pod = self._pod(pid, environ, place)
                 owner = owner_of(pod.name, environ)

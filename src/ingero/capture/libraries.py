@@ -23,6 +23,10 @@ logger = logging.getLogger(__name__)
 # A nested call is told by the open outer one, so the outer library must be probed first.
 _OUTER_FIRST = (Library.NCCL, Library.CUDART, Library.CUDA)
 _LOOKS_UNTIL_LET_GO = 5  # without a user, on a file system other than the host's root
+_HELD = (
+    "%s is not probed yet: process %d maps it and withholds its memory; the kernel would wait for that, and every fork "
+    "of this host for the kernel"
+)
 _LOOKS_UNTIL_DROPPED = 10  # without a user and without a path: a container that is started again finds its probes
 
 
@@ -145,8 +149,12 @@ class LibraryProbes:
         new = [copy for copy in wanted.values() if copy.number not in self._probed]
         results: list[ProbeResult] = []
         for copy in sorted(new, key=lambda one: _OUTER_FIRST.index(one.file.library)):
-            pid = next(iter(copy.pids), 0)
-            self._put_off.pop(copy.number, None)
+            before, pid = self._put_off.pop(copy.number, 0), next(iter(copy.pids), 0)
+            if holder := next(filter(self._reader.withholds, copy.pids), 0):
+                self._put_off[copy.number] = holder
+                if holder != before:
+                    logger.warning(_HELD, copy.mapped_path, holder)
+                continue
             try:
                 with self._reader.on_behalf_of(pid):
                     results += self._attach(copy)

@@ -20,12 +20,13 @@ from ingero.discover.library_reader import FileKey, Held, LibraryReader, Library
 from ingero.discover.linked_libraries import Linked
 from ingero.discover.mapped_paths import Reach
 from ingero.discover.mappings import Mapping
+from ingero.discover.memory_files import MemoryFiles
 from ingero.discover.opener_tasks import range_of
 from ingero.discover.sites import SiteReport
 from ingero.ops import Library
 from ingero.sandbox.messages import Message
 from ingero.sandbox.nursery import WAITED_S
-from ingero.sandbox.process import NoAnswerError, RefusedAnswerError, SandboxedProcess
+from ingero.sandbox.process import NoAnswerError, RefusedAnswerError, SandboxedProcess, SpareProcess
 from ingero.sandbox.run_delay import RunDelay
 
 # The loop waits for these. A library of 3 GB takes 50 ms to look at; where the machine is busy, many times that.
@@ -36,7 +37,7 @@ _MOST_FAILURES = 4096
 
 
 class LibraryProcesses(LibraryReader):
-    """opener, reader: processes of these kinds, for this thread alone. lost: called with a counter's name.
+    """opener, reader: processes of these kinds. memory: what processes map. lost: called with a counter's name.
 
     Raises:
         NoAnswerError: the file costs more than it may.
@@ -44,9 +45,14 @@ class LibraryProcesses(LibraryReader):
     """
 
     def __init__(
-        self, opener: SandboxedProcess, reader: SandboxedProcess, shares: Shares, lost: Callable[[str], None]
+        self,
+        opener: SandboxedProcess | SpareProcess,
+        reader: SandboxedProcess | SpareProcess,
+        memory: MemoryFiles,
+        shares: Shares,
+        lost: Callable[[str], None],
     ) -> None:
-        self._opener, self._reader, self._shares, self._lost = opener, reader, shares, lost
+        self._opener, self._reader, self._memory, self._shares, self._lost = opener, reader, memory, shares, lost
         self._owner: Owner | None = None
         self._begin_s = self._waited_s = 0.0
         self._delay = RunDelay()
@@ -63,11 +69,19 @@ class LibraryProcesses(LibraryReader):
             self._owner = None
 
     def may_read(self, pid: int) -> bool:
-        """As there: whether its user has some of the share left."""
-        return self._shares.has_some(self._owner_of(pid))
+        """As there: whether its user has some of the share left, and it is not waited for."""
+        return self._shares.has_some(self._owner_of(pid)) and not (pid and self._memory.is_paused(pid))
+
+    def withholds(self, pid: int) -> bool:
+        """As there."""
+        return self._memory.launched_with(pid).is_withheld
 
     def _owner_of(self, pid: int) -> Owner:
         return self._shares.owner(pid) if pid else NOBODY
+
+    def maps(self, process: Path) -> bytes:
+        """As there."""
+        return self._memory.maps(int(process.name))
 
     def reach(self, process: Path, mapped: Mapping) -> tuple[Path, Reach, FileKey]:
         """As there."""
@@ -161,7 +175,7 @@ class LibraryProcesses(LibraryReader):
 
     def _ask(
         self,
-        process: SandboxedProcess,
+        process: SandboxedProcess | SpareProcess,
         task: str,
         what: object,
         content: dict[str, Any],
@@ -181,6 +195,8 @@ class LibraryProcesses(LibraryReader):
                 self._waited_s += min(max(waited_s, 0.0), time.monotonic() - begin_s)
             return answer
         except NoAnswerError as error:
+            if self._owner:
+                self._shares.hold(self._owner, error.killed)
             self._note(what, error.reason)
             raise
         except RefusedAnswerError as error:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ingero.capture.shares import Shares
 from ingero.decode.native import names
 from ingero.decode.native.deciding import Word
 from ingero.decode.native.machines import MACHINES
@@ -15,6 +16,7 @@ from ingero.decode.native.symbols import Symbol, SymbolTable
 from ingero.decode.native.unwinder import Ending, Frame, NativeStack, ThreadCopy, unwind
 from ingero.discover.library_reader import Held
 from ingero.discover.mappings import Mapping
+from ingero.discover.memory_files import MemoryFiles
 from ingero.elf import ElfImage, FileSource, MemorySource, Segment, UnreadableImageError
 from ingero.sandbox.messages import MOST_FILES
 from ingero.sandbox.process import NoAnswerError, RefusedAnswerError, SandboxedProcess
@@ -35,6 +37,14 @@ _MOST_TEXT = 1 << 16
 
 class NativeReader:
     """In this process."""
+
+    def maps(self, process: Path) -> bytes:
+        """What a process maps, as the kernel tells it.
+
+        Raises:
+            OSError: it has ended, may not be looked at, or does not answer.
+        """
+        return MemoryFiles(process.parent).maps(int(process.name))
 
     def open_mapped(self, process: Path, mappings: Sequence[Mapping]) -> list[ElfImage | str]:
         """The files behind these mappings, or why they cannot be read."""
@@ -112,10 +122,21 @@ class SandboxedNativeReader(NativeReader):
     lost: called with a counter's name for each thing that was given up.
     """
 
-    def __init__(self, opener: SandboxedProcess, reader: SandboxedProcess, lost: Callable[[str], None]) -> None:
-        self._opener, self._reader, self._lost = opener, reader, lost
+    def __init__(
+        self,
+        opener: SandboxedProcess,
+        reader: SandboxedProcess,
+        memory: MemoryFiles,
+        shares: Shares,
+        lost: Callable[[str], None],
+    ) -> None:
+        self._opener, self._reader, self._memory, self._shares, self._lost = opener, reader, memory, shares, lost
         self._names: dict[str, str] = {}
         self._given_up: dict[object, int] = {}  # files and processes: how often there was no answer
+
+    def maps(self, process: Path) -> bytes:
+        """As there."""
+        return self._memory.maps(int(process.name))
 
     def open_mapped(self, process: Path, mappings: Sequence[Mapping]) -> list[ElfImage | str]:
         """As there: many at once, and one by one where that fails."""
@@ -124,16 +145,36 @@ class SandboxedNativeReader(NativeReader):
             some = mappings[begin : begin + MOST_FILES]
             try:
                 found += self._open_some(process, some)
-            except (NoAnswerError, RefusedAnswerError):
-                found += [self._open_one(process, one) for one in some]
+            except (NoAnswerError, RefusedAnswerError) as error:
+                found += self._open_each(process, some, error)
         return found
 
-    def _open_one(self, process: Path, mapping: Mapping) -> ElfImage | str:
-        try:
-            return self._open_some(process, [mapping])[0]
-        except (NoAnswerError, RefusedAnswerError) as error:
+    def _open_each(
+        self, process: Path, mappings: Sequence[Mapping], before: NoAnswerError | RefusedAnswerError
+    ) -> list[ElfImage | str]:
+        """One by one, until its user has kept others waiting for too long: the stacks of all wait meanwhile.
+
+        before: what became of them all at once.
+        """
+        owner = self._shares.owner(int(process.name))
+        if isinstance(before, NoAnswerError):
+            self._shares.hold(owner, before.killed)
+        found: list[ElfImage | str] = []
+        for one in mappings:
+            problem = "its user has used up the time there is"
+            try:
+                if self._shares.has_some(owner):
+                    found += self._open_some(process, [one])
+                    continue
+            except NoAnswerError as error:
+                self._shares.spend(owner, _OPEN_S)
+                self._shares.hold(owner, error.killed)
+                problem = error.reason
+            except RefusedAnswerError as error:
+                problem = error.reason
             self._lost("native_files_given_up")
-            return error.reason
+            found.append(problem)
+        return found
 
     def _open_some(self, process: Path, mappings: Sequence[Mapping]) -> list[ElfImage | str]:
         wanted = [[one.range_name, one.path, one.inode] for one in mappings]

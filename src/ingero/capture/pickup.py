@@ -23,6 +23,7 @@ from ingero.capture.targets import Target, Targets
 from ingero.discover import kernel_clock
 from ingero.discover.libraries import LibraryCopy, LibraryScan, UnreadableLibrary
 from ingero.discover.library_files import may_be_traced
+from ingero.discover.memory_files import MemoryFiles
 from ingero.discover.processes import ProcessId, descendants, list_pids, parent_of, parents, real_uid
 from ingero.events import LifecycleKind
 from ingero.foreign_text import decoded
@@ -122,13 +123,19 @@ class Pickup:
     """
 
     def __init__(
-        self, kernel: KernelSide, targets: Targets, wanted: Wanted, reports: Reports, libraries: LibraryProbes
+        self,
+        kernel: KernelSide,
+        targets: Targets,
+        wanted: Wanted,
+        reports: Reports,
+        libraries: LibraryProbes,
+        memory: MemoryFiles | None = None,
     ) -> None:
         self._kernel, self._targets, self._wanted, self._reports = kernel, targets, wanted, reports
         self.libraries = libraries
         self.unreadable: dict[tuple[str, str], UnreadableLibrary] = {}  # by path and reason
         self.is_open = False
-        self._search = DiskSearch(self._of_interest, wanted.homes())
+        self._search = DiskSearch(self._of_interest, wanted.homes(), memory)
         self._events: MappingEvents | None = None
         self._admitted: dict[int, int] = {}  # slots by pid, whose other threads have no account yet
         self._on_disk: list[LibraryCopy] = []

@@ -12,7 +12,8 @@ from ingero.capture.rows import Sink
 from ingero.capture.targets import Target
 from ingero.discover.cgroups import read_cgroup, read_mounts
 from ingero.discover.jobs import Job, job_of
-from ingero.discover.processes import Environ, Process, environment, is_alive, read_process
+from ingero.discover.memory_files import Environ, MemoryFiles, command_line, environment
+from ingero.discover.processes import Process, is_alive, read_process
 from ingero.discover.ranks import Membership, Rank, rank_among, rank_in_title, rank_of
 from ingero.discover.rooted import RootFiles
 from ingero.identity import identity_text
@@ -30,8 +31,17 @@ _JOB = ("slurm_job", "scheduler", "job", "job_step")
 class ProcessRows:
     """Writes processes, with their control groups and GPUs."""
 
-    def __init__(self, sink: Sink, cgroups: CgroupRows, gpus: GpuRows, files: RootFiles | None = None) -> None:
+    def __init__(
+        self,
+        sink: Sink,
+        cgroups: CgroupRows,
+        gpus: GpuRows,
+        files: RootFiles | None = None,
+        memory: MemoryFiles | None = None,
+    ) -> None:
         self._sink, self._cgroups, self._gpus, self._files = sink, cgroups, gpus, files
+        self._memory = memory or MemoryFiles()
+        self._withheld: set[int] = set()  # those whose memory did not answer
         self._mounts = read_mounts()
         self._facts: dict[int, dict[str, Value]] = {}
         self._told: dict[int, Rank | None] = {}  # by launcher or title
@@ -67,6 +77,7 @@ class ProcessRows:
         if len(self._ended) > _ENDED_KEPT:
             gone = self._ended.popleft()
             self._gpus.forget(gone)
+            self._withheld.discard(gone)
             for kept in (self._facts, self._told, self._members, self._parents):
                 kept.pop(gone, None)
 
@@ -103,15 +114,18 @@ class ProcessRows:
 
     def _look_again(self, target: Target, seen_ns: int) -> None:
         facts = self._facts.get(target.number)
+        if target.number in self._withheld:  # it may answer by now
+            self.write(target, seen_ns)
         if facts is None or not target.is_described:
             return
         cgroup = read_cgroup(target.pid, self._mounts)
-        if cgroup is not None and cgroup.path != target.cgroup_path and is_alive(target.id):
+        if cgroup is not None and cgroup.path != target.cgroup_path and is_alive(target.id, stat_of=self._memory.stat):
             target.is_described = False  # it is another container or job now
             self.write(target, seen_ns)
         elif self._told.get(target.number) is None:
-            process = read_process(target.pid)
-            self._told[target.number] = rank_in_title(process.cmdline) if process and process.id == target.id else None
+            words = command_line(self._memory.launched_with(target.pid))
+            process = read_process(target.pid, stat_of=self._memory.stat)
+            self._told[target.number] = rank_in_title(words) if process and process.id == target.id else None
             self._rank(target, seen_ns)
 
     def _rank(self, target: Target, seen_ns: int) -> None:
@@ -180,23 +194,26 @@ class ProcessRows:
     def _describe(self, target: Target) -> None:
         # One that is ending has lost its group, then its memory, before it is gone; the command line is read after the
         # environment, so that a process which has the one and not the other was given none.
-        environ, state = environment(target.pid)
-        process = read_process(target.pid)
+        found = self._memory.launched_with(target.pid)
+        (environ, state), words = environment(found), command_line(found)
+        (self._withheld.add if found.is_withheld else self._withheld.discard)(target.number)
+        process = read_process(target.pid, stat_of=self._memory.stat)
         cgroup = read_cgroup(target.pid, self._mounts)
-        if process is None or cgroup is None or not (environ or process.cmdline) or not is_alive(process.id):
+        is_known = bool(environ or words or found.is_withheld)
+        if process is None or cgroup is None or not is_known or not is_alive(process.id, stat_of=self._memory.stat):
             return
-        target.name, target.is_described, target.cgroup_path = process.name, True, cgroup.path
+        target.name, target.is_described, target.cgroup_path = process.name, not found.is_withheld, cgroup.path
         known = self._facts.get(target.number, {})
         is_whole = state in (Environ.WHOLE, Environ.EMPTY)
-        around = environ if is_whole else _environ_around(process) | environ
+        around = environ if is_whole else self._environ_around(process) | environ
         number, place = self._cgroups.target(target.pid, cgroup, around)
         facts: dict[str, Value] = {
-            "cmdline": " ".join(process.cmdline),
+            "cmdline": known.get("cmdline", "") if found.is_withheld else " ".join(words),
             "uid": process.uid,
             "parent_pid": process.ppid,
             "cgroup_id": number,
         }
-        title = rank_in_title(process.cmdline)
+        title = rank_in_title(words)
         if is_whole:
             self._told[target.number] = rank_of(environ) or title
             facts |= _job_facts(job_of(place, cgroup.path, environ, target.pid, self._files))
@@ -216,6 +233,18 @@ class ProcessRows:
         target.container = place.container_id
         self._identify(target)
 
+    def _environ_around(self, process: Process) -> dict[str, str]:
+        """The environment of the nearest ancestor that still shows one whole: job and pod are those of the child."""
+        for _ in range(_ANCESTORS):
+            parent = read_process(process.ppid, stat_of=self._memory.stat) if process.ppid > 1 else None
+            if parent is None:
+                return {}
+            environ, state = environment(self._memory.launched_with(parent.pid))
+            if state is Environ.WHOLE:
+                return environ
+            process = parent
+        return {}
+
     def _identify(self, target: Target) -> None:
         facts = self._facts.get(target.number, {})
         rank, size = facts.get("rank"), facts.get("world_size")
@@ -230,16 +259,3 @@ def _job_facts(job: Job | None) -> dict[str, Value]:
         return {}
     facts: dict[str, Value] = {"scheduler": job.scheduler, "job": job.id, "job_step": job.step or ""}
     return facts | ({"slurm_job": job.id} if job.scheduler == "slurm" else {})
-
-
-def _environ_around(process: Process) -> dict[str, str]:
-    """The environment of the nearest ancestor that still shows one whole: job and pod are those of the child, too."""
-    for _ in range(_ANCESTORS):
-        parent = read_process(process.ppid) if process.ppid > 1 else None
-        if parent is None:
-            return {}
-        environ, state = environment(parent.pid)
-        if state is Environ.WHOLE:
-            return environ
-        process = parent
-    return {}

@@ -113,25 +113,25 @@ class Recorder:
         self._resources = ExitStack()
         self._add_clock_pair()
         boot_unix_ns = time.time_ns() - kernel_clock.boottime_ns()
-        self.targets = Targets(kernel, boot_unix_ns, sink.process_id)
         wanted = Wanted(pids=options.pids, uid=options.uid, is_traced=options.is_traced)
-        self._foreign = self._resources.enter_context(Foreign(nursery))
+        self._foreign = foreign = self._resources.enter_context(Foreign(nursery))
+        self.targets = Targets(kernel, boot_unix_ns, sink.process_id, foreign.memory_files)
         self.libraries = LibraryProbes(
             kernel,
             launches_at_driver_only=options.launches_at_driver_only,
             libraries=options.libraries,
             given_files=options.given_files,
-            reader=self._foreign.libraries,
+            reader=foreign.libraries,
         )
-        self.pickup = Pickup(kernel, self.targets, wanted, self, self.libraries)
+        self.pickup = Pickup(kernel, self.targets, wanted, self, self.libraries, foreign.memory_files)
         self._resources.callback(self.pickup.close)
         self.probes: list[ProbeResult] = []
-        self._cgroups = CgroupRows(sink, files=self._foreign.root_files)
+        self._cgroups = CgroupRows(sink, files=foreign.root_files, memory=foreign.memory_files)
         self.seconds = SecondReader(
-            kernel, sink, self.clock, self.targets, self._cgroups, own := OwnProcesses(lambda: self._foreign.pids)
+            kernel, sink, self.clock, self.targets, self._cgroups, own := OwnProcesses(lambda: foreign.pids)
         )
-        self._gpus = gpus = GpuRows(sink, present_gpus(), self._foreign.root_files)
-        self._processes = ProcessRows(sink, self._cgroups, gpus, self._foreign.root_files)
+        self._gpus = gpus = GpuRows(sink, present_gpus(), foreign.root_files)
+        self._processes = ProcessRows(sink, self._cgroups, gpus, foreign.root_files, foreign.memory_files)
         self._unseen = UnseenCalls(kernel)
         self._snapshots = SnapshotRows(
             sink,
@@ -177,7 +177,7 @@ class Recorder:
             kernel,
             lambda rows: sink.append(tables.STACKS, rows),
             keeps=bool(options.shown_calls),
-            reader=self._foreign.native,
+            reader=foreign.native,
             without_lines=self._note_without_lines,
         )
         self.recorded_calls = RecordedCalls(options.shown_calls, self.clock, self.stacks.known)
@@ -187,9 +187,7 @@ class Recorder:
         if options.with_stacks:
             self._resources.enter_context(self.stacks.worker)
             self._resources.enter_context(self._samples)
-        self._kernel_names = KernelNames(
-            lambda rows: sink.append(tables.KERNELS, rows), self.clock, self._foreign.native
-        )
+        self._kernel_names = KernelNames(lambda rows: sink.append(tables.KERNELS, rows), self.clock, foreign.native)
         self._resources.enter_context(self._kernel_names.worker)
         self.seconds.on_launched = self._kernel_names.want
         consumers = {

@@ -13,20 +13,21 @@ from typing import Any
 from ingero.capture.shares import Shares
 from ingero.discover.rooted import RootFiles
 from ingero.sandbox.messages import Message
-from ingero.sandbox.process import NoAnswerError, RefusedAnswerError, SandboxedProcess
+from ingero.sandbox.process import NoAnswerError, RefusedAnswerError, SandboxedProcess, SpareProcess
 
 _WALL_S, _CPU_S = 0.5, 0.5  # the loop waits for it; an answer takes a millisecond
 
 
 class SandboxedRootFiles(RootFiles):
-    """opener: a process of that kind. lost: called with a counter's name, for each answer that did not come.
+    """opener: a process of that kind. shares: of the loop's time. lost: called with a counter's name, for each answer
+    that did not come.
 
     What did not come in time is taken from the share of the process's user, who has none for a while then.
     """
 
-    def __init__(self, opener: SandboxedProcess, lost: Callable[[str], None]) -> None:
+    def __init__(self, opener: SandboxedProcess | SpareProcess, shares: Shares, lost: Callable[[str], None]) -> None:
         super().__init__()
-        self._opener, self._lost, self._shares = opener, lost, Shares()
+        self._opener, self._shares, self._lost = opener, shares, lost
 
     def read(self, pid: int, path: str, most_bytes: int) -> bytes:
         """As there."""
@@ -49,6 +50,7 @@ class SandboxedRootFiles(RootFiles):
         except NoAnswerError as error:
             self._lost("root_files_given_up")
             self._shares.spend(owner, _WALL_S)
+            self._shares.hold(owner, error.killed)
             raise OSError(errno.ETIMEDOUT, error.reason) from None
         except RefusedAnswerError as error:
             raise OSError(error.errno or errno.EIO, os.strerror(error.errno or errno.EIO)) from None

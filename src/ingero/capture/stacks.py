@@ -183,7 +183,7 @@ class Stacks:
     def _begin(self, target: Target) -> None:
         process = self._process(target.number, target.pid)
         self._files[target.number].forget()
-        found = self.interpreters[target.pid] = find_interpreter(target.pid)
+        found = self.interpreters[target.pid] = find_interpreter(target.pid, maps=self._files.reader.maps)
         self._starting.pop(target.number, None)
         row = np.zeros(1, self._layout_type)
         process.interpreter = None
@@ -226,9 +226,11 @@ class Stacks:
             self._begin(target)
         if until == math.inf:
             self._freed.close()
+            self.worker.beat()
         else:
             self._freed.settle()
         for wanted, since in list(self._wanted.items()):
+            self.worker.beat()
             if time.monotonic() > ends and self.worker.has_jobs:
                 break
             del self._wanted[wanted]  # first, so that one that cannot be resolved does not keep the others

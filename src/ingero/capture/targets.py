@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from ingero.attach.kernel_side import MAX_PROCESSES, KernelSide
 from ingero.capture.callers import Callers
 from ingero.capture.rings import Backlog
+from ingero.discover.memory_files import MemoryFiles
 from ingero.discover.processes import ProcessId, is_alive, read_process, read_process_id
 
 logger = logging.getLogger(__name__)
@@ -58,8 +59,15 @@ class Targets:
     boot_unix_ns: wall-clock time of CLOCK_BOOTTIME 0. number_of: database number of (pid, start_ns).
     """
 
-    def __init__(self, kernel: KernelSide, boot_unix_ns: int, number_of: Callable[[int, int], int]) -> None:
+    def __init__(
+        self,
+        kernel: KernelSide,
+        boot_unix_ns: int,
+        number_of: Callable[[int, int], int],
+        files: MemoryFiles | None = None,
+    ) -> None:
         self._kernel, self._boot_unix_ns, self._number_of = kernel, boot_unix_ns, number_of
+        self._files = files or MemoryFiles()
         self._by_slot: dict[int, Target] = {}
         self._by_pid: dict[int, Target] = {}
         self.refused: dict[ProcessId, str] = {}  # by name; processes that found no slot, and were not traced until then
@@ -89,8 +97,11 @@ class Targets:
         """Begins to trace a running process; None if it has ended meanwhile or no slot is left."""
         if pid in self._by_pid:
             return self._by_pid[pid]
-        identity = read_process_id(pid)
-        if identity is None or not is_alive(identity):  # one that nobody has waited for would take a slot in vain
+        stat_of = self._files.stat
+        identity = read_process_id(pid, stat_of=stat_of)
+        if identity is None or not is_alive(
+            identity, stat_of=stat_of
+        ):  # one that nobody has waited for would take a slot in vain
             return None
         slot = self._kernel.enroll(pid, identity.start_ticks * _NS_PER_TICK)
         if slot is None:
@@ -101,7 +112,7 @@ class Targets:
         self._waiting.discard(identity)
         known = self._by_slot.get(slot)
         target = known if known and known.id == identity else self._enter(slot, identity, "")
-        if not is_alive(identity):  # it has ended before the kernel knew it: nobody will tell
+        if not is_alive(identity, stat_of=stat_of):  # it has ended before the kernel knew it: nobody will tell
             self._kernel.release(pid, slot)
             self._end(target, time.time_ns(), None)
         return target
@@ -113,7 +124,7 @@ class Targets:
             self._refuse(identity, name)
 
     def _refuse(self, identity: ProcessId, name: str) -> None:
-        facts = read_process(identity.pid)
+        facts = read_process(identity.pid, stat_of=self._files.stat)
         self.refused[identity] = facts.name if facts and facts.id == identity else name
         self._waiting.add(identity)
         if len(self.refused) > _REFUSED_KEPT:
@@ -128,9 +139,9 @@ class Targets:
     def waiting(self) -> Iterator[ProcessId]:
         """Refused processes that still live and are not traced."""
         for identity in list(self._waiting):
-            if is_alive(identity):
+            if is_alive(identity, stat_of=self._files.stat):
                 yield identity
-            else:
+            elif not self._files.is_paused(identity.pid):
                 self._waiting.discard(identity)
 
     def entered(self, pid: int, slot: int, start_boottime_ns: int, name: str = "") -> Target:
@@ -145,14 +156,14 @@ class Targets:
 
     def _enter(self, slot: int, identity: ProcessId, name: str) -> Target:
         start_ns = identity.start_unix_ns(self._boot_unix_ns)
-        facts = read_process(identity.pid)
+        facts = read_process(identity.pid, stat_of=self._files.stat)
         target = Target(
             slot=slot,
             id=identity,
             number=self._number_of(identity.pid, start_ns),
             start_ns=start_ns,
             name=facts.name if facts and facts.id == identity else name,
-            callers=Callers(identity.pid),
+            callers=Callers(identity.pid, self._files),
         )
         target.callers.read_mappings()
         self._by_slot[slot] = self._by_pid[identity.pid] = target

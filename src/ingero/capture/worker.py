@@ -18,11 +18,13 @@ Job = Callable[[], None]
 _MAX_WAITING = 4096  # jobs; the largest keeps a copy of a native stack, 20 KB
 _SETTLE_S = 0.2
 _LAST_S = 10.0  # for what waits at the end: of 4,096 native stacks the last would take 12 s
+_STUCK_S = 2.0  # of one job: a stack takes 3 ms; what takes so long waits for what may never answer
+_LOOK_S = 0.05
 
 
 class Worker:
     """Does jobs on a thread of its own. Use as a context manager: leaving it does what waits, then settles for good,
-    for 10 s at most.
+    for 10 s at most, and as long as jobs end.
 
     settle: called there every 0.2 s, however much there is to do, with the time (`time.monotonic`) until which
     everything that was handed in is done; math.inf when nothing will come any more. failed: the loss counter of jobs
@@ -36,6 +38,7 @@ class Worker:
         self._lost: Counter[str] = Counter()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._is_open = False
+        self._busy_since_s: float | None = None
 
     def __enter__(self) -> Worker:
         self._thread.start()
@@ -47,9 +50,21 @@ class Worker:
     ) -> None:
         self._is_open = False
         self._jobs.put(None)
-        self._thread.join(_LAST_S)
+        until_s = time.monotonic() + _LAST_S
+        while self._thread.is_alive() and time.monotonic() < until_s and not self._is_stuck():
+            self._thread.join(_LOOK_S)
         if self._thread.is_alive():  # in what a process or a file does not answer; the recording ends without it
-            logger.warning("the thread %s did not end within %g s and was left behind", self._thread.name, _LAST_S)
+            logger.warning(
+                "the thread %s does not end and was left behind, with all that waits for it", self._thread.name
+            )
+
+    def _is_stuck(self) -> bool:
+        since_s = self._busy_since_s
+        return since_s is not None and time.monotonic() - since_s > _STUCK_S
+
+    def beat(self) -> None:
+        """To be called there now and then by whatever takes long because there is much of it."""
+        self._busy_since_s = time.monotonic()
 
     def do(self, job: Job, *, is_needed: bool = False) -> None:
         """Hands a job in, without waiting; before the worker is entered and after it is left, nothing is done.
@@ -99,9 +114,12 @@ class Worker:
         self._attempt(lambda: self._settle(math.inf))
 
     def _attempt(self, job: Job) -> None:
+        self.beat()
         try:
             job()
         except Exception:
             # what a damaged file or a dying process leads to must not end the thread; it is counted and shown
             logger.exception("the thread %s could not do a job", self._thread.name)
             self.count(self._failed)
+        finally:
+            self._busy_since_s = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import platform
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -98,10 +99,15 @@ class UnreadableInterpreter:
         return f"{self.file}, no Python lines: {self.reason}"
 
 
-def find_interpreter(pid: int, proc: Path = PROC) -> Interpreter | UnreadableInterpreter | None:
-    """The interpreter of a process; None if it has none, or has ended."""
+def find_interpreter(
+    pid: int, proc: Path = PROC, maps: Callable[[Path], bytes] | None = None
+) -> Interpreter | UnreadableInterpreter | None:
+    """The interpreter of a process; None if it has none, does not answer, or has ended.
+
+    maps: what the process with this folder maps; None: read here and now.
+    """
     try:
-        mappings = list(parse_maps(read_maps(pid, proc)))
+        mappings = list(parse_maps(maps(proc / str(pid)) if maps else read_maps(pid, proc)))
         program = str((proc / str(pid) / "exe").readlink()).removesuffix(_DELETED)
     except OSError:
         return None

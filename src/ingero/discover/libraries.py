@@ -30,7 +30,7 @@ from ingero.discover.linked_libraries import (
 )
 from ingero.discover.mapped_paths import Reach
 from ingero.discover.mappings import Mapping as MappedRange
-from ingero.discover.mappings import mappings_named, read_maps
+from ingero.discover.mappings import mappings_named
 from ingero.discover.processes import PROC
 from ingero.errors import IngeroError
 from ingero.ops import Library
@@ -212,9 +212,11 @@ class LibraryScanner:
             sign = (inode, _address_space_pages(f"{self._proc}/{pid}/statm"))
             if before is not None and before.sign == sign:
                 return before
-            raw = read_maps(pid, self._proc)
+            raw = self._reader.maps(self._proc / str(pid))
         except OSError as error:
-            return error
+            # withheld by the process: what was known may still hold, and it is looked at again
+            is_withheld = isinstance(error, TimeoutError | BlockingIOError)
+            return replace(before or _Seen((inode, b"")), sign=(inode, b"")) if is_withheld else error
         if b"/libcuda" not in raw and b"/libnccl" not in raw and not any(hint in raw for hint in self._given_hints):
             return _Seen(sign)
         # A library has several mappings, one per segment: the last stands for all.

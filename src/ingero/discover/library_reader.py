@@ -13,6 +13,7 @@ from ingero.discover.library_files import LibraryFile, identify_all
 from ingero.discover.linked_libraries import Linked, identify_linked
 from ingero.discover.mapped_paths import Reach, reachable_path
 from ingero.discover.mappings import Mapping
+from ingero.discover.memory_files import MemoryFiles
 from ingero.discover.sites import SiteReport, communicator_sites, kernel_name_sites, probe_sites
 from ingero.ops import Library
 
@@ -67,6 +68,15 @@ class LibraryReader:
         """Whether anything may be done because of this process now."""
         del pid
         return True
+
+    def withholds(self, pid: int) -> bool:
+        """Whether a process holds the lock of its memory, as far as is known: a probe would wait for that."""
+        del pid
+        return False
+
+    def maps(self, process: Path) -> bytes:
+        """What a process maps, as the kernel tells it."""
+        return MemoryFiles(process.parent).maps(int(process.name))
 
     def reach(self, process: Path, mapped: Mapping) -> tuple[Path, Reach, FileKey]:
         """As `reachable_path`, with what lies there."""

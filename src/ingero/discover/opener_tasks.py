@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ingero.discover.mapped_paths import reachable_path
 from ingero.discover.mappings import Mapping as MappedRange
+from ingero.discover.memory_files import MemoryFiles
 from ingero.discover.rooted import RootFiles, open_regular
 from ingero.sandbox.messages import Message
 from ingero.sandbox.nursery import Task
@@ -22,6 +23,10 @@ def tasks() -> Mapping[str, Task]:
         "open_mapped": _open_mapped,
         "read": _read,
         "devices": _devices,
+        "launched_with": _launched_with,
+        "maps": _maps,
+        "stat": _stat,
+        "pid_namespace": _pid_namespace,
     }
 
 
@@ -94,6 +99,29 @@ def _read(question: Message) -> Message:
 def _devices(question: Message) -> Message:
     """Which device node lies at each of some paths in a process's root; null where none does."""
     return Message({"devices": RootFiles().devices(question.content["pid"], question.content["paths"])})
+
+
+def _launched_with(question: Message) -> Message:
+    """The environment of a process and its command line, as they are; null for the size of one that cannot be read."""
+    found = MemoryFiles().launched_with(question.content["pid"])
+    parts = (found.environ, found.command_line)
+    sizes = [None if one is None else len(one) for one in parts]
+    return Message({"sizes": sizes}, b"".join(one for one in parts if one))
+
+
+def _maps(question: Message) -> Message:
+    """What a process maps, as the kernel tells it."""
+    return Message({}, MemoryFiles().maps(question.content["pid"]))
+
+
+def _stat(question: Message) -> Message:
+    """What the kernel tells of a process in one line."""
+    return Message({}, MemoryFiles().stat(question.content["pid"]) or b"")
+
+
+def _pid_namespace(question: Message) -> Message:
+    """The number of the namespace of a process's pids; 0 where that is not to be had."""
+    return Message({"number": MemoryFiles().pid_namespace(question.content["pid"])})
 
 
 def _keys(question: Message) -> Message:

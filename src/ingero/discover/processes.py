@@ -1,15 +1,16 @@
 """The processes of this machine, as /proc shows them: who they are, since when, and whether they still live.
 
 A process may vanish between any two reads, so every reader here answers None (or leaves the process out) instead of
-raising. pid is the kernel's tgid, tid its pid; both are numbers of the agent's own PID namespace.
+raising. Some kernels answer for `stat` only when an exec is over, which its program may hold up: where that matters it
+is read by somebody else (`stat_of`). pid is the kernel's tgid, tid its pid; both are numbers of the agent's own PID
+namespace.
 """
 
 from __future__ import annotations
 
-import enum
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,10 +18,11 @@ from ingero.discover import kernel_clock
 from ingero.foreign_text import decoded
 
 PROC = Path("/proc")
+StatOf = Callable[[int], bytes | None]
+"""Reads /proc/PID/stat of a pid; None where that is not to be had."""
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _NS_PER_TICK = 1_000_000_000 // TICKS_PER_SECOND
-_MOST_BYTES = 1 << 20  # of an environment, which may have 6 MB: what launchers set comes first
-_MOST_CMDLINE_BYTES = 64 << 10  # of which people are shown the beginning
+_MOST_BYTES = 64 << 10  # only the list of groups in `status` can be longer, and nothing behind it is read
 _PF_KTHREAD, _PF_EXITING = 0x00200000, 0x00000004  # include/linux/sched.h
 
 
@@ -50,11 +52,10 @@ class ProcessId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One process. `uid` is the real one; `cmdline` is empty for kernel threads and zombies."""
+    """One process, without what lies in its memory (memory_files.py). `uid` is the real one."""
 
     id: ProcessId
     name: str
-    cmdline: tuple[str, ...]
     uid: int
     ppid: int
     state: str
@@ -82,16 +83,15 @@ def list_pids(proc: Path = PROC) -> list[int]:
     return sorted(int(entry.name) for entry in proc.iterdir() if entry.name.isdigit())
 
 
-def read_process(pid: int, proc: Path = PROC) -> Process | None:
+def read_process(pid: int, proc: Path = PROC, stat_of: StatOf | None = None) -> Process | None:
     """One process, or None when it is gone (or hidden from this user by hidepid)."""
-    stat = _read_stat(proc / str(pid) / "stat")
+    stat = _read_stat(pid, proc, stat_of)
     status = _read_bytes(proc / str(pid) / "status")
     if stat is None or status is None:
         return None
     return Process(
         id=ProcessId(pid, stat.start_ticks),
         name=stat.name,
-        cmdline=_read_cmdline(proc / str(pid) / "cmdline"),
         uid=_real_uid(status),
         ppid=stat.ppid,
         state=stat.state,
@@ -100,9 +100,9 @@ def read_process(pid: int, proc: Path = PROC) -> Process | None:
     )
 
 
-def read_process_id(pid: int, proc: Path = PROC) -> ProcessId | None:
+def read_process_id(pid: int, proc: Path = PROC, stat_of: StatOf | None = None) -> ProcessId | None:
     """The identity of the process that has this pid now, or None."""
-    stat = _read_stat(proc / str(pid) / "stat")
+    stat = _read_stat(pid, proc, stat_of)
     return None if stat is None else ProcessId(pid, stat.start_ticks)
 
 
@@ -112,14 +112,14 @@ def real_uid(pid: int, proc: Path = PROC) -> int | None:
     return None if status is None else _real_uid(status)
 
 
-def is_alive(process: ProcessId, proc: Path = PROC) -> bool:
+def is_alive(process: ProcessId, proc: Path = PROC, stat_of: StatOf | None = None) -> bool:
     """Whether this very process still runs code.
 
     False for a zombie, and for one that is on its way there: what /proc says of its memory and its groups is no longer
     true. A process whose first thread has ended while others run shows the same, but counts more than one thread: it
     is alive.
     """
-    stat = _read_stat(proc / str(process.pid) / "stat")
+    stat = _read_stat(process.pid, proc, stat_of)
     if stat is None or stat.start_ticks != process.start_ticks:
         return False
     return stat.threads > 1 or not (stat.state in "ZX" or stat.flags & _PF_EXITING)
@@ -127,8 +127,8 @@ def is_alive(process: ProcessId, proc: Path = PROC) -> bool:
 
 def parent_of(pid: int, proc: Path = PROC) -> int | None:
     """The pid of a process's parent, or None when it is gone."""
-    stat = _read_stat(proc / str(pid) / "stat")
-    return None if stat is None else stat.ppid
+    status = _read_bytes(proc / str(pid) / "status")
+    return None if status is None else _number(status, b"PPid:")
 
 
 def parents(proc: Path = PROC) -> dict[int, int]:
@@ -158,50 +158,13 @@ def descendants(roots: Iterable[int], parents: Mapping[int, int]) -> tuple[int, 
     return tuple(sorted(found - start))
 
 
-class Environ(enum.Enum):
-    """How much of the environment that a process was started with can still be read."""
-
-    WHOLE = "whole"
-    WIPED = "wiped"  # a title lies over its beginning: what is not in it may have been
-    EMPTY = "empty"
-    UNREADABLE = "unreadable"  # not ours to read, or the process is gone
-
-
-def environment(pid: int, proc: Path = PROC) -> tuple[dict[str, str], Environ]:
-    """As `read_environ`, and how much that is. Of one that was wiped only what lies behind the title."""
-    raw = _read_bytes(proc / str(pid) / "environ")
-    if raw is None:
-        return {}, Environ.UNREADABLE
-    if not raw:
-        return {}, Environ.EMPTY
-    first, *rest = raw.split(b"\0")
-    line = _read_bytes(proc / str(pid) / "cmdline", most=_MOST_CMDLINE_BYTES) or b""
-    # /proc shows a title to its end, which lies in the environment where it is longer than the arguments were
-    is_title = b"=" not in first or line.split(b"\0")[0].endswith(first)
-    return (_pairs(rest), Environ.WIPED) if is_title else (_pairs([first, *rest]), Environ.WHOLE)
-
-
-def _pairs(entries: Iterable[bytes]) -> dict[str, str]:
-    pairs = (entry.partition(b"=") for entry in entries if b"=" in entry)
-    return {decoded(key): decoded(value, most=_MOST_BYTES) for key, _, value in pairs}
-
-
-def read_environ(pid: int, proc: Path = PROC) -> dict[str, str] | None:
-    """The environment the process was started with; later setenv() calls are not seen.
-
-    None when it is gone or may not be read (CAP_SYS_PTRACE for another user's process).
-    """
-    raw = _read_bytes(proc / str(pid) / "environ")
-    return None if raw is None else _pairs(raw.split(b"\0"))
-
-
 def read_thread_name(tid: int, proc: Path = PROC) -> str:
     """The name of a thread; "" when it is gone. Its program chose it: any 15 bytes."""
     return decoded((_read_bytes(proc / str(tid) / "comm") or b"").removesuffix(b"\n"))
 
 
-def _read_stat(path: Path) -> _Stat | None:
-    raw = _read_bytes(path)
+def _read_stat(pid: int, proc: Path, stat_of: StatOf | None) -> _Stat | None:
+    raw = stat_of(pid) if stat_of else _read_bytes(proc / str(pid) / "stat")
     if raw is None or b")" not in raw:
         return None
     # The name stands in brackets and may hold brackets and spaces itself: the last one closes it.
@@ -217,19 +180,19 @@ def _read_stat(path: Path) -> _Stat | None:
     )
 
 
-def _read_cmdline(path: Path) -> tuple[str, ...]:
-    raw = _read_bytes(path, most=_MOST_CMDLINE_BYTES) or b""
-    return tuple(decoded(word) for word in raw.rstrip(b"\0").split(b"\0")) if raw else ()
-
-
 def _real_uid(status: bytes) -> int:
-    line = next((line for line in status.splitlines() if line.startswith(b"Uid:")), b"Uid: -1")
+    return _number(status, b"Uid:")
+
+
+def _number(status: bytes, name: bytes) -> int:
+    """The first number of a line; -1 where there is none."""
+    line = next((line for line in status.splitlines() if line.startswith(name)), name + b" -1")
     return int(line.split()[1])
 
 
-def _read_bytes(path: Path, *, most: int = _MOST_BYTES) -> bytes | None:
+def _read_bytes(path: Path) -> bytes | None:
     try:
         with path.open("rb") as file:
-            return file.read(most)
+            return file.read(_MOST_BYTES)
     except OSError:  # gone, or not ours to read: the callers say None
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import threading
@@ -16,17 +17,36 @@ from ingero.sandbox.messages import ClosedError, Message, receive, send
 from ingero.sandbox.nursery import CannotForkError, Nursery
 
 _MOST_REASON = 4096
+_MOST_KILLED = 32  # of one kind that are there still, 2 MB each: then no other is made before one of them has ended
+
+
+class Killed:
+    """A process that was told to end, and may be there still: it stands in a file system that does not answer."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has ended."""
+        if self._handle >= 0:
+            looks = select.poll()
+            looks.register(self._handle, select.POLLIN)
+            if looks.poll(0):
+                os.close(self._handle)
+                self._handle = -1
+        return self._handle < 0
 
 
 class NoAnswerError(IngeroError):
-    """The process was killed, or has ended: what it was asked costs more than it may."""
+    """The process was killed, or has ended: what it was asked costs more than it may. killed: where it was."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, killed: Killed | None = None) -> None:
         super().__init__(
             f"it was given up: {reason}",
             hint="it takes longer to read than a regular file or process; check where it comes from",
         )
-        self.reason = reason
+        self.reason, self.killed = reason, killed
 
 
 class RefusedAnswerError(IngeroError):
@@ -51,6 +71,7 @@ class SandboxedProcess:
         self._connection: socket.socket | None = None
         self._handle = -1
         self._asked_s = 0.0
+        self._killed: list[Killed] = []
         self._lock = threading.RLock()
         self.generation = self.ended = 0
 
@@ -67,6 +88,9 @@ class SandboxedProcess:
         """
         with self._lock:
             if self._connection is None:
+                self._killed = [one for one in self._killed if not one.is_gone]
+                if len(self._killed) >= _MOST_KILLED:
+                    raise NoAnswerError(f"{_MOST_KILLED} that were asked before wait for what does not answer")
                 try:
                     self._connection, self._handle = self._nursery.make(self._kind)
                 except CannotForkError as error:
@@ -100,13 +124,10 @@ class SandboxedProcess:
                 send(self._connection, question, until_s=until_s)
                 answer = receive(self._connection, until_s=until_s)
             except TimeoutError:
-                self._kill()
-                raise NoAnswerError(f"no answer within {wall_s:g} s") from None
+                raise NoAnswerError(f"no answer within {wall_s:g} s", self._kill()) from None
             except ClosedError:
-                self._kill()
-                raise NoAnswerError(
-                    f"it needs more than {cpu_s:g} s of CPU time, or more memory than it may use"
-                ) from None
+                reason = f"it needs more than {cpu_s:g} s of CPU time, or more memory than it may use"
+                raise NoAnswerError(reason, self._kill()) from None
         return _checked(answer)
 
     def close_if_idle(self, seconds: float) -> None:
@@ -118,20 +139,53 @@ class SandboxedProcess:
             finally:
                 self._lock.release()
 
-    def _kill(self) -> None:
+    def _kill(self) -> Killed:
         self.ended += 1
-        self.close()
+        killed = Killed(self._end())
+        self._killed.append(killed)
+        return killed
 
     def close(self) -> None:
         """Ends the process; asked again, there is a new one."""
         with self._lock:
-            if self._connection is None:
-                return
-            self._connection.close()
-            self._connection = None
-            with suppress(OSError):  # it has ended; or it is not ours to end, and ends as its connection has
-                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
-            os.close(self._handle)
+            if self._connection is not None:
+                os.close(self._end())
+
+    def _end(self) -> int:
+        """The descriptor that stands for it."""
+        assert self._connection
+        self._connection.close()
+        self._connection = None
+        with suppress(OSError):  # it has ended; or it is not ours to end, and ends as its connection has
+            signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+        return self._handle
+
+
+class SpareProcess:
+    """Asks a process of somebody else's while nobody else asks that, and else one of its own, which is made for it.
+
+    Two take memory only while both are busy. May be asked by any thread, for what needs nothing that was told before.
+    """
+
+    def __init__(self, others: SandboxedProcess, own: SandboxedProcess) -> None:
+        self._others, self._own = others, own
+
+    def ask(
+        self,
+        task: str,
+        content: dict[str, Any] | None = None,
+        *,
+        files: Sequence[int] = (),
+        cpu_s: float,
+        wall_s: float,
+    ) -> Message:
+        """As there."""
+        if not self._others.lock.acquire(blocking=False):
+            return self._own.ask(task, content, files=files, cpu_s=cpu_s, wall_s=wall_s)
+        try:
+            return self._others.ask(task, content, files=files, cpu_s=cpu_s, wall_s=wall_s)
+        finally:
+            self._others.lock.release()
 
 
 def _checked(answer: Message) -> Message:

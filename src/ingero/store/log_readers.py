@@ -43,8 +43,8 @@ def _reader_in(line: str, inode: int) -> int | None:
 
 def _command(process: Path) -> str:
     try:
-        with (process / "cmdline").open("rb") as file:
-            words = file.read(_MOST_COMMAND_BYTES).replace(b"\0", b" ").strip()
+        with (process / "comm").open("rb") as file:  # its command line lies in memory, which may not answer
+            words = file.read(_MOST_COMMAND_BYTES).strip()
     except OSError:
         return "a process"
     return visible(" ".join(decoded(words).split())) or "a process"

@@ -13,7 +13,7 @@ from ingero.capture.recorder import Recorder
 from ingero.capture.targets import Target
 from ingero.cli.live.state import GpuState, LiveState, Missing, ProbedLibrary, ProbeState, ProcessLine
 from ingero.cli.live.window import SlotSums, Window
-from ingero.discover.processes import read_process
+from ingero.discover.processes import real_uid
 from ingero.ops import Source
 
 
@@ -100,8 +100,8 @@ class Snapshots:
     def _identity(self, target: Target) -> _Identity:
         key = (target.pid, target.name)
         if key not in self._identities:
-            process = read_process(target.pid)
-            self._identities[key] = _Identity(user=_user_name(process.uid) if process else "")
+            uid = real_uid(target.pid)
+            self._identities[key] = _Identity(user=_user_name(uid) if uid is not None else "")
         return self._identities[key]
 
     def _probe_state(self) -> ProbeState:

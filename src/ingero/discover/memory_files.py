@@ -1,0 +1,132 @@
+"""The files of /proc/PID that the kernel reads out of a process's memory, or under a lock that the process can hold.
+
+Whoever holds it holds up who reads: a program may stand in the middle of an exec because a file that it closes
+lies in a file system that does not answer, or have a page of such a file read for it while it maps another one.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingero.discover.processes import PROC
+from ingero.foreign_text import decoded
+
+MOST_MAPS_BYTES = 16 << 20  # 65,530 mappings, the most by default, with paths of 150 bytes
+_MOST_STAT_BYTES = 4096
+_MOST_ENVIRON_BYTES = 1 << 20  # an environment may have 6 MB: what launchers set comes first
+_MOST_COMMAND_LINE_BYTES = 64 << 10  # of which people are shown the beginning
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedWith:
+    """What a process was started with, as it lies in its memory; None: not ours to read, or the process is gone.
+
+    is_withheld: there was no answer in time, which says nothing about either.
+    """
+
+    environ: bytes | None
+    command_line: bytes | None
+    is_withheld: bool = False
+
+
+class MemoryFiles:
+    """Read here and now; a recording asks through the sandbox (capture/memory_files.py)."""
+
+    def __init__(self, proc: Path = PROC) -> None:
+        self._proc = proc
+
+    def is_paused(self, pid: int) -> bool:
+        """Whether a process is not asked just now, because it did not answer before."""
+        del pid
+        return False
+
+    def launched_with(self, pid: int) -> LaunchedWith:
+        """The environment, then the command line: a process that has the one and not the other was given none."""
+        folder = self._proc / str(pid)
+        return LaunchedWith(
+            _first_bytes(folder / "environ", _MOST_ENVIRON_BYTES),
+            _first_bytes(folder / "cmdline", _MOST_COMMAND_LINE_BYTES),
+        )
+
+    def stat(self, pid: int) -> bytes | None:
+        """The text of /proc/PID/stat; None where the process is gone or does not answer."""
+        return _first_bytes(self._proc / str(pid) / "stat", _MOST_STAT_BYTES)
+
+    def pid_namespace(self, pid: int) -> int:
+        """The number of the namespace of its pids; 0 where that is not to be had."""
+        try:
+            return (self._proc / str(pid) / "ns" / "pid").stat().st_ino
+        except OSError:
+            return 0
+
+    def maps(self, pid: int) -> bytes:
+        """The raw text of /proc/PID/maps; empty for kernel threads.
+
+        Raises:
+            OSError: the process is gone, CAP_SYS_PTRACE is missing for another user's process, there is no answer, or
+                there are more mappings than are read.
+        """
+        with (self._proc / str(pid) / "maps").open("rb") as file:
+            raw = file.read(MOST_MAPS_BYTES + 1)
+        if len(raw) > MOST_MAPS_BYTES:
+            raise OSError(errno.EFBIG, "it has too many mappings")
+        return raw
+
+
+class Environ(enum.Enum):
+    """How much of the environment that a process was started with can still be read."""
+
+    WHOLE = "whole"
+    WIPED = "wiped"  # a title lies over its beginning: what is not in it may have been
+    EMPTY = "empty"
+    UNREADABLE = "unreadable"  # not ours to read, withheld, or the process is gone
+
+
+def environment(found: LaunchedWith) -> tuple[dict[str, str], Environ]:
+    """As `variables`, and how much that is. Of one that was wiped only what lies behind the title."""
+    if found.environ is None:
+        return {}, Environ.UNREADABLE
+    if not found.environ:
+        return {}, Environ.EMPTY
+    first, *rest = found.environ.split(b"\0")
+    line = found.command_line or b""
+    # /proc shows a title to its end, which lies in the environment where it is longer than the arguments were
+    is_title = b"=" not in first or line.split(b"\0")[0].endswith(first)
+    return (_pairs(rest), Environ.WIPED) if is_title else (_pairs([first, *rest]), Environ.WHOLE)
+
+
+def variables(found: LaunchedWith) -> dict[str, str] | None:
+    """The environment the process was started with; later setenv() calls are not seen. None where it is not known."""
+    return None if found.environ is None else _pairs(found.environ.split(b"\0"))
+
+
+def command_line(found: LaunchedWith) -> tuple[str, ...]:
+    """The words of the command line; none of a kernel thread or a zombie, and where it is not known."""
+    raw = found.command_line or b""
+    return tuple(decoded(word) for word in raw.rstrip(b"\0").split(b"\0")) if raw else ()
+
+
+def _pairs(entries: Iterable[bytes]) -> dict[str, str]:
+    pairs = (entry.partition(b"=") for entry in entries if b"=" in entry)
+    return {decoded(key): decoded(value, most=_MOST_ENVIRON_BYTES) for key, _, value in pairs}
+
+
+def _first_bytes(path: Path, most: int) -> bytes | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:  # gone, or not ours to read
+        return None
+    raw = b""
+    try:
+        while len(raw) < most and (piece := os.read(descriptor, most - len(raw))):
+            raw += piece
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return raw

@@ -1,0 +1,62 @@
+"""A process whose memory does not answer: whoever reads its command line, environment or mappings waits for ever."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ingero.capture.watchdog import STOOD_STILL
+from tests.integration.targets import rows, simulation
+from tests.integration.test_hostile_programs import OTHER
+from tests.integration.tracing import tracing
+from tests.integration.withheld import KINDS, withholding
+
+pytestmark = pytest.mark.integration
+_SECONDS = 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("is_target", [False, True], ids=["found", "given"])
+def test_others_are_recorded_and_the_loss_is_said(tmp_path: Path, kind: str, *, is_target: bool) -> None:
+    mine = simulation(tmp_path)
+    other = subprocess.Popen(
+        [sys.executable, "-c", OTHER, mine.libraries / "libcudart.so.12"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=mine.environment,
+    )  # fmt: skip
+    assert other.stdin
+    try:
+        with withholding(tmp_path, kind) as held:
+            pids = [other.pid, held] if is_target else []
+            with tracing(tmp_path, pids=pids, options=["--stack"]) as tracer:
+                other.stdin.write("\n")
+                other.stdin.flush()
+                for _ in range(_SECONDS):
+                    tracer.wait_for("second")
+                other.terminate()
+                made = int(other.communicate()[0])
+                tracer.wait_for("second")
+                drops = tracer.stop()
+                told = tracer.told()
+    finally:
+        other.kill()
+        other.wait()
+    assert STOOD_STILL not in drops
+    assert drops["memory_files_given_up"] > 0
+    assert f"the memory of process {held} is withheld" in told
+    counted = rows(
+        tmp_path / "recording.db",
+        "SELECT sum(count) FROM raw_op_stats JOIN raw_processes p USING (process) WHERE p.pid = ?",
+        other.pid,
+    )
+    assert counted == [(made,)]
+
+
+def test_it_ends_in_time_where_a_target_holds_its_memory(tmp_path: Path) -> None:
+    with withholding(tmp_path, "exec") as held:
+        with tracing(tmp_path, pids=[held], options=["--stack", "--duration=2s"]) as tracer:
+            tracer.wait_for("finished")
+            assert tracer.process.wait() == 0
+        assert Path(f"/proc/{held}").exists(), "it is there still"
