@@ -1,0 +1,218 @@
+"""The host of a script: events, waits and states of threads, what ran instead, the scheduler, CPUs and GPUs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Literal
+
+from ingero.demo.scripted_recording import ScriptedRecording
+from ingero.demo.scripted_steps import Actor, ns_of
+from ingero.events import STATES, THREAD_STATES, WAKER_KINDS
+from ingero.ops import HostOp, IoOp, NetOp, Source, TcpOp
+from ingero.store import tables
+from ingero.store.records import HaltLevel
+from ingero.store.tables import Value
+from ingero.store.vocabulary import CulpritKind
+from ingero.units import SECOND_NS
+
+
+class ScriptedHost(ScriptedRecording):
+    """Writes what happens on the host."""
+
+    def host_event(
+        self,
+        kind: HostOp | IoOp | TcpOp | NetOp,
+        at_s: float,
+        *,
+        actor: Actor | None = None,
+        ms: float = 0,
+        **columns: Value,
+    ) -> None:
+        """One event of the kernel."""
+        sources = {HostOp: Source.HOST, IoOp: Source.IO, TcpOp: Source.TCP, NetOp: Source.NET}
+        known: dict[str, Value] = {"process": actor.number if actor else 0, "pid": actor.pid if actor else 0}
+        known |= {"tid": known["pid"], "source": int(sources[type(kind)]), "op": int(kind)}
+        known |= {"start_ns": self.at(at_s), "duration_ns": ns_of(ms)}
+        self.append(tables.EVENTS, **(known | columns))
+
+    def off_cpu(
+        self,
+        actor: Actor,
+        begin_s: float,
+        end_s: float,
+        state: str,
+        *,
+        woken_s: float | None = None,
+        waker: Actor | Literal["timer", "network", "block", "interrupt", "kworker"] | None = None,
+        culprit: tuple[int, str] | None = None,
+        tid: int | None = None,
+        cpu: int = 0,
+        futex: int = 0,
+        stack: Sequence[tuple[str, int, str]] = (),
+        is_gpu_call: bool = False,
+    ) -> None:
+        """A thread (the main one) was off the CPU; a sleep ends at woken_s (end_s unless given) by its waker.
+
+        stack: where it was as it went to sleep, as in `sample`.
+        """
+        begin, end = self.at(begin_s), self.at(end_s)
+        known: dict[str, Value] = {"start_ns": begin, "duration_ns": end - begin, "state": THREAD_STATES.index(state)}
+        known |= {"process": actor.number, "pid": actor.pid, "tid": tid or actor.pid, "comm": self.text(actor.name)}
+        known |= {"cpu": cpu, "futex": futex, "stack_hash": self.stack(stack) if stack else 0}
+        known["is_gpu_call"] = int(is_gpu_call)
+        self._thread(actor.number, tid or actor.pid, actor.name)
+        if waker is not None:
+            kind = waker if isinstance(waker, str) else "thread"
+            known |= {"waker_kind": WAKER_KINDS.index(kind), "woken_ns": end if woken_s is None else self.at(woken_s)}
+            if isinstance(waker, Actor):
+                if waker.number:
+                    self._thread(waker.number, waker.pid, waker.name)
+                known |= {"waker_pid": waker.pid, "waker_tid": waker.pid, "waker_name": self.text(waker.name)}
+        if culprit:
+            known |= {"culprit_pid": culprit[0], "culprit_name": self.text(culprit[1]), "culprit_ns": end - begin}
+        self.append(tables.OFFCPU, **known)
+        if waker is not None:
+            told = {name: value for name, value in known.items() if name.startswith("waker_")}
+            place: dict[str, Value] = {"start_ns": begin, "process": actor.number, "count": 1, "sleep_ns": end - begin}
+            self.append(tables.WAKERS, **(told | place))
+
+    def second(self, actor: Actor, at_s: float, *, major_faults: int = 0, **clocks_ms: float) -> None:
+        """What the threads of a process did in one second, by name of STATES in ms; asleep for the rest."""
+        spent = {name: ns_of(clocks_ms.get(name, 0)) for name in STATES}
+        spent["sleep"] = max(spent["sleep"], SECOND_NS - sum(spent.values()))
+        clocks: dict[str, Value] = {f"{name}_ns": ns for name, ns in spent.items()}
+        clocks |= {"start_ns": self.at(at_s), "process": actor.number, "threads": 1, "major_faults": major_faults}
+        self.append(tables.THREAD_STATE_SECONDS, **clocks)
+
+    def sample(
+        self,
+        actor: Actor,
+        at_s: float,
+        stack: Sequence[tuple[str, int, str]],
+        *,
+        state: str = "run",
+        ms: float = 20,
+        is_collecting: bool = False,
+        tid: int | None = None,
+        native: Sequence[str] = (),
+    ) -> None:
+        """A thread (the main one) was at this stack, as in `stack`, outside any call."""
+        known: dict[str, Value] = {"process": actor.number, "pid": actor.pid, "tid": tid or actor.pid}
+        known |= {"time_ns": self.at(at_s), "state": THREAD_STATES.index(state), "weight_ns": ns_of(ms)}
+        self.append(
+            tables.SAMPLES, is_collecting=int(is_collecting), stack_hash=self.stack(stack, native=native), **known
+        )
+
+    def took(
+        self,
+        affected: Actor,
+        pid: int,
+        name: str,
+        at_s: float,
+        ms: float,
+        *,
+        switches: int = 1,
+        kind: CulpritKind = CulpritKind.RUNQ,
+        cgroup_id: int = 0,
+    ) -> None:
+        """Who ran for how long in one second while the affected process was runnable."""
+        self.append(
+            tables.CULPRITS,
+            start_ns=self.at(at_s),
+            process=affected.number,
+            kind=int(kind),
+            culprit_pid=pid,
+            culprit_name=self.text(name),
+            culprit_cgroup_id=cgroup_id,
+            ns=ns_of(ms),
+            switches=switches,
+        )
+
+    def halt(
+        self,
+        actor: Actor,
+        since_s: float,
+        until_s: float,
+        kind: str,
+        *,
+        level: HaltLevel = HaltLevel.NEVER,
+        above: Actor | None = None,
+        owners: Sequence[tuple[Actor, str]] = (),
+        is_counted: bool = True,
+        **columns: Value,
+    ) -> None:
+        """A process that is seen at the end of each second from since_s to until_s to wait in its first thread.
+
+        above: the halted process that waits for this one. owners: who could end it, with the letter of their state.
+        is_counted: its clocks are written as well.
+        """
+        known: dict[str, Value] = {"process": actor.number, "pid": actor.pid, "tid": actor.pid, "state": "S"}
+        known |= {"halted": (above or actor).number, "depth": int(above is not None), "name": self.text(actor.name)}
+        known |= {"kind": kind, "level": int(level), "syscall": kind, "since_ns": self.at(since_s)}
+        known["owners"] = json.dumps([[owner.pid, owner.name, state] for owner, state in owners])
+        for second in range(int(since_s) + 1, int(until_s)):
+            self.append(tables.HALTS, time_ns=self.at(second + 0.9), **(known | columns))
+            if is_counted:
+                self.second(actor, second)
+
+    def scheduling(self, pid: int, at_s: float = 0, *, process: int = 0, **columns: Value) -> None:
+        """How the scheduler is told to treat a process's main thread from at_s on; the rest as usual."""
+        usual: dict[str, Value] = {"nice": 0, "policy": "other", "cpus_allowed": "0-3"}
+        place: dict[str, Value] = {"time_ns": self.at(at_s), "process": process, "pid": pid, "tid": pid}
+        self.append(tables.SCHEDULING, **(usual | place | columns))
+
+    def cpus(self, begin_s: int, end_s: int, busy: Sequence[float], *, stolen: float = 0.0) -> None:
+        """How busy each CPU was, 0 to 1, in each second, and how much of each a hypervisor had."""
+        ticks = [
+            [cpu, round(100 * share), round(100 * (1 - share - stolen)), 0, 0, round(100 * stolen)]
+            for cpu, share in enumerate(busy)
+        ]
+        for second in range(begin_s, end_s):
+            columns: dict[str, Value] = {"time_ns": self.at(second + 1), "cpus": json.dumps(ticks)}
+            self.append(tables.CPU_SECONDS, elapsed_ns=SECOND_NS, tick_ns=SECOND_NS // 100, **columns)
+
+    def numa(self, *nodes: tuple[str, Sequence[str]]) -> None:
+        """NUMA nodes from 0 on, each with its CPUs and GPUs (uuid)."""
+        for node, (cpus, gpus) in enumerate(nodes):
+            self.append(tables.NUMA_NODES, numa_node=node, cpus=cpus, gpus=json.dumps(list(gpus)))
+
+    def agent(self, begin_s: int, end_s: int, ms: float) -> None:
+        """What the recorder itself used of a CPU in each second."""
+        for second in range(begin_s, end_s):
+            self.append(tables.SNAPSHOTS, time_ns=self.at(second + 1), agent_cpu_ns=ns_of(ms))
+
+    def uses_gpu(self, actor: Actor, uuid: str = "GPU-0") -> None:
+        """The driver has seen a process on this GPU only."""
+        self.append(tables.PROCESS_GPUS, process=actor.number, ordinal=-1, uuid=uuid)
+
+    def gpu(
+        self,
+        at_s: float,
+        *,
+        mhz: int = 1980,
+        reasons: int = 0,
+        percent: int = 97,
+        uuid: str = "GPU-0",
+        index: int = 0,
+        used_bytes: int = 8 << 30,
+        total_bytes: int = 16 << 30,
+        processes: Sequence[tuple[int, int]] = (),
+        link: tuple[int, int] | None = None,
+    ) -> None:
+        """One sample of the driver's; processes: (pid, bytes); link: generation and lanes."""
+        self.append(
+            tables.GPU_SAMPLES,
+            time_ns=self.at(at_s),
+            uuid=uuid,
+            gpu_index=index,
+            gpu_percent=percent,
+            sm_clock_mhz=mhz,
+            max_sm_clock_mhz=1980,
+            throttle_reasons=reasons,
+            memory_used_bytes=used_bytes,
+            memory_total_bytes=total_bytes,
+            pcie_generation=link[0] if link else None,
+            pcie_lanes=link[1] if link else None,
+            processes=json.dumps(processes),
+        )

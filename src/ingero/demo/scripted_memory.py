@@ -1,0 +1,60 @@
+"""Memory of the GPU that a script's processes allocate and free."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from ingero.demo.scripted_calls import BY_NAME
+from ingero.demo.scripted_recording import ScriptedRecording
+from ingero.demo.scripted_steps import Actor
+from ingero.store import tables
+
+
+class ScriptedMemory(ScriptedRecording):
+    """Writes allocations, and what is in use after them."""
+
+    @cached_property
+    def _live(self) -> dict[tuple[int, int], dict[tuple[int, int], int]]:
+        """Blocks by (op, stack), of each (process, kind)."""
+        return {}
+
+    def memory(
+        self,
+        actor: Actor,
+        name: str,
+        at_s: float,
+        count: int,
+        size_bytes: int,
+        *,
+        freed: int = 0,
+        stack: int = 0,
+        failures: int = 0,
+        unpaired: int = 0,
+    ) -> None:
+        """What one line did in the second at_s: `count` allocations of size_bytes each, `freed` of them freed, ever
+        since; failures: more of them that were refused.
+        """
+        op = BY_NAME[name]
+        assert op.memory is not None, f"{name} allocates nothing"
+        live = self._live.setdefault((actor.number, int(op.memory)), {})
+        live[op.code, stack] = live.get((op.code, stack), 0) + count - freed
+        place = {"start_ns": self.at(at_s), "process": actor.number, "memory_kind": int(op.memory)}
+        self.append(
+            tables.ALLOCATIONS,
+            **place,
+            source=int(op.source),
+            op=op.code,
+            stack_hash=stack,
+            live_bytes=live[op.code, stack] * size_bytes,
+            live_count=live[op.code, stack],
+            peak_bytes=live[op.code, stack] * size_bytes,
+            allocated_bytes=count * size_bytes,
+            freed_bytes=freed * size_bytes,
+            allocations=count,
+            frees=freed,
+            failures=failures,
+            failed_bytes=failures * size_bytes,
+        )
+        total = sum(live.values())
+        levels = {"live_bytes": total * size_bytes, "live_count": total, "peak_bytes": total * size_bytes}
+        self.append(tables.MEMORY_SECONDS, **place, **levels, unpaired=unpaired)
