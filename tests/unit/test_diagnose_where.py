@@ -6,7 +6,9 @@ from pathlib import Path
 
 from ingero.demo.scene import Actor, Scene, Step
 from ingero.diagnose.model import CodeLine, Incident, Where
-from tests.unit.rules.golden import LENGTH_S, QUIET_S, diagnosed
+from ingero.given_up import STACKS_OFF
+from ingero.store import tables
+from tests.unit.rules.golden import LENGTH_S, QUIET_S, diagnosed, diagnosed_file
 
 STACK = [("/srv/job/train.py", 142, "forward")]
 
@@ -46,7 +48,25 @@ def test_the_sync_that_was_late_is_named_with_its_line_though_the_cause_has_none
 def test_without_stacks_it_says_why_there_is_no_line(tmp_path: Path) -> None:
     where = incident_of(tmp_path, has_stacks=False).where
     assert where.line is None
-    assert where.text == "not known: no stacks were recorded; record them with trace --stack=true"
+    assert where.text == "line not known: no stacks were recorded"
+
+
+def test_stacks_that_were_off_are_the_reason_that_is_given(tmp_path: Path) -> None:
+    path = tmp_path / "off.db"
+    with Scene(path, seconds=LENGTH_S, options={"stack": False}) as scene:
+        trainer = scene.process(100, "python")
+        scene.train(trainer, 0, QUIET_S, Step())
+        hogged(scene, trainer)
+    assert diagnosed_file(path).incidents[0].where.text == "line not known: stacks were off (--no-stack)"
+
+
+def test_so_is_the_overhead_limiter_where_it_stopped_taking_them(tmp_path: Path) -> None:
+    def story(scene: Scene, trainer: Actor) -> None:
+        hogged(scene, trainer)
+        scene.append(tables.OVERHEAD_LIMITER, time_ns=scene.at(1), level=1, not_traced=STACKS_OFF.code)
+
+    where = diagnosed(tmp_path, story).incidents[0].where
+    assert where.text == "line not known: the overhead limiter had stopped taking stacks"
 
 
 def test_of_several_calls_the_longest_is_shown_where_the_mean_hides_it() -> None:

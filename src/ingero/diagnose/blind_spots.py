@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator
 
 from ingero.diagnose.cases import Case
 from ingero.diagnose.devices import WHICH_GPU, unknown_gpus
-from ingero.diagnose.evidence import ENQUEUES, GPU_ACTIVITIES, SYNC_INTERVALS, Evidence
+from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.gaps import overlap_ns
 from ingero.diagnose.model import Incident, NotEvaluated, Part
+from ingero.diagnose.recorded import ENQUEUES, GPU_ACTIVITIES, SYNC_INTERVALS
 from ingero.diagnose.rule import Rule
 from ingero.store.records import Window
 

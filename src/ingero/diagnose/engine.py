@@ -10,7 +10,7 @@ from ingero.diagnose.blind_spots import blind_spots, can_see, silent, unseen
 from ingero.diagnose.case_search import BOTTLENECK_RATIO, WORK_RATIO, find_cases
 from ingero.diagnose.cases import Case
 from ingero.diagnose.colder import colder_ns
-from ingero.diagnose.evidence import SAMPLES, Evidence
+from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.found import Found
 from ingero.diagnose.incidents import merge
@@ -31,6 +31,7 @@ from ingero.diagnose.more_work import is_same_work
 from ingero.diagnose.node_by_node import as_one, reader_of
 from ingero.diagnose.process_verdicts import process_verdicts
 from ingero.diagnose.profile.verdict import not_in_a_profile
+from ingero.diagnose.recorded import SAMPLES
 from ingero.diagnose.rule import Rule, all_rules
 from ingero.diagnose.rules import cpu_steal
 from ingero.diagnose.time_ranges import MIN_LOST_NS, MIN_RATIO, UNOWNED_RATIO

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ingero.diagnose.calls import kind_of_op
-from ingero.diagnose.evidence import SAMPLES, Evidence
+from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.model import CodeLine
 from ingero.diagnose.passed import has_passed
 from ingero.diagnose.places import RUN
+from ingero.diagnose.recorded import SAMPLES
 from ingero.ops import Kind
 from ingero.store.call_stacks import CallStack
 from ingero.store.records import InFlight

@@ -86,7 +86,7 @@ class Where:
     calls of one `per` (step, sync interval); None: not known, or no baseline. longest_ns: of the recorded calls.
     is_exact: means are of every call, not of the recorded ones or of samples. state: what the thread did outside of
     calls. who: the thread that was there, where it is not on the critical path itself.
-    why_not: a sentence where line is None.
+    why_not: a clause where line is None.
     """
 
     line: CodeLine | None = None
@@ -104,7 +104,7 @@ class Where:
     def text(self) -> str:
         """One line: "forward() at train.py:142: cudaStreamSynchronize 47.5 ms (baseline 3.40 ms)"."""
         if self.line is None:
-            return f"not known: {self.why_not}" if self.why_not else "not known"
+            return f"line not known: {self.why_not}" if self.why_not else "line not known"
         what = self.call or (f"outside GPU calls, {self.state}" if self.state else "")
         who = f" in thread {self.who}" if self.who else ""
         return self.line.short + who + (f": {what}{self._times()}" if what else "")

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ingero.diagnose.evidence import SAMPLES, Evidence
+from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.places import RUN
+from ingero.diagnose.recorded import SAMPLES
 from ingero.diagnose.roles import data_workers
 from ingero.store.call_stacks import CallStack
 from ingero.store.records import Process, Window

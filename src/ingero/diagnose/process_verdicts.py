@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from ingero.diagnose.calls import kind_of_op
-from ingero.diagnose.evidence import ENQUEUES, LAUNCHES, SYNC_INTERVALS, Evidence
+from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.gpu_idle import gpu_idle
 from ingero.diagnose.model import Incident, ProcessVerdict
 from ingero.diagnose.older import GPU_SOURCES, NO_STATE
 from ingero.diagnose.profile.verdict import profile_verdicts
+from ingero.diagnose.recorded import ENQUEUES, LAUNCHES, SYNC_INTERVALS
 from ingero.diagnose.utilization import utilization_of
 from ingero.diagnose.verdicts import step_verdict, verdict, without_steps, without_syncs
 from ingero.ops import Kind

@@ -17,6 +17,7 @@ from ingero.diagnose.calls import kind_of_op
 from ingero.diagnose.cases import Case
 from ingero.diagnose.model import Bucket, CodeLine, Moment, Part, Where
 from ingero.diagnose.places import MIN_SAMPLES, RUN, SLEEP, Stay, host_spans, stays
+from ingero.diagnose.recorded import SAMPLES
 from ingero.ops import BY_CODE, Kind, Source
 from ingero.store.records import Window
 
@@ -27,9 +28,11 @@ _SOURCES = (Source.CUDA, Source.DRIVER, Source.CUDA_GRAPH, Source.NCCL)
 _MOST_NS = 30_000_000_000  # of a time range is looked at, around where most was lost
 _MAIN = 0.8  # of the recorded calls of an operation, before its exact sums are those of one line
 _WAITS = Kind.SYNC | Kind.COPY | Kind.ALLOC | Kind.FREE
-_OF_EVENT = "this event is about a process as a whole, not one line"
-_NO_STACKS = "no stacks were recorded; record them with trace --stack=true"
-_NONE_FOUND = "no recorded call and no sample of the critical-path threads in this time range has a stack"
+_OF_EVENT = "this is about the process as a whole, not about one line"
+_SWITCHED_OFF = "stacks were off (--no-stack)"
+_STOPPED = "the overhead limiter had stopped taking stacks"
+_NO_STACKS = "no stacks were recorded"
+_NONE_FOUND = "no recorded call or sample of the critical-path threads in this time range has a stack"
 
 
 @dataclass(slots=True)
@@ -320,5 +323,8 @@ def _in_the_host(seen: _Seen, outside: Sequence[_Outside]) -> Where | None:
 def _why_not(case: Case) -> str:
     rows = (case.evidence.events(one, _SOURCES, case.process.process) for one in case.time_ranges)
     samples = case.evidence.samples(case.time_ranges, case.process.process)
-    has_stacks = any((one["stack_hash"] != 0).any() for one in (*rows, samples))
-    return _NONE_FOUND if has_stacks else _NO_STACKS
+    if any((one["stack_hash"] != 0).any() for one in (*rows, samples)):
+        return _NONE_FOUND
+    if case.evidence.were_stacks_off:
+        return _SWITCHED_OFF
+    return _STOPPED if case.evidence.gaps.missing_ns((SAMPLES,), case.time_ranges) else _NO_STACKS

@@ -144,4 +144,4 @@ def test_stacks_that_were_switched_off_are_the_reason(tmp_path: Path) -> None:
     with Scene(path, seconds=LENGTH_S, options={"stack": False}) as scene:
         scene.train(scene.process(100, "python"), 0, LENGTH_S, Step())
     reasons = {one.cause: one.reason for one in diagnosed_file(path).not_evaluated}
-    assert reasons["host-bound"] == "samples not taken: switched off (stack)"
+    assert reasons["host-bound"] == "no samples were taken: stacks were off (--no-stack)"

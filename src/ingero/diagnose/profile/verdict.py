@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 
-from ingero.diagnose.evidence import GPU_ACTIVITIES
 from ingero.diagnose.model import NotEvaluated, ProcessVerdict
 from ingero.diagnose.profile.pacing import TEXTS
 from ingero.diagnose.profile.report import ProfileReport, Profiles
 from ingero.diagnose.profile.steps import MIN_STEPS, StepUse
 from ingero.diagnose.profile.words import BLOCKED_TEXTS, IDLE_NAMES, NOT_IN_A_PROFILE, percent
+from ingero.diagnose.recorded import GPU_ACTIVITIES
 from ingero.diagnose.rule import Rule
 from ingero.units import format_count, format_counted, format_ns
 

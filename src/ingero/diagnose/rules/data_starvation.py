@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.evidence import CULPRITS
 from ingero.diagnose.hidden_work import HiddenWork, hidden_work
 from ingero.diagnose.host_time import claim_run, run_growth
 from ingero.diagnose.model import Bucket, Culprit, Finding, FindingKind, Fix, Link, severity_of
 from ingero.diagnose.places import Doing, Spent, at
+from ingero.diagnose.recorded import CULPRITS
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import KEPT_FROM_RUNNING
 from ingero.diagnose.threads import Wait, is_of_other_thread, own_thread_wait
@@ -141,8 +141,8 @@ def _hidden(case: Case, found: HiddenWork) -> Finding:
         root=str(case.process.pid),
         kind=FindingKind.EVENT,
         severity=severity_of(found.ratio),
-        summary=f"{who} takes {needed} for each step of {case.who}, whose baseline is {usual}: hidden while another "
-        f"cause makes the steps as slow, it would alone cost {format_percent(found.ratio)} of wall time; it was "
+        summary=f"{who} needs {needed} per step of {case.who} (baseline {usual}): hidden while another cause makes the "
+        f"steps as slow, it alone would cost {format_percent(found.ratio)} of wall time; it was "
         f"{TEXTS[found.doing]}{at(found.line)}",
         culprits=(Culprit(pid=found.worker.pid, name=found.worker.name),),
         line=found.line,

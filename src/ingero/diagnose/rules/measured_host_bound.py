@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ingero.diagnose.case_search import BOTTLENECK_RATIO
-from ingero.diagnose.evidence import GPU_ACTIVITIES, Evidence
+from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.model import Finding, Fix, Link
 from ingero.diagnose.profile.findings import bottleneck, is_hosts_doing, period
 from ingero.diagnose.profile.idle import HOST
 from ingero.diagnose.profile.places import HostPlace
 from ingero.diagnose.profile.report import ProfileReport
 from ingero.diagnose.profile.words import percent, who
+from ingero.diagnose.recorded import GPU_ACTIVITIES
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.rules import host_bound
 from ingero.units import format_counted

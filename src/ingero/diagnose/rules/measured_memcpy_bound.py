@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ingero.diagnose.case_search import BOTTLENECK_RATIO
-from ingero.diagnose.evidence import GPU_ACTIVITIES, Evidence
+from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.model import Finding, Fix, Link, Part
 from ingero.diagnose.profile.findings import bottleneck, is_worth_telling, period
 from ingero.diagnose.profile.report import ProfileReport
 from ingero.diagnose.profile.words import percent, who
+from ingero.diagnose.recorded import GPU_ACTIVITIES
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.rules import memcpy_bound
 from ingero.units import format_bytes

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ingero.diagnose.case_search import BOTTLENECK_RATIO
-from ingero.diagnose.evidence import GPU_ACTIVITIES, Evidence
+from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.model import Culprit, Finding, Link, Part
 from ingero.diagnose.profile.collectives import Collective, last_counts
 from ingero.diagnose.profile.findings import bottleneck, is_worth_telling
 from ingero.diagnose.profile.report import ProfileReport
 from ingero.diagnose.profile.words import percent, who
+from ingero.diagnose.recorded import GPU_ACTIVITIES
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.rules import nccl_straggler
 from ingero.units import format_count
