@@ -11,6 +11,7 @@ import numpy as np
 
 from ingero.diagnose import memory
 from ingero.diagnose.cases import Case, OpChange
+from ingero.diagnose.lone_copies import lone_copies
 from ingero.diagnose.model import Fix
 from ingero.events import STATES, HostMemory
 from ingero.ops import BY_CODE, MemoryKind, Source
@@ -18,7 +19,7 @@ from ingero.store.records import Window
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-LINK = Fix(text="look at the link", command="nvidia-smi -q | grep -A9 'PCIe Generation'")
+LINK = Fix(text="check the PCIe link", command="nvidia-smi -q | grep -A9 'PCIe Generation'")
 _MOSTLY = 0.5  # of the recorded bytes, before they have a direction
 _CALL_NS = 20_000  # that a copy of nothing takes
 _RATED_BYTES = 64 << 10  # smaller copies tell more of the call than of the link
@@ -80,7 +81,18 @@ def _paces(case: Case, copies: OpChange) -> tuple[float, float]:
     before = _pace(copies, _recorded(case, copies, case.baselines), now.ns_per_byte)
     if now.is_bound or before.is_bound:
         return (min(now.ns_per_byte, before.ns_per_byte),) * 2
-    return now.ns_per_byte, before.ns_per_byte
+    alone = lone_copies(case, copies, from_bytes=_RATED_BYTES)
+    least = min(alone.ns_per_byte, _SLOWEST_NS_PER_BYTE) if alone else 0.0
+    return max(now.ns_per_byte, least), before.ns_per_byte
+
+
+def slowed_ns(case: Case, copies: OpChange) -> float:
+    """What bytes took longer than in the reference over the whole case, in copies that had nothing to wait for."""
+    alone = lone_copies(case, copies, from_bytes=_RATED_BYTES)
+    if not alone or not copies.usual_ns:
+        return 0.0
+    now, before = _paces(case, copies)
+    return max(min(now, alone.ns_per_byte) - before, 0.0) * alone.size_bytes
 
 
 def _moved(

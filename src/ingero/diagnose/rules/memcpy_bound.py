@@ -1,4 +1,4 @@
-"""Copies between host and device took the time."""
+"""Copies between host and GPU took the time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ingero.diagnose.calls import Growth, growth
 from ingero.diagnose.cases import Case, OpChange
-from ingero.diagnose.copies import LINK, Moved, Pageable, Way, moved_in_case, moved_usually, pageable_by
+from ingero.diagnose.copies import LINK, Moved, Pageable, Way, moved_in_case, moved_usually, pageable_by, slowed_ns
 from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.model import Bucket, Finding, Fix, Part
 from ingero.diagnose.rule import Rule
@@ -21,7 +21,8 @@ _BLOCKS_NS_PER_BYTE = 1 / 100  # an enqueue alone is faster than 100 GB/s; slowe
 def find(case: Case) -> Iterator[Finding]:
     """Copies that block until their bytes have moved, where moving them is most of what was lost.
 
-    What a copy took beyond its bytes is a wait for the work before it, and no copying.
+    What a copy took beyond its bytes is a wait for the work before it, and no copying. Of copies that had nothing to
+    wait for the time is theirs, however much else was lost.
     """
     grown = growth(case, Kind.COPY)
     if not grown:
@@ -31,9 +32,12 @@ def find(case: Case) -> Iterator[Finding]:
     lost = case.total((Part.GPU,), (DEVICE,)) + case.total((Part.IDLE, Part.LAUNCH), ("run", "sleep"))
     transfer_ns = sum(moved[id(one)].transfer_ns - _usual_ns(case, one) for one in blocking.changes)
     moving_ns = min(blocking.grown_ns, transfer_ns * blocking.sync_intervals)
-    if not blocking.changes or moving_ns < MIN_TRANSFER * lost:
+    if not blocking.changes:
         return
-    claims = case.take((Part.GPU, Part.IDLE, Part.LAUNCH), (DEVICE, "run", "sleep"), moving_ns)
+    parts: tuple[Part, ...] = (Part.GPU, Part.IDLE, Part.LAUNCH)
+    if moving_ns < MIN_TRANSFER * lost:  # then only of what had nothing to wait for
+        parts, moving_ns = (Part.GPU,), sum(slowed_ns(case, one) for one in blocking.changes)
+    claims = case.take(parts, (DEVICE, "run", "sleep"), moving_ns)
     if claims:
         yield _finding(case, blocking, moved[id(blocking.largest)], claims)
 
@@ -52,7 +56,7 @@ def _finding(case: Case, blocking: Growth, moved: Moved, claims: dict[Bucket, in
         resource="copies",
         root=str(case.process.pid),
         summary=f"{case.who} lost {case.amount(lost)} {_words(largest, moved.way, pageable)}: {largest.totals.name} "
-        f"{format_ns(int(largest.ns))} per step for {format_bytes(int(moved.bytes))}, "
+        f"{format_ns(int(largest.mean_ns))} for {format_bytes(int(moved.bytes / max(largest.count, 1e-9)))}, "
         f"{format_bytes(int(speed))}/s{f' (baseline {format_bytes(int(usual))}/s)' if usual else ''}",
         claims=claims,
         line=case.line_of(largest),
@@ -66,7 +70,7 @@ def _finding(case: Case, blocking: Growth, moved: Moved, claims: dict[Bucket, in
         fixes=_fixes(moved.way),
         evidence={
             "bytes per second": int(speed),
-            "usually": int(usual),
+            "baseline": int(usual),
             "direction": moved.way.value or None,
             "pageable": pageable is not Pageable.NO or None,
             "pageable by": pageable.value or None,
@@ -78,12 +82,13 @@ def _words(copies: OpChange, way: Way, pageable: Pageable) -> str:
     if pageable is not Pageable.NO and "Async" in copies.totals.name:
         way_there = f", copying {way.value}" if way.value else ""
         return f"blocked in {copies.totals.name} (pageable){way_there}"
-    kind = " memory that is not pinned" if pageable is not Pageable.NO else ""
-    if way is Way.TO_DEVICE:
-        return f"copying from{kind or ' host'} to GPU"
-    if way is Way.TO_HOST:
-        return f"copying from GPU to{kind or ' host'}"
-    return f"copying with{kind}" if kind else "copying"
+    if pageable is Pageable.NO:
+        return f"copying {way.value}" if way.value else "copying"
+    return {
+        Way.TO_DEVICE: "copying from unpinned memory to the GPU",
+        Way.TO_HOST: "copying from the GPU to unpinned memory",
+        Way.UNKNOWN: "copying from or to unpinned memory",
+    }[way]
 
 
 def _fixes(way: Way) -> tuple[Fix, ...]:
@@ -114,11 +119,11 @@ RULE = Rule(
     order=58,
     needs=("sync_intervals", "op_stats", "copies"),
     shows="time and bytes of copies that block, their direction, and their bandwidth against the baseline",
-    limits="only bytes between host and GPU count, and only the time that the fastest recorded copy of the case "
-    "would take for them, or, of pageable ones that slept first, what they ran; of asynchronous pageable ones "
-    "that polled only more bytes count, for they may have waited; blocking ones of megabytes that all wait for"
-    " a GPU that became slower look like slow ones; of copies that do not block only the size is known: a "
-    "slow one looks like a slower GPU; that memory is not pinned is known where all allocations were "
-    "traced, or where an asynchronous copy waited; else it is not known",
+    limits="only bytes between host and GPU count, and only for as long as the fastest recorded copy of the case would "
+    "take for them; where copies found nothing queued, the fastest in a row of them; of pageable ones that slept "
+    "first, what they ran; where asynchronous pageable copies polled, only additional bytes count, because the copies "
+    "may have waited; blocking copies of megabytes that all wait for a GPU that became slower look like slow copies; "
+    "of copies that do not block only the size is known: a slow one looks like a slower GPU; memory is known not to be "
+    "pinned where all allocations were traced, or where an asynchronous copy waited",
     find=find,
 )
