@@ -33,7 +33,7 @@ def parse_duration_s(text: str) -> float:
 
     seconds = pytimeparse2.parse(text)
     if not isinstance(seconds, (int, float)) or seconds < 0:
-        raise QuantityError(f"{text!r} is no duration", hint="write it like 90s, 5m, 1h30m or 2d")
+        raise QuantityError(f"{text!r} is not a duration", hint="write it like 90s, 5m, 1h30m or 2d")
     return float(seconds)
 
 
@@ -45,7 +45,7 @@ def parse_size_bytes(text: str) -> int:
     """
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise QuantityError(f"{text!r} is no size", hint="write it like 500m or 10g")
+        raise QuantityError(f"{text!r} is not a size", hint="write it like 500m or 10g")
     return int(float(found[1]) * _SIZE_FACTORS[found[2].lower()])
 
 

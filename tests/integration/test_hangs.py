@@ -41,7 +41,7 @@ _SEIZE, _INTERRUPT, _DETACH = 0x4206, 0x4207, 17  # of ptrace
 HANGS = {
     "full_pipe": "waits for room in a pipe that {tester} should read (write, S)",
     "forked_lock": "waits for a lock in its own memory that no thread is left to release: it was held when",
-    "lock_file": "sleeps again and again, and looks in between for {folder}/lock_file (clock_nanosleep, S)",
+    "lock_file": "polls for {folder}/lock_file, sleeping in between (clock_nanosleep, S)",
     "flocked": "waits for the lock of {folder}/flocked that {tester} holds (flock, S)",
     "record_locked": "waits for the lock of {folder}/record_locked that {tester} holds (fcntl, S)",
     "dead_worker": "ended with code 3",

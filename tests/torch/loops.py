@@ -88,10 +88,10 @@ class Trainer:
         """One step of training; the loss, which nobody waits for."""
         rows, labels = (one.to("cuda", non_blocking=self._is_pinned) for one in batch)
         self._optimizer.zero_grad()
-        drop = nn.functional.cross_entropy(self._run(rows), labels)
-        drop.backward()
+        loss = nn.functional.cross_entropy(self._run(rows), labels)
+        loss.backward()
         self._optimizer.step()
-        return drop
+        return loss
 
 
 def main() -> None:
@@ -113,11 +113,11 @@ def main() -> None:
         out = stack.enter_context(arguments.out.open("w", buffering=1))
         begin_ns = time.monotonic_ns()
         while not end_ns or begin_ns < end_ns:
-            drop = trainer.step(next(batches))
+            loss = trainer.step(next(batches))
             if end_ns and begin_ns >= slow_ns:
                 values = smooth(values)
             if step % arguments.log_every == 0:
-                print(step, drop.item(), flush=True)
+                print(step, loss.item(), flush=True)
             now_ns = time.monotonic_ns()
             out.write(json.dumps({"step": step, "t_ns": now_ns, "step_ns": now_ns - begin_ns}) + "\n")
             if not end_ns:  # the first step compiles

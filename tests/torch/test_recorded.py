@@ -83,7 +83,7 @@ def test_calls_of_autograd_end_in_the_line_that_waits_for_them(merged: Recorded,
     """
     text = _PROGRAM.read_text().splitlines()
     backward, load = (
-        next(at for at, line in enumerate(text, 1) if call in line) for call in ("drop.backward()", "next(batches)")
+        next(at for at, line in enumerate(text, 1) if call in line) for call in ("loss.backward()", "next(batches)")
     )
     found = {}
     for name, recorded in (("short", merged), ("long", _recorded(tmp_path, steps=6, pause_s=0.6))):

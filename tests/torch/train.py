@@ -35,12 +35,12 @@ def train_step(
     model: nn.Module, optimizer: torch.optim.Optimizer, rows: torch.Tensor, labels: torch.Tensor, pause_s: float = 0.0
 ) -> float:
     optimizer.zero_grad()
-    drop = nn.functional.cross_entropy(model(rows), labels)
+    loss = nn.functional.cross_entropy(model(rows), labels)
     if pause_s:
-        drop.register_hook(lambda _: time.sleep(pause_s))
-    drop.backward()
+        loss.register_hook(lambda _: time.sleep(pause_s))
+    loss.backward()
     optimizer.step()
-    return float(drop.item())
+    return float(loss.item())
 
 
 def main() -> None:

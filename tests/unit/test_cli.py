@@ -103,7 +103,10 @@ def test_a_wrong_duration_comes_with_an_example(run: Run, arguments: tuple[str, 
 
 @pytest.mark.parametrize(
     ("pids", "complaint"),
-    [("1,python", "'1,python' is no list of process ids like 1234,5678"), ("4194305", "no process 4194305 is running")],
+    [
+        ("1,python", "'1,python' is not a list of process ids like 1234,5678"),
+        ("4194305", "no process 4194305 is running"),
+    ],
 )  # 4194304 is the highest pid of any Linux (PID_MAX_LIMIT)
 def test_a_wrong_process_id_is_named(run: Run, pids: str, complaint: str) -> None:
     code, out, err = run("trace", "--pid", pids)

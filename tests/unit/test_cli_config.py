@@ -149,13 +149,13 @@ def test_the_schema_agrees_with_the_reader(text: str, write: Write) -> None:
         ("mcp:\n  max-db: 1g\n", "line 2: there is no option 'mcp.max-db'", "it belongs at the top level of the file"),
         ("dashboard:\n  token: hunter2\n", "line 2: there is no option 'dashboard.token'", "secrets stand in files"),
         ("dashboard: 8080\n", "line 1: dashboard is a section", "write options below dashboard:"),
-        ("dashboard:\n  addr: a:1\n  addr: b:1\n", "line 3: dashboard.addr stands there twice", "keep one"),
+        ("dashboard:\n  addr: a:1\n  addr: b:1\n", "line 3: dashboard.addr appears twice", "keep one"),
         ("fleet:\n  ca-cert: [a, b]\n", "line 2: fleet.ca-cert is one file", "name one"),
         ("pid: []\n", "line 1: pid has no value", "give it one"),
-        ("? [a]\n: b\n", "line 1: a plain value is wanted", "each line"),
-        ("dashboard:\n  ? {a: b}\n  : c\n", "line 2: a plain value is wanted", "each line"),
+        ("? [a]\n: b\n", "line 1: a plain value was expected", "each line"),
+        ("dashboard:\n  ? {a: b}\n  : c\n", "line 2: a plain value was expected", "each line"),
         ('node: "\\UFFFFFFFF"\n', "cannot be read", "name another"),
-        ("node: &a [*a]\n", "a plain value is wanted", "each line"),
+        ("node: &a [*a]\n", "a plain value was expected", "each line"),
         ("a: " + "[" * 2000, "nested too deeply|expected", "each line"),
     ],
 )
@@ -312,7 +312,7 @@ def test_show_refuses_what_a_command_would_refuse(run: Run, write: Write) -> Non
     write("max-db: ten\n")
     code, out, err = run("config", "show")
     assert (code, out) == (2, "")
-    assert "line 1: max-db: 'ten' is no size" in err
+    assert "line 1: max-db: 'ten' is not a size" in err
     code, _, err = run("config", "show", "frobnicate")
     assert (code, "config show takes trace" in err) == (2, True)
 

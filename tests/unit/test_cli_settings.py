@@ -162,14 +162,14 @@ def test_durations_are_read_as_people_write_them(text: str, seconds: float, reso
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        ({"max_db": "ten"}, "--max-db: 'ten' is no size"),
+        ({"max_db": "ten"}, "--max-db: 'ten' is not a size"),
         ({"max_db": "10k"}, "--max-db: '10k' is less than a database needs"),
-        ({"duration": "0"}, "--duration: '0' is no time at all"),
+        ({"duration": "0"}, "--duration: '0' is too short"),
         ({"record": "maybe"}, "--record: 'maybe' is neither true nor false"),
-        ({"max_cpu": "200%"}, "--max-cpu: '200%' is no percentage"),
-        ({"sampling_rate": "-1"}, "--sampling-rate: '-1' is no sampling rate"),
-        ({"ringbuf_size": "1k"}, "--ringbuf-size: '1k' is no size for a ring buffer"),
-        ({"node": "a:b"}, "--node: 'a:b' is no name for a node"),
+        ({"max_cpu": "200%"}, "--max-cpu: '200%' is not a percentage"),
+        ({"sampling_rate": "-1"}, "--sampling-rate: '-1' is not a sampling rate"),
+        ({"ringbuf_size": "1k"}, "--ringbuf-size: '1k' is not a valid ring buffer size"),
+        ({"node": "a:b"}, "--node: 'a:b' is not a valid node name"),
         ({"user": "nobody-here"}, "--user: there is no user 'nobody-here'"),
         ({"user": "99999999999"}, "--user: no user can have the number 99999999999"),
         ({"launches_at": "none"}, "--launches-at: 'none' is neither driver nor both"),
@@ -180,8 +180,8 @@ def test_durations_are_read_as_people_write_them(text: str, seconds: float, reso
         ({"heartbeat": "10s"}, "--heartbeat has no effect without --deadband"),
         ({"metrics_compat": "true"}, "--metrics-compat has no effect without --prometheus"),
         ({"otlp_insecure": "true"}, "--otlp-insecure has no effect without --otlp"),
-        ({"otlp": "grpc://collector:4317"}, "is no receiver"),
-        ({"prometheus": "http://gpu-7:9464"}, "is no address to listen on"),
+        ({"otlp": "grpc://collector:4317"}, "is not a receiver"),
+        ({"prometheus": "http://gpu-7:9464"}, "is not an address to listen on"),
         ({"config": "/absent.yaml"}, "no configuration file at /absent.yaml"),
     ],
 )
@@ -192,7 +192,7 @@ def test_a_bad_value_is_refused_with_a_way_out(flags: dict[str, str], complaint:
 
 
 def test_a_bad_variable_is_named(resolved: Resolve) -> None:
-    with pytest.raises(IngeroError, match=r"INGERO_MAX_DB: 'ten' is no size"):
+    with pytest.raises(IngeroError, match=r"INGERO_MAX_DB: 'ten' is not a size"):
         resolved({"INGERO_MAX_DB": "ten"})
 
 
@@ -200,12 +200,12 @@ def test_a_bad_variable_is_named(resolved: Resolve) -> None:
     ("file", "complaint"),
     [
         ("node: a\nmax-dp: 1g\n", r"ingero.yaml, line 2: there is no option 'max-dp'"),
-        ("node: a\n\nmax-db: ten\n", r"ingero.yaml, line 3: max-db: 'ten' is no size"),
-        ("node: a\nnode: b\n", r"ingero.yaml, line 2: node stands there twice"),
+        ("node: a\n\nmax-db: ten\n", r"ingero.yaml, line 3: max-db: 'ten' is not a size"),
+        ("node: a\nnode: b\n", r"ingero.yaml, line 2: node appears twice"),
         ("node:\n", r"ingero.yaml, line 1: node has no value"),
         ("trace:\n  node: a\n", r"ingero.yaml, line 1: there is no option 'trace'"),
-        ("node: {a: b}\n", r"ingero.yaml, line 1: a plain value is wanted"),
-        ("- node\n", r"ingero.yaml, line 1: a list of options is wanted"),
+        ("node: {a: b}\n", r"ingero.yaml, line 1: a plain value was expected"),
+        ("- node\n", r"ingero.yaml, line 1: a list of options was expected"),
         ("node: 'a\n", r"ingero.yaml, line 2: found unexpected end of stream"),
     ],
 )

@@ -308,7 +308,7 @@ def test_a_question_that_cannot_be_answered_says_why_and_the_way_out(browser: Br
     show(browser, f"{dashboard.url}#/incidents/99")
     browser.wait_for_text("there is no incident 99")
     show(browser, f"{dashboard.url}#/ops?since=soon")
-    browser.wait_for_text("is no duration")
+    browser.wait_for_text("is not a duration")
     browser.complaints.clear()  # of the console, about both answers
 
 

@@ -144,7 +144,7 @@ def test_the_first_seconds_are_no_verdict_about_the_rest(tmp_path: Path) -> None
     assert "GPU-bound" not in verdict.text
     waited = round(100 * WAIT_MS / (HOST_MS + WAIT_MS + USUAL.late_ms))
     assert f"waited for the GPU {waited}% of wall time" in verdict.text
-    assert "GPU idle time is not known" in verdict.text
+    assert "GPU idle time is unknown" in verdict.text
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_the_breakdown_calls_idle_only_what_is_known_to_be(
         text = "\n".join(breakdown_text(reader, window))
     assert told in text
     assert untold not in text
-    assert "GPU idle is not known: launches and copies were not all traced for" in text
+    assert "GPU idle time is unknown: not all launches and copies were traced for" in text
 
 
 def test_steps_that_ended_unseen_are_said_not_to_have_been_followed(tmp_path: Path) -> None:

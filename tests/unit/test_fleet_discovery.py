@@ -221,7 +221,7 @@ def test_a_pod_asks_with_its_own_account(api: Api, certificates: Certificates, t
     assert (cluster.url, cluster.token, cluster.namespace) == (api.url, api.token, "gpu")
     assert api.token not in repr(cluster)
     (account / "token").unlink()
-    with pytest.raises(KubeAccessError, match="not known which Kubernetes cluster"):
+    with pytest.raises(KubeAccessError, match="no Kubernetes cluster is configured"):
         find_cluster(environ, tmp_path, account=account)
 
 
@@ -341,12 +341,12 @@ def test_what_the_cluster_answers_is_not_trusted(
 
 
 def test_a_selector_has_a_list_of_its_own(environ: dict[str, str], tmp_path: Path) -> None:
-    with pytest.raises(NodeListError, match="stands in a list"):
+    with pytest.raises(NodeListError, match="cannot be part of a list"):
         found(["a,k8s:gpu/app=x"], environ)
     (tmp_path / "nodes").write_text("a\nslurm:7\n")
-    with pytest.raises(NodeListError, match="stands in a file"):
+    with pytest.raises(NodeListError, match="cannot be used in a file"):
         found([f"@{tmp_path}/nodes"], environ)
-    with pytest.raises(NodeListError, match="is no node"):
+    with pytest.raises(NodeListError, match="is not a node"):
         parse_nodes(["slurm:7"])
 
 

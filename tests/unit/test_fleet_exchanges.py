@@ -122,7 +122,7 @@ def test_more_exchanges_than_those_of_a_question_go_over_its_connection(tmp_path
     assert all(-bound_ns >= SHIFT_NS for bound_ns in one.answer[3:])
     with listening(time_of(b"\x00garbage\r\n\r\n"), is_read=False) as bad:
         found = ask_nodes(reach(bad), more)
-    assert [one.reason for one in found.missing] == ["the node does not answer what its clock says"]
+    assert [one.reason for one in found.missing] == ["the node does not say what its clock shows"]
 
 
 def test_a_clock_that_is_off_is_told_with_its_bound_unless_more_is_allowed(tmp_path: Path) -> None:

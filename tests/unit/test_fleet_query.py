@@ -221,7 +221,7 @@ def ask(nodes: Sequence[Node], access: Access, *, timeout_s: float = 20.0) -> ob
 
 HOSTILE: dict[str, tuple[Handler, str]] = {
     "ten gigabytes in a row": (endless_rows, "its answer is larger than 32.0 MiB"),
-    "rows without end": (endless_small_rows, "its answer is none: rows do not fit its header"),
+    "rows without end": (endless_small_rows, "its answer is invalid: rows do not fit its header"),
     "headers without end": (endless_headers, "it closed the connection, or does not speak HTTP"),
     "a byte at a time": (drip, "it did not answer within 5.00 s"),
     "silence": (silence, "it did not answer within 5.00 s"),
@@ -237,9 +237,9 @@ HOSTILE: dict[str, tuple[Handler, str]] = {
     ),
     "elsewhere": (
         says(http("302 Found", b"", Location="http://169.254.169.254/latest/meta-data")),
-        "it sends elsewhere, which is not followed",
+        "it redirects elsewhere, which is not followed",
     ),
-    "wrong types": (says(LINES + b'{"columns":1}\n'), "its answer is none: a header is not what it should be"),
+    "wrong types": (says(LINES + b'{"columns":1}\n'), "its answer is invalid: a header is not what it should be"),
     "more rows than asked": (says(LINES + HEADER % 200_000), "it answers with more rows than the 100,000 asked for"),
     "half an answer": (says(LINES + HEADER % 3 + b"[1]\n"), "its answer broke off"),
     "an error that acts on terminals": (
@@ -381,7 +381,7 @@ def test_a_token_is_wanted_and_stands_nowhere(certificates: Certificates, folder
             )
             said += done.output + repr(done.exception) + str(getattr(done.exception, "hint", ""))
             assert done.exit_code == code
-    assert "it requires a token that it knows" in said
+    assert "it requires a valid token" in said
     assert TOKEN not in said
     assert TOKEN not in repr(Access(token=TOKEN))
 

@@ -292,7 +292,7 @@ def test_the_resource_is_what_the_environment_says(receiver: Receiver) -> None:
 
 
 def test_grpc_is_refused_with_what_to_use_instead(receiver: Receiver) -> None:
-    with pytest.raises(PushError, match="gRPC is not spoken here") as error:
+    with pytest.raises(PushError, match="gRPC is not supported") as error:
         push(receiver, quiet, environ={"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
     assert "http/protobuf" in error.value.hint
     assert "4318" in error.value.hint
@@ -307,5 +307,5 @@ def test_what_the_signal_says_wins_over_what_is_said_of_all(receiver: Receiver) 
 
 @pytest.mark.parametrize("text", ["0", "-1", "5s", "9" * 20])
 def test_times_are_milliseconds(receiver: Receiver, text: str) -> None:
-    with pytest.raises(PushError, match="is no time"):
+    with pytest.raises(PushError, match="is not a time"):
         push(receiver, quiet, environ={"OTEL_METRIC_EXPORT_INTERVAL": text})

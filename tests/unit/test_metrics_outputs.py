@@ -54,7 +54,7 @@ def test_variables_meant_for_others_do_not_keep_a_recording_from_being_made(
     environ = {ENDPOINT_VARIABLE: "http://127.0.0.1:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
     with open_outputs(settings(tmp_path), environ) as consumers:
         assert consumers.on_second == ()
-    assert "metrics are not pushed: OTEL_EXPORTER_OTLP_PROTOCOL: gRPC is not spoken here" in capsys.readouterr().err
+    assert "metrics are not pushed: OTEL_EXPORTER_OTLP_PROTOCOL: gRPC is not supported" in capsys.readouterr().err
     with pytest.raises(PushError, match="gRPC"), open_outputs(settings(tmp_path, otlp="127.0.0.1:4318"), environ):
         pass
 

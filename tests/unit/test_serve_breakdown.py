@@ -298,7 +298,7 @@ def test_a_program_without_syncs_is_accounted_by_its_steps(tmp_path: Path) -> No
     assert "4.00 s     40%  blocked on the GPU" in lines
     assert "3.00 s  on a full launch queue" in lines
     assert "1.00 s  in asynchronous copies that waited" in lines
-    assert "GPU idle is not known within steps" in lines
+    assert "GPU idle time within steps is unknown" in lines
     assert "sync interval" not in lines
 
 
@@ -318,4 +318,4 @@ def test_what_steps_lack_is_said_with_the_reason(tmp_path: Path, flags: SyncInte
     with open_reader(path) as reader:
         window = Window(begin_ns=BEGIN_NS, end_ns=BEGIN_NS + 10 * SECOND_NS + 1)
         lines = "\n".join(breakdown_text(reader, window))
-    assert f"{told}: time blocked on a full launch queue is not known" in lines
+    assert f"{told}: time blocked on a full launch queue is unknown" in lines

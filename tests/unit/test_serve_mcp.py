@@ -31,6 +31,7 @@ from ingero.store import tables
 from tests.unit.mcp_client import CHECKED, ask, ask_by_stdio, call, content, server_of, text
 
 OLDER = Path(__file__).parents[1] / "data" / "ingero-0.x"
+INCIDENT = Path(__file__).parents[2] / "examples" / "recordings" / "incident.db"
 TOOLS: dict[str, dict[str, object]] = {
     "explain_incident": {},
     "get_causal_chains": {"since": "5m", "pid": 100, "pids": [100], "top_n": 3},
@@ -359,6 +360,18 @@ def test_a_recording_that_grows_is_diagnosed_anew(tmp_path: Path) -> None:
         "cpu-contention",
         "gpu-throttled",
     )
+
+
+def test_an_incident_that_was_stored_while_recording_is_told_once() -> None:
+    answer = call(server_of(INCIDENT), "get_causal_chains")
+    assert content(answer)["stored_chains"] == []
+    assert text(answer).count("waiting for a CPU") == 1
+
+
+def test_operations_that_only_nested_in_others_are_no_rows_of_the_statistics() -> None:
+    answer = call(server_of(INCIDENT), "get_trace_stats")
+    assert all(row["count"] for row in content(answer)["ops"])
+    assert "cuStreamSynchronize" not in text(answer)
 
 
 def test_a_recording_of_an_older_version_is_answered_as_far_as_it_goes(older: Path) -> None:

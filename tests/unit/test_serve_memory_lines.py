@@ -91,7 +91,7 @@ def test_the_line_that_holds_most_comes_first(database: Path, memory: Memory) ->
     memory.total(2, 7 * MIB, 9 * MIB)
     memory.store()
     assert text(database) == [
-        "  device memory: 7.00 MiB live at the end (peak 9.00 MiB), by line or call site:",
+        "  device memory: 7.00 MiB in use at the end (peak 9.00 MiB), by line or call site:",
         "      5.00 MiB in 1 by cudaMalloc at cache.py:7 in step",
         "      2.00 MiB in 1 by cudaMalloc at train.py:31 in step",
     ]

@@ -59,7 +59,7 @@ def test_a_thread_without_python_frames_is_named_by_its_native_function() -> Non
 
 
 def test_a_place_that_is_not_known_is_said_to_be_so() -> None:
-    assert text(totals(99, 40), totals(0, 20))[1] == "       60.0 ms  running: a place that is not known"
+    assert text(totals(99, 40), totals(0, 20))[1] == "       60.0 ms  running: line not known (no stack)"
 
 
 def test_threads_at_one_line_are_counted() -> None:

@@ -171,7 +171,7 @@ def test_what_each_line_cost_is_shown_with_how_much_of_it_is_recorded(reader: Re
     assert after(lines, "lines of code, from recorded calls only", 3) == [
         "    cudaStreamSynchronize 15.0 ms at train.py:73 in Trainer.drain (3 of 3 calls recorded)",
         "    cudaLaunchKernel 2.00 ms at train.py:50 in step (1 of 60 calls recorded)",
-        "    cudaLaunchKernel 1.00 ms at place not known: no stack was stored (1 of 60 calls recorded)",
+        "    cudaLaunchKernel 1.00 ms (line not known: no stack was stored; 1 of 60 calls recorded)",
     ]
 
 
@@ -245,4 +245,4 @@ def test_with_whole_stacks_the_other_threads_of_a_hung_process_are_shown(tmp_pat
         "pt_data_pin 100/101, sleeping", "pt_data_pin 100/102, sleeping",
     ]  # fmt: skip
     assert "  [Python] /srv/me/train.py:73 in Trainer.drain()" in threads[0]
-    assert threads[1][1] == "  place not known"
+    assert threads[1][1] == "  line not known: no stack"

@@ -170,7 +170,7 @@ def test_the_breakdown_shows_the_waiting_line_marked_as_such(tmp_path: Path) -> 
         text, whole = breakdown(reader), breakdown(reader, whole_stacks=True)
     mark = "[Python, of the thread that waits: 100/100]"
     assert f"cudaLaunchKernel 1.00 ms at train.py:58 in step {mark} (1 of 2 calls recorded)" in text
-    assert "at a thread without Python frames, in engine_run (libtorch.so) (1 of 2 calls recorded)" in text
+    assert "in a thread without Python frames, in engine_run (libtorch.so) (1 of 2 calls recorded)" in text
     assert f"{mark} /srv/me/train.py:58 in step()" in whole
 
 
@@ -203,4 +203,4 @@ def test_a_call_whose_own_frames_are_unknown_is_given_no_other_threads_line(tmp_
     ) as reader:
         text = breakdown(reader)
     assert "that waits" not in text
-    assert "a line of Python that was not read, in engine_run" in text
+    assert "at a Python line that could not be read, in engine_run" in text

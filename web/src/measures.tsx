@@ -145,7 +145,7 @@ function OneProcess(props: ViewProps & { process: Process; isWhole: boolean }) {
           <StackedBar label="Thread-state time" shares={clockShares(one.clocks)} />
         </section>
       )}
-      {!one.gpu_streams.length && !one.steps && <p class="quiet">No GPU sync in this time and no step is known: GPU idle is not known.</p>}
+      {!one.gpu_streams.length && !one.steps && <p class="quiet">No GPU sync in this time and no step is known: GPU idle time is unknown.</p>}
       {props.isWhole && <ClocksOverTime {...props} />}
       {one.culprits.length > 0 && (
         <Table

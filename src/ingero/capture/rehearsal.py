@@ -65,7 +65,7 @@ def _cost_ns(text: str) -> float:
     is_number = text.isascii() and text.isdigit() and len(text) <= len(str(_MOST_NS))
     if not is_number or not 0 < int(text) <= _MOST_NS:
         raise RehearsalError(
-            f"{TRAP_COST}={text[:40]!r} is no number of nanoseconds from 1 to {_MOST_NS}", hint=f"{TRAP_COST}=4900"
+            f"{TRAP_COST}={text[:40]!r} is not a number of nanoseconds from 1 to {_MOST_NS}", hint=f"{TRAP_COST}=4900"
         )
     return float(text)
 

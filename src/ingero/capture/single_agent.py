@@ -51,7 +51,7 @@ class AgentRunningError(IngeroError):
             return
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(first.since_s))
         where = f"into {first.database}" if first.database else "without recording"
-        look = f"look at it with `{command('explain', '--db', _path_from_here(first))}`, or " if first.database else ""
+        look = f"read it with `{command('explain', '--db', _path_from_here(first))}`, or " if first.database else ""
         super().__init__(
             f"another ingero is tracing this host: pid {first.pid}, since {since}, {where}: {first.command}",
             hint=f"{look}end it with `kill {first.pid}`",

@@ -88,7 +88,7 @@ def node(name: str, addresses: tuple[str, ...], folder: Path | None, days: int, 
     names = expand(name)
     if len(names) != 1 and addresses:
         raise CertificateNameError(
-            "addresses are of one node", hint="leave them out, or make a certificate for each node"
+            "addresses are for one node", hint="leave them out, or make a certificate for each node"
         )
     made = [_made(folder, one, (one, *addresses), is_server=True, days=days, force=force) for one in names]
     for one in made:
@@ -148,7 +148,9 @@ def _made(folder: Path | None, name: str, names: Sequence[str], *, is_server: bo
 
     wrong = next((one for one in names if not is_host(one)), None)
     if wrong is not None or name == "ca":
-        raise CertificateNameError(f"{wrong or name!r} is no name for it", hint="use letters, digits, dots and dashes")
+        raise CertificateNameError(
+            f"{wrong or name!r} is not a valid name", hint="use letters, digits, dots and dashes"
+        )
     now = datetime.now(timezone.utc)
     return make_certificate(_place(folder), name, names=names, is_server=is_server, days=days, replaces=force, now=now)
 

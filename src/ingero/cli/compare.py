@@ -57,12 +57,12 @@ def command(
 ) -> None:
     """Compare two recordings: before and after a fix.
 
-    With --nodes A,B, compare node B with node A; of more nodes, each with the first.
+    With --nodes A,B, compare node B with node A; with more nodes, each with the first.
 
     Exit code 0: better, or no difference beyond noise, 1: worse, 2: error, 3: nodes are missing.
 
-    With --max-regression, 0: within the limit, 2: error, 3: worse than the limit and beyond noise, 4: cannot be
-    decided, because the recordings are not comparable or their noise hides the limit.
+    With --max-regression, exit code 0: within the limit, 2: error, 3: worse than the limit and beyond noise, 4: cannot
+    be decided, because the recordings are not comparable or their noise hides the limit.
     """
     limit_ratio = _limit(max_regression)
     if fleet.nodes:

@@ -90,7 +90,7 @@ def look_through(path: Path) -> tuple[list[Entry], list[IngeroError]]:
         try:
             entry = _entry(key, value, section, origin)
             if entry.option.key in entries:
-                raise ConfigError(f"{origin}: {_name(key, section)} stands there twice", hint="keep one of them")
+                raise ConfigError(f"{origin}: {_name(key, section)} appears twice", hint="keep one of them")
             entries[entry.option.key] = entry
         except IngeroError as error:
             faults.append(error)
@@ -126,14 +126,14 @@ def _nodes(path: Path, faults: list[IngeroError]) -> Iterator[tuple[yaml.Node, y
     if root is None:  # an empty file
         return
     if not isinstance(root, yaml.MappingNode):
-        raise ConfigError(f"{path}, line 1: a list of options is wanted", hint=_LINE_HINT)
+        raise ConfigError(f"{path}, line 1: a list of options was expected", hint=_LINE_HINT)
     for key, value in root.value:
         if not isinstance(key, yaml.ScalarNode) or key.value not in SECTIONS:
             yield key, value, ""
         elif isinstance(value, yaml.MappingNode):
             yield from ((below, given, key.value) for below, given in value.value)
         elif not _is_null(value):  # one whose lines are all comments is empty
-            hint = f"write options below {key.value}:, with two spaces before each"
+            hint = f"write options below {key.value}:, indented by two spaces"
             faults.append(ConfigError(f"{path}, line {key.start_mark.line + 1}: {key.value} is a section", hint=hint))
 
 
@@ -141,11 +141,11 @@ def _entry(key: yaml.Node, value: yaml.Node, section: str, origin: str) -> Entry
     import yaml  # noqa: PLC0415  # as above
 
     if not isinstance(key, yaml.ScalarNode):
-        raise ConfigError(f"{origin}: a plain value is wanted", hint=_LINE_HINT)
+        raise ConfigError(f"{origin}: a plain value was expected", hint=_LINE_HINT)
     option, is_negated = _option(key.value.replace("_", "-"), section, f"{origin}: there is no option", key)
     items = value.value if isinstance(value, yaml.SequenceNode) else [value]
     if not all(isinstance(item, yaml.ScalarNode) for item in items):
-        raise ConfigError(f"{origin}: a plain value is wanted", hint=_LINE_HINT)
+        raise ConfigError(f"{origin}: a plain value was expected", hint=_LINE_HINT)
     if not items or any(_is_null(item) for item in items):
         raise ConfigError(f"{origin}: {_name(key, section)} has no value", hint="give it one or remove the line")
     if len(items) > 1 and option.metavar == "F":

@@ -37,7 +37,7 @@ _HEAD = f"""\
 # (`ingero config schema > {SCHEMA_NAME}` beside this file lets editors complete and check it.)
 # Every option that ingero.yaml may hold, with its default. Generated from the options of the commands; do not edit.
 # It is read from --config F or INGERO_CONFIG, else ~/.config/ingero/ingero.yaml, else /etc/ingero/ingero.yaml; one
-# file, never that of the current folder. A flag beats the environment, the environment beats this file.
+# file, never that of the current folder. A flag overrides the environment, and the environment this file.
 # `ingero config check` says what is wrong in it, `ingero config show` where each value comes from.
 # No secret stands here: tokens are in files (token-file) or in the environment.
 """

@@ -60,12 +60,14 @@ def command(
 ) -> None:
     """Show a recording in the browser.
 
-    Also while it is being written. Set INGERO_DASHBOARD_TOKEN or --token-file to require a token; where other hosts can
-    reach the address, that or --client-ca is required. It also answers `query --nodes` and `explain --nodes`.
+    It works while the recording is being written. Set INGERO_DASHBOARD_TOKEN or --token-file to require a token; where
+    other hosts can reach the address, that or --client-ca is required. It also answers `query --nodes` and `explain
+    --nodes`.
 
-    With --relay, clients also query other nodes through it (`query --via`): every client let in here can read those.
+    With --relay, clients can also query other nodes through this one (`query --via`): every client admitted here can
+    read those.
 
-    With --nodes: shows which of many nodes lost how much time and when, worst first, and all views of each. Every
+    With --nodes, it shows which of many nodes lost how much time and when, worst first, and all views of each. Every
     reader of the page uses this client's certificate, or the token in INGERO_FLEET_TOKEN.
     """
     fleet = FleetFlags(nodes=nodes, via=via, ca_cert=ca_cert, client_cert=client_cert, client_key=client_key, pin=pin)

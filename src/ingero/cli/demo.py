@@ -18,14 +18,15 @@ from ingero.demo.stories import ALIASES, STORIES, story_of
 from ingero.errors import IngeroError
 
 EXIT_WRONG_VERDICT = 1
+_OTHER_NAMES = sorted(ALIASES.keys() - {one.name for one in STORIES})
 
 
 class ContradictionError(IngeroError):
     """Two options exclude each other."""
 
 
-@click.command("demo", epilog=f"Demos: {', '.join(one.name for one in STORIES)}; also {', '.join(ALIASES)}.")
-@click.argument("name", required=False, shell_complete=starting_with((*(one.name for one in STORIES), *ALIASES)))
+@click.command("demo", epilog=f"Demos: {', '.join(one.name for one in STORIES)}; also {', '.join(_OTHER_NAMES)}.")
+@click.argument("name", required=False, shell_complete=starting_with((*(one.name for one in STORIES), *_OTHER_NAMES)))
 @click.option("--no-gpu", is_flag=True, help="Use scripted recordings: no root, no probes, no compiler.")
 @click.option("--gpu", is_flag=True, help="Run on the real GPU, with PyTorch or CuPy (needs root).")
 @click.option("--breakdown", is_flag=True, help="Also show the time breakdown, as explain does.")

@@ -11,7 +11,7 @@ EXAMPLES: Mapping[str, Mapping[str, str]] = MappingProxyType({
         "Check whether this host can be traced.": "sudo ingero check",
         "Check whether the service is recording, as a health check does.":
             "ingero check --recording --db /var/lib/ingero/ingero.db",
-        "List only what is not in order.": "sudo ingero check --json | jq '.rows[] | select(.state != \"ok\")'",
+        "List only what is not ok.": "sudo ingero check --json | jq '.rows[] | select(.state != \"ok\")'",
     },
     "trace": {
         "Record every process that uses the GPU, for one minute.": "sudo ingero trace --duration 60s",

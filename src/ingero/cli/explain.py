@@ -103,7 +103,7 @@ class _Wanted:
     type=click.Path(path_type=Path),
     help="Write the report to FILE instead: one HTML file with charts and flame graphs, to attach to a ticket.",
 )
-@click.option("--force", is_flag=True, help="With --html: replace FILE although it is no such report.")
+@click.option("--force", is_flag=True, help="With --html: replace FILE even if it is not such a report.")
 @configured("explain")
 @fleet_options
 def command(

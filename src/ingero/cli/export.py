@@ -86,7 +86,7 @@ class _Wanted:
     "--weight",
     type=Words([one.value for one in Weight]),
     metavar="WEIGHT",
-    help="Width of flame graph frames: time (in calls, the default), count (of calls) or offcpu (time off the CPU).",
+    help="Width of flame graph frames: time (in calls, the default), calls (how many) or offcpu (time off the CPU).",
 )
 @click.option("--timeout", metavar="D", help=f"With --nodes: wait this long for each node. Default: {_NODE_TIMEOUT}.")
 @fleet_options
@@ -187,7 +187,7 @@ def _whole(reader: Reader) -> Window | None:
 
 def _window(reader: Reader, whole: Window, since: str | None, begin: str | None, end: str | None) -> Window:
     if since and (begin or end):
-        raise WindowError("--since and --from or --to exclude each other", hint="leave one of them away")
+        raise WindowError("--since and --from or --to exclude each other", hint="leave one of them out")
     window = reader.window(int(parse_duration_s(since) * 1e9), time.time_ns()) if since else whole
     assert window is not None  # `whole` is not
     if begin:
@@ -196,7 +196,7 @@ def _window(reader: Reader, whole: Window, since: str | None, begin: str | None,
         latest_ns = max(whole.end_ns, window.begin_ns + 1)  # an empty window says what there is
         window = replace(window, end_ns=min(parse_moment_ns(end, whole), latest_ns))
     if window.duration_ns <= 0:
-        raise WindowError("no time lies between --from and --to", hint="the begin goes to --from, the end to --to")
+        raise WindowError("no time lies between --from and --to", hint="the start goes to --from, the end to --to")
     return window
 
 

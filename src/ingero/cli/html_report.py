@@ -66,5 +66,5 @@ def refuse_other_files(output: Path) -> None:
         begins = b"?"  # whoever may not read it may be able to replace it
     if begins not in (BEGINNING, b""):
         raise NotAReportError(
-            f"{output} exists and is no report of ingero explain", hint="name another file, or add --force"
+            f"{output} exists and is not a report of ingero explain", hint="name another file, or add --force"
         )

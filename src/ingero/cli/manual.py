@@ -114,7 +114,7 @@ MANUALS: Mapping[str, Manual] = MappingProxyType({
         variables={MCP_TOKEN: "Bearer token for `--http`; required where other hosts can reach the address."},
     ),
     "demo": Manual(
-        exits={0: "Each verdict was the scenario's.", EXIT_WRONG_VERDICT: "A verdict was not the scenario's."},
+        exits={0: "Each verdict was the expected one.", EXIT_WRONG_VERDICT: "A verdict was not the expected one."},
     ),
     "dashboard": Manual(
         variables={

@@ -56,7 +56,7 @@ def command(sources: tuple[Path, ...], output: Path, force_node: str, clock_skew
 
     if force_node and not is_node_name(force_node):
         raise OptionError(
-            f"--force-node: {force_node!r} is no name for a node", hint="use letters, digits, dots and dashes"
+            f"--force-node: {force_node!r} is not a valid node name", hint="use letters, digits, dots and dashes"
         )
     with progress_bar() as progress:
         merged = merge(sources, output, force_node=force_node, progress=progress)

@@ -76,7 +76,7 @@ def parse_switch(text: str) -> bool:
 
 def _pids(text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"\d+(\s*,\s*\d+)*", text):
-        raise OptionError(f"{text!r} is no list of process ids like 1234,5678", hint="pgrep -f 'the program'")
+        raise OptionError(f"{text!r} is not a list of process ids like 1234,5678", hint="pgrep -f 'the program'")
     pids = tuple(int(part) for part in text.split(","))
     for pid in pids:
         if not Path(f"/proc/{pid}").exists():
@@ -87,7 +87,7 @@ def _pids(text: str) -> tuple[int, ...]:
 def _duration_s(text: str) -> float:
     seconds = parse_duration_s(text)
     if not seconds:
-        raise OptionError(f"{text!r} is no time at all", hint="write it like 90s, 5m, 1h30m or 2d")
+        raise OptionError(f"{text!r} is too short", hint="write it like 90s, 5m, 1h30m or 2d")
     return seconds
 
 
@@ -101,7 +101,7 @@ def _db_bytes(text: str) -> int:
 def _ring_bytes(text: str) -> int:
     size = parse_size_bytes(text)
     if not _MIN_RING_BYTES <= size <= _MAX_RING_BYTES:
-        raise OptionError(f"{text!r} is no size for a ring buffer", hint="between 64k and 1g; 8m is the default")
+        raise OptionError(f"{text!r} is not a valid ring buffer size", hint="between 64k and 1g; 8m is the default")
     return size
 
 
@@ -117,13 +117,13 @@ def parse_percent(text: str) -> float:
     """
     found = _PERCENT.fullmatch(text.strip())
     if found is None or float(found[1]) > 100:
-        raise OptionError(f"{text!r} is no percentage from 0 to 100", hint="write it like 2% or 0.5%")
+        raise OptionError(f"{text!r} is not a percentage from 0 to 100", hint="write it like 2% or 0.5%")
     return float(found[1])
 
 
 def _sampling_rate(text: str) -> int:
     if not text.isdecimal() or int(text) > _MAX_SAMPLING_RATE:
-        raise OptionError(f"{text!r} is no sampling rate", hint="100 records one call in 100; 0 adapts to the load")
+        raise OptionError(f"{text!r} is not a sampling rate", hint="100 records one call in 100; 0 adapts to the load")
     return int(text)
 
 
@@ -134,7 +134,9 @@ def is_node_name(text: str) -> bool:
 
 def _node(text: str) -> str:
     if not is_node_name(text):
-        raise OptionError(f"{text!r} is no name for a node", hint="use letters, digits, dots, dashes and underscores")
+        raise OptionError(
+            f"{text!r} is not a valid node name", hint="use letters, digits, dots, dashes and underscores"
+        )
     return text
 
 
@@ -170,7 +172,7 @@ def _command(text: str) -> tuple[str, ...]:
         words = tuple(shlex.split(text))
     except ValueError as error:
         raise OptionError(
-            f"{text!r} is no command: {error}", hint="quote it as for a shell: 'notify --to ops'"
+            f"{text!r} is not a command: {error}", hint="quote it as for a shell: 'notify --to ops'"
         ) from None
     if not words or not words[0] or "\0" in text:
         raise OptionError(f"{text!r} names no program", hint="write it like '/usr/local/bin/notify --to ops'")

@@ -14,7 +14,7 @@ from ingero.units import format_bytes, format_ns
 
 _LEAST_TEXT, _MOST_TEXT = 12, 60  # cells of a column of texts where room is short, and at all
 _GAP = "  "
-_MOMENT_NS = 10**17  # 1973: what is larger is no duration
+_MOMENT_NS = 10**17  # 1973: what is larger is not a duration
 _OF = r"(?:(?:sum|total|avg|min|max|median)\((?:\w+\.)?)?"  # an unnamed column is called like its expression
 _TIME = re.compile(_OF + r"(?:\w+_ns|duration|timestamp|\w+_at)\)?", re.IGNORECASE)
 _SIZE = re.compile(_OF + r"(?:\w+_)?bytes\)?", re.IGNORECASE)

@@ -153,7 +153,7 @@ class _Doing:
             ServiceError: only root may.
         """
         if self.is_here and not self._is_dry and os.geteuid() != 0:
-            raise ServiceError("systemd's files are root's", hint=f"sudo {' '.join(map(shell_word, _typed()))}")
+            raise ServiceError("systemd's files belong to root", hint=f"sudo {' '.join(map(shell_word, _typed()))}")
 
     def write(self, name: str, text: str) -> bool:
         """Writes a file; says whether it was another one before.
@@ -210,7 +210,7 @@ class _Doing:
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise ServiceError(
-                f"{line}: {error}", hint=f"`{own_command('service', 'status')}` says how it stands"
+                f"{line}: {error}", hint=f"`{own_command('service', 'status')}` shows its state"
             ) from error
         if done.returncode:
             said = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
@@ -259,7 +259,7 @@ def _refuse_others(path: Path, root: Path) -> None:
                 )
     if os.path.lexists(path) and not _is_ours(path):
         raise ServiceError(
-            f"{path} was not written by `ingero service install`", hint=f"look at it: cat {shell_word(path)}"
+            f"{path} was not written by `ingero service install`", hint=f"inspect it: cat {shell_word(path)}"
         )
 
 

@@ -54,7 +54,7 @@ def record(
     on_second: Sequence[Callable[[Second], None]] = (),
     on_incident: IncidentCommand | None = None,
 ) -> bool:
-    """Records until it is told to stop; says whether it is to begin anew, because ingero.yaml says something else.
+    """Records until it is told to stop; says whether it is to start over, because ingero.yaml says something else.
 
     nursery: where the processes come from that read foreign files. reread: the settings as they would be now, which
     a service manager may ask for by SIGHUP; it raises IngeroError. on_second: called once each second has been stored.
@@ -178,7 +178,7 @@ def _signals(*, takes_reloads: bool) -> Iterator[_Seen]:
     """SIGINT, SIGTERM and SIGHUP end the recording in good order; a second one ends it at once.
 
     takes_reloads: SIGHUP comes from a service manager, and asks for the configuration to be reread. It is then taken
-    beyond the block, too, where it would end the process that is about to begin anew and to read that anyway.
+    beyond the block, too, where it would end the process that is about to start over and to read that anyway.
     """
     seen = _Seen()
 

@@ -315,7 +315,7 @@ def call_line(call: RecordedCall) -> str:
 
 def _place(call: RecordedCall) -> str:
     if call.stack is None:
-        return f"a place that is not known: {call.stack_note}"
+        return f"line not known: {call.stack_note}"
     return where_text(stack_of(call.stack, call.stack_note, is_python_whole=call.is_python_whole))
 
 

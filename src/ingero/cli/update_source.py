@@ -37,13 +37,13 @@ def refuse_url(url: str) -> None:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError:
-        raise UpdateError("it is no address of the web", hint=hint) from None
+        raise UpdateError("it is not a web address", hint=hint) from None
     if not host or not (parts.scheme == "https" or (parts.scheme == "http" and host in _LOOPBACK)):
-        raise UpdateError("an address of HTTPS is wanted", hint=hint)
+        raise UpdateError("it must be an https:// address", hint=hint)
     if parts.username is not None or parts.password is not None:
-        raise UpdateError("an address holds no password", hint=hint)
+        raise UpdateError("an address must not contain a password", hint=hint)
     if not url.isascii() or not url.isprintable() or " " in url:
-        raise UpdateError("it has characters that an address does not have", hint=hint)
+        raise UpdateError("it has characters that are not allowed in an address", hint=hint)
 
 
 def newest_version(url: str, *, longest_s: float = LONGEST_S) -> str:
@@ -65,7 +65,7 @@ def newest_version(url: str, *, longest_s: float = LONGEST_S) -> str:
     thread = threading.Thread(target=ask, name="ingero-update", daemon=True)
     thread.start()
     thread.join(longest_s)
-    hint = f"look at {url} yourself"
+    hint = f"open {url} yourself"
     if not answers:
         raise UpdateError(f"no answer within {longest_s:g} s", hint=hint)
     if isinstance(answers[0], Exception):
@@ -148,7 +148,7 @@ def _version_in(body: bytes, hint: str) -> str:
         name = None
     found = _VERSION.fullmatch(name) if isinstance(name, str) else None
     if found is None:
-        raise UpdateError("the answer names no version", hint=hint)
+        raise UpdateError("the answer contains no version", hint=hint)
     return found[1]
 
 

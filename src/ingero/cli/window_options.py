@@ -38,6 +38,6 @@ def parse_since_ns(text: str | None) -> int | None:
     """Length of the end of a recording; before the file is opened, so that a typing error is named first.
 
     Raises:
-        QuantityError: it is no duration.
+        QuantityError: it is not a duration.
     """
     return int(parse_duration_s(text) * 1e9) if text else None

@@ -32,7 +32,7 @@ class GpuStage(Stage):
         """Each step copies more, from memory that is not pinned."""
         knobs = HostKnobs(self.host_knobs)
         before = knobs.change(copy_bytes=_COPIED_BYTES)
-        self._say(f"each step copies {_COPIED_BYTES >> 20} MiB more, from memory that is not pinned")
+        self._say(f"each step copies {_COPIED_BYTES >> 20} MiB more, from unpinned memory")
         try:
             with self.in_effect():
                 yield

@@ -31,7 +31,8 @@ class RecorderFailedError(IngeroError):
 
     def __init__(self) -> None:
         super().__init__(
-            "the recorder failed, and has said why above", hint=f"{command('check')}, or: {command('demo', '--no-gpu')}"
+            "the recorder failed, and gave the reason above",
+            hint=f"{command('check')}, or: {command('demo', '--no-gpu')}",
         )
 
 

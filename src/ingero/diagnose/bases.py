@@ -78,7 +78,7 @@ def _severity(one: Found) -> Severity:
 def _with_base(finding: Finding, base: Found) -> Finding:
     other, wall_ns = base.finding, base.case.wall_ns if base.case else 0
     ratio = other.lost_ns / max(wall_ns, 1)
-    how = "so" if other.cause == finding.cause else f"to {other.cause}"
+    how = "this way" if other.cause == finding.cause else f"to {other.cause}"
     said = [str(finding.evidence[AT_BEST])] if AT_BEST in finding.evidence else []
     facts: dict[str, Fact] = {
         AT_BEST: ", ".join([*said, other.cause]),

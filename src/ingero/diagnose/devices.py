@@ -81,7 +81,7 @@ def unknown_gpus(evidence: Evidence) -> str:
     names = ", ".join(f"{one.name} [{one.pid}]" for one in unknown[:_MOST_NAMES])
     more = f" and {len(unknown) - _MOST_NAMES} more" if len(unknown) > _MOST_NAMES else ""
     way = "the driver lists no process on it" if evidence.gpu_samples else "NVML was not there to ask"
-    return f"which GPU {names}{more} used is not known: {way}"
+    return f"which GPU {names}{more} used is unknown: {way}"
 
 
 def device_of(evidence: Evidence, process: int) -> int:

@@ -67,7 +67,7 @@ class Held:
     @property
     def place(self) -> str:
         """Where, for texts."""
-        return str(self.line) if self.line else self.library or "a caller that is not known"
+        return str(self.line) if self.line else self.library or "an unknown caller"
 
 
 Place = tuple[int, int, int, CodeLine | None]

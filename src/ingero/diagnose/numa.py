@@ -34,7 +34,9 @@ def near_cpus(case: Case, every: CpuSet) -> NearCpus:
         return NearCpus(mine, f"NUMA node {home.node}, its GPU's") if mine else NearCpus(every, "")
     ran = _node_of_thread(case, {node: parse_cpu_list(one.cpus) & every for node, one in nodes.items()})
     return (
-        NearCpus(ran[1], f"NUMA node {ran[0]}, where it runs: its GPU's is not known") if ran else NearCpus(every, "")
+        NearCpus(ran[1], f"NUMA node {ran[0]}, where it runs (its GPU's node is unknown)")
+        if ran
+        else NearCpus(every, "")
     )
 
 

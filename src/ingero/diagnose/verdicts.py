@@ -35,7 +35,7 @@ def _unseen(sync_intervals: Array, *, has_incident: bool, utilization: Utilizati
     waited = int((sync_intervals["gpu_done_ns"] - sync_intervals["sync_start_ns"]).sum()) / wall
     paced = "; the host set the pace" if is_host_paced(sync_intervals).mean() > PROVEN else ""
     known = (
-        f"waited for the GPU {format_percent(waited)} of wall time{paced}; GPU idle time is not known, because not "
+        f"waited for the GPU {format_percent(waited)} of wall time{paced}; GPU idle time is unknown, because not "
         f"all launches and copies were traced"
     )
     known += f"; {utilization.kernels}" if utilization else ""
@@ -95,7 +95,7 @@ def step_verdict(
 
     by_waits: who set it by how far ahead the host was when it waited (`leads`), where launches had no durations.
     """
-    known = idle.words or "GPU idle is not known within steps"
+    known = idle.words or "GPU idle time within steps is unknown"
     text = f"{_pace_words(steps, utilization, by_waits)}; {known}{_told(1 - idle.high, utilization)}"
     return f"{text}; see incidents above" if has_incident else f"{text}; no lost time against the baseline"
 

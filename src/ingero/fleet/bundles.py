@@ -142,4 +142,4 @@ def _incidents(explanation: Explanation) -> list[About]:
     try:
         return msgspec.json.decode(explanation.diagnosis, type=_Diagnosis).incidents
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise BundleError("its diagnosis is not what it should be", hint="update ingero on that node") from error
+        raise BundleError("its diagnosis has an unexpected form", hint="update ingero on that node") from error

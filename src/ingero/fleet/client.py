@@ -67,7 +67,7 @@ class NodeClient(ABC):
         self.certificate_until = ""
 
     async def rows(self, sql: str, *, limit: int, timeout_s: float) -> NodeRows:
-        """The answer to one SELECT, at most so many rows. timeout_s: what the statement may take on the node.
+        """The answer to one SELECT, the maximum number of rows. timeout_s: what the statement may take on the node.
 
         Raises:
             NodeError: there is no answer.

@@ -123,7 +123,7 @@ class Connection:
         while (stamps := _stamps_in(answer)) is None:
             more = await self._stream.read(_MOST_STAMPS_BYTES)
             if not more:
-                raise ClockError("the node does not answer what its clock says", hint="ask it again")
+                raise ClockError("the node does not say what its clock shows", hint="ask it again")
             answer += more
         return Exchange(
             asked_ns=asked_ns, received_ns=stamps.received_ns, sent_ns=stamps.sent_ns, answered_ns=answered_ns
@@ -183,7 +183,7 @@ def _stamps_in(answer: bytes) -> _Stamps | None:
     length = _LENGTH.search(head)
     is_no_answer = not answer.startswith(_OK[: len(answer)]) or len(answer) > _MOST_STAMPS_BYTES
     if is_no_answer or (end and (length is None or len(body) > int(length[1]))):
-        raise ClockError("the node does not answer what its clock says", hint="ask it for /api/v2/time")
+        raise ClockError("the node does not say what its clock shows", hint="ask it for /api/v2/time")
     if not end or length is None or len(body) < int(length[1]):
         return None
     try:

@@ -216,7 +216,7 @@ class DirectClient(NodeClient):
         """Raises NodeError unless it is an answer."""
         status = response.status
         if _FIRST_REDIRECT <= status < _FIRST_ERROR:
-            raise NodeError("it sends elsewhere, which is not followed", hint="name the address that it means")
+            raise NodeError("it redirects elsewhere, which is not followed", hint="name the address it redirects to")
         if status == _OK:
             kind = _header(response, b"content-type").partition(";")[0].strip().lower()
             if kind != media_type or _header(response, b"content-encoding") not in ("", "identity"):
@@ -224,9 +224,7 @@ class DirectClient(NodeClient):
             return
         said = await self._said(response, number)
         if status == _UNKNOWN_TOKEN:
-            raise NodeError(
-                "it requires a token that it knows", hint="--token-file FILE, or INGERO_FLEET_TOKEN", status=status
-            )
+            raise NodeError("it requires a valid token", hint="--token-file FILE, or INGERO_FLEET_TOKEN", status=status)
         if status == _NO_ADDRESS and not said.message:
             raise NodeError("it is not ingero, or an older version", hint="update it", status=status)
         text = visible(said.message)[:_MOST_ERROR_CHARACTERS] or f"HTTP status {status}"

@@ -31,7 +31,7 @@ _Listed = TypeVar("_Listed")
 
 
 class NodeListError(IngeroError):
-    """It is no list of nodes."""
+    """It is not a list of nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def _authority(host: str, port: int) -> str:
 
 
 def _nobody_to_ask(word: str) -> Iterable[Node]:
-    raise NodeListError(f"{word!r} is no node", hint=_EXAMPLES)
+    raise NodeListError(f"{word!r} is not a node", hint=_EXAMPLES)
 
 
 def parse_nodes(texts: Sequence[str], discover: Callable[[str], Iterable[Node]] = _nobody_to_ask) -> tuple[Node, ...]:
@@ -97,7 +97,7 @@ def expand(text: str) -> list[str]:
 def _bounded(found: Iterable[_Listed]) -> Iterator[_Listed]:
     for count, each in enumerate(found, 1):
         if count > MOST_NODES:
-            raise NodeListError(f"it stands for more than {MOST_NODES:,} nodes", hint="ask a part of them")
+            raise NodeListError(f"it expands to more than {MOST_NODES:,} nodes", hint="ask a part of them")
         yield each
 
 
@@ -108,7 +108,9 @@ def _nodes(text: str, discover: Callable[[str], Iterable[Node]]) -> Iterator[Nod
         return
     for word in words(text):
         if word.startswith(KUBERNETES):
-            raise NodeListError(f"{word!r} stands in a list", hint=f"give --nodes once more for {KUBERNETES}...")
+            raise NodeListError(
+                f"{word!r} cannot be part of a list", hint=f"give --nodes once more for {KUBERNETES}..."
+            )
         if word.startswith(_ELSEWHERE):
             yield from discover(word)
         else:
@@ -139,7 +141,7 @@ def _of_file(path: Path) -> Iterator[str]:
     except OSError as error:
         raise NodeListError(f"{path}: {error.strerror}", hint=_EXAMPLES) from error
     except UnicodeDecodeError as error:
-        raise NodeListError(f"{path} is no text", hint=_EXAMPLES) from error
+        raise NodeListError(f"{path} is not a text file", hint=_EXAMPLES) from error
     if len(raw) > _MOST_FILE_BYTES:
         raise NodeListError(f"{path} is larger than {_MOST_FILE_BYTES >> 20} MiB", hint=_EXAMPLES)
     for number, line in enumerate(text.splitlines(), 1):
@@ -169,7 +171,7 @@ def _numbers(word: str, piece: str) -> Iterator[str]:
             raise NodeListError(f"{word!r}: [{piece}] is not a list of numbers", hint=_EXAMPLES)
         first, last, step = found[1], found[2] or found[1], int(found[3] or 1)
         if int(last) < int(first) or step == 0:
-            raise NodeListError(f"{word!r}: {part} counts to nothing", hint=_EXAMPLES)
+            raise NodeListError(f"{word!r}: {part} is an empty range", hint=_EXAMPLES)
         for number in range(int(first), int(last) + 1, step):
             yield str(number).zfill(len(first) if first.startswith("0") else 0)
 
@@ -181,19 +183,21 @@ def checked_node(host: str, port: int, address: str) -> Node:
         NodeListError: it is none.
     """
     if not is_host(host) or not 0 < port <= _MAX_PORT:
-        raise NodeListError(f"{host!r} is no node", hint=_EXAMPLES)
+        raise NodeListError(f"{host!r} is not a node", hint=_EXAMPLES)
     try:
         return Node(host.lower(), port, str(ipaddress.ip_address(address)) if address else "")
     except ValueError as error:
-        raise NodeListError(f"{address!r} is no address of {host}", hint=_EXAMPLES) from error
+        raise NodeListError(f"{address!r} is not an address of {host}", hint=_EXAMPLES) from error
 
 
 def _node(word: str) -> Node:
     if word.startswith(_ELSEWHERE):
-        raise NodeListError(f"{word!r} stands in a file", hint="name it with --nodes, or as fleet.nodes in ingero.yaml")
+        raise NodeListError(
+            f"{word!r} cannot be used in a file", hint="name it with --nodes, or as fleet.nodes in ingero.yaml"
+        )
     host, port = host_and_port(word)
     if not is_host(host):
-        raise NodeListError(f"{word!r} is no node", hint=_EXAMPLES)
+        raise NodeListError(f"{word!r} is not a node", hint=_EXAMPLES)
     if not port.isdecimal() or not 0 < int(port) <= _MAX_PORT:
         raise NodeListError(f"{word!r} has no port from 1 to {_MAX_PORT}", hint=_EXAMPLES)
     return Node(host.lower(), int(port))

@@ -81,7 +81,7 @@ class FleetWatch:
         """The map as JSON: who comes first waits for the nodes, others get the last while they are asked anew.
 
         Raises:
-            QuantityError: since is no duration.
+            QuantityError: since is not a duration.
         """
         parse_since_ns(since)
         known = self._known(since)

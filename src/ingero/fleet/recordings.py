@@ -106,7 +106,7 @@ def as_one(found: FleetAnswer[Fetched], output: Path, *, progress: Progress) -> 
 
 def _merged(parts: Sequence[Fetched], output: Path, progress: Progress) -> Merged:
     if not parts:
-        raise NothingFetchedError("no node gave a part of its recording", hint="the reasons stand above")
+        raise NothingFetchedError("no node gave a part of its recording", hint="the reasons are listed above")
     reference = secrets.token_hex(8)
     clocks = {
         part.path: NodeClock(

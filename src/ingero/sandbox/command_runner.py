@@ -178,7 +178,7 @@ def _prepare(name: str, user: User) -> str:
     os.nice(_NICE)
     program = shutil.which(name, path=PATH)
     if program is None:
-        where = "it is no program" if "/" in name else f"it is not in {PATH}"
+        where = "it is not a program" if "/" in name else f"it is not in {PATH}"
         raise CommandError(
             f"--on-incident: user {os.getuid()} cannot run {name!r}: {where}",
             hint="name a program by its whole path, which that user may run; for a shell write: sh -c '...'",

@@ -72,7 +72,7 @@ def parse_address(text: str) -> Address:
     is_odd = "@" in host or (":" in host and not host.startswith("["))
     if is_odd or not port.isdecimal() or int(port) > _MAX_PORT:
         raise AddressError(
-            f"{without_login(text)!r} is no address to listen on", hint="write it like :8443 or 0.0.0.0:8443"
+            f"{without_login(text)!r} is not an address to listen on", hint="write it like :8443 or 0.0.0.0:8443"
         )
     return Address(host.strip("[]") or _LOOPBACK, int(port))
 

@@ -32,6 +32,6 @@ def with_bearer(app: App, token: str) -> App:
 
 
 def _authorization(scope: Message) -> bytes:
-    """The header; empty where it is missing or stands there twice."""
+    """The header; empty where it is missing or appears twice."""
     found = [bytes(value) for name, value in scope.get("headers", ()) if name.lower() == b"authorization"]
     return found[0] if len(found) == 1 else b""

@@ -134,7 +134,7 @@ def _process(
     elif reader.has_gpu_activities(window, process=process.process):
         yield "  GPU times are measured by the profiler, see above."
     else:
-        yield "  The stream with most launches was never synced in this window: GPU idle is not known."
+        yield "  The stream with most launches was never synced in this window: GPU idle time is unknown."
     if clocks:
         yield from thread_lines(clocks, culprits)
     yield from call_lines(totals)
@@ -145,7 +145,7 @@ def _of_steps(evidence: Evidence, process: Process, steps: ProcessSteps) -> Iter
     totals = next((one for one in evidence.reader.step_totals(evidence.window) if one.process == process.process), None)
     if totals:
         yield from step_lines(totals, steps)
-        yield from _idle(evidence, process, unknown="GPU idle is not known within steps")
+        yield from _idle(evidence, process, unknown="GPU idle time within steps is unknown")
 
 
 def _idle(evidence: Evidence, process: Process, *, unknown: str = "") -> Iterator[str]:

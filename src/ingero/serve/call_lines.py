@@ -107,7 +107,7 @@ def open_call_lines(reader: Reader, window: Window, book: StackBook, *, whole_st
         if stack:
             yield from (f"  {line}" for line in stack_lines(stack))
         elif call.stack_hash:
-            yield "  place not known: its stack was dropped"
+            yield "  line not known: its stack was dropped"
     if whole_stacks:
         for process, pid in dict.fromkeys((one.process, one.pid) for one in open_calls):
             mine = [one for one in open_calls if one.process == process]
@@ -125,7 +125,7 @@ def _other_threads(
         state = STATE_TEXTS[one.state]
         yield f"Meanwhile: {one.comm} {pid}/{one.tid}, {state} when last sampled, {ago} before the end"
         stack = book.of(one.stack_hash)
-        yield from (f"  {line}" for line in stack_lines(stack)) if stack else ("  place not known",)
+        yield from (f"  {line}" for line in stack_lines(stack)) if stack else ("  line not known: no stack",)
 
 
 def _worst(reader: Reader, window: Window, process: Process, places: CallPlaces | None) -> Iterator[str]:

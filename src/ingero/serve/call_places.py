@@ -21,7 +21,7 @@ class CallPlaces:
         stack = self._book.of(call.stack_hash)
         if stack is None:
             reason = "its stack was dropped" if call.stack_hash else "no stack was taken"
-            yield f"place not known: {reason}"
+            yield f"line not known: {reason}"
             return
         waiter, waiting = self._waiter(call, stack)
         if self._is_whole:

@@ -92,9 +92,9 @@ class Recording:
         return self._reader.processes()
 
     def op_totals(self, since: str | None = None) -> Table:
-        """What the calls cost, a row per process and operation, longest sum first; exact unless `notes` say otherwise.
+        """What the calls cost, a row per process and operation, highest total first; exact unless `notes` say so.
 
-        Columns: those of `OpTotals`, its clocks as run_ns ... stopped_ns (None where no account was kept).
+        Columns: those of `OpTotals`, thread-state time as run_ns ... stopped_ns (None where it was not recorded).
         """
         notes = () if self._reader.has_exact_totals else ("Counts and sums are of the stored calls only.",)
         rows = [tuple(_values(one)) for one in self._reader.op_totals(self.window(since))]

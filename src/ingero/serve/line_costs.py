@@ -13,14 +13,14 @@ from ingero.store.waiters import PlacedTime
 from ingero.units import format_count, format_ns
 
 _TOP_LINES = 8
-_NO_LINE = "a thread without Python frames"
-_NOT_READ = "a line of Python that was not read"
-_NO_STACK = "place not known: no stack was stored"
+_NO_LINE = "in a thread without Python frames"
+_NOT_READ = "at a Python line that could not be read"
+_NO_STACK = "line not known: no stack was stored"
 
 
 @dataclass(frozen=True, slots=True)
 class LineCost:
-    """The recorded calls of one operation that one line made. place: as shown."""
+    """The recorded calls of one operation that one line made. place: as shown: "at train.py:12"."""
 
     name: str
     place: str
@@ -33,7 +33,7 @@ def line_costs(placed: Sequence[PlacedTime], book: StackBook) -> list[LineCost]:
     spent: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     for one in placed:
         waiting = waiting_text(one.waiter, book.of(one.waiter.stack_hash)) if one.waiter else ""
-        total = spent[one.time.name, waiting or _place(book.of(one.time.stack_hash))]
+        total = spent[one.time.name, f"at {waiting}" if waiting else _place(book.of(one.time.stack_hash))]
         total[0] += one.time.sum_ns
         total[1] += one.time.count
     costs = [LineCost(name, place, ns, recorded) for (name, place), (ns, recorded) in spent.items()]
@@ -44,7 +44,7 @@ def _place(stack: CallStack | None) -> str:
     if stack is None:
         return _NO_STACK
     if stack.own:
-        return stack.own.short
+        return f"at {stack.own.short}"
     without = _NO_LINE if stack.is_frameless else _NOT_READ
     return f"{without}, in {stack.issuer.text}" if stack.issuer else without
 
@@ -63,7 +63,8 @@ def line_cost_lines(costs: Sequence[LineCost], totals: Sequence[OpTotals]) -> It
     for cost in costs[:_TOP_LINES]:
         of_all = f" of {format_count(counts[cost.name])}" if cost.name in counts else ""
         share = f"{format_count(cost.recorded)}{of_all} calls recorded"
-        yield f"    {cost.name} {format_ns(cost.ns)} at {cost.place} ({share})"
+        where = f"({cost.place}; {share})" if cost.place == _NO_STACK else f"{cost.place} ({share})"
+        yield f"    {cost.name} {format_ns(cost.ns)} {where}"
     rest = costs[_TOP_LINES:]
     if rest:
         yield f"    {format_count(len(rest))} other lines {format_ns(sum(cost.ns for cost in rest))}"

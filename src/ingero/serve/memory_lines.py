@@ -20,7 +20,7 @@ _KIND_TEXTS = {
     MemoryKind.DEVICE: "device memory",
     MemoryKind.MANAGED: "managed memory",
     MemoryKind.PINNED: "pinned host memory",
-    MemoryKind.MAPPED: "device memory made to be mapped",
+    MemoryKind.MAPPED: "device memory created for mapping",
 }
 
 
@@ -82,7 +82,7 @@ def _line(stack: CallStack) -> str:
 
 def _caller(site: MemorySite) -> str:
     if not site.library:
-        return "a caller that is not known"
+        return "an unknown caller"
     return f"{site.library}+{site.offset:#x}, calls without a stack"
 
 
@@ -109,7 +109,7 @@ def _kind(text: str, levels: npt.NDArray[np.void], held: Sequence[HeldMemory]) -
     live, peak = int(levels["live_bytes"][-1]), int(levels["peak_bytes"].max())
     shown = [one for one in held if one.end_bytes]
     by = ", by line or call site:" if shown else ""
-    yield f"  {text}: {format_bytes(live)} live at the end (peak {format_bytes(peak)}){by}"
+    yield f"  {text}: {format_bytes(live)} in use at the end (peak {format_bytes(peak)}){by}"
     for one in shown[:_TOP_PLACES]:
         change = f", {_signed(one.growth_bytes)} in this window" if one.growth_bytes != one.end_bytes else ""
         held_text = f"{format_bytes(one.end_bytes):>10} in {format_count(one.end_count)}"

@@ -54,7 +54,7 @@ def parse_endpoint(text: str, *, origin: str = "") -> Endpoint:
         PushError: it is none of these.
     """
     refused = PushError(
-        f"{origin and f'{origin}: '}{text!r} is no receiver",
+        f"{origin and f'{origin}: '}{text!r} is not a receiver",
         hint="write it like collector:4318, collector:4318/path or https://otlp.example/path",
     )
     if text.startswith(":") or text.isdecimal():  # a port of this machine
@@ -72,8 +72,8 @@ def parse_endpoint(text: str, *, origin: str = "") -> Endpoint:
         raise refused
     if url.username is not None or url.password is not None:
         raise PushError(
-            "a name and a password do not belong into the address of a receiver",
-            hint="say who you are with OTEL_EXPORTER_OTLP_HEADERS=Authorization=Basic%20...",
+            "a name and a password do not belong in the address of a receiver",
+            hint="authenticate with OTEL_EXPORTER_OTLP_HEADERS=Authorization=Basic%20...",
         )
     path = url.path + (f"?{url.query}" if url.query else "")
     return Endpoint(address=Address(url.hostname, port), scheme=scheme, path=path, origin=origin or "--otlp")
@@ -146,6 +146,6 @@ def pairs(text: str, variable: str, what: str) -> dict[str, str]:
         name, separator, value = part.partition("=")
         name, value = unquote(name.strip()), unquote(value.strip())
         if not (separator and name and name.isascii() and name.isprintable() and value.isprintable()):
-            raise PushError(f"{variable} is no list of {what}", hint="write it like name=value,other=value")
+            raise PushError(f"{variable} is not a list of {what}", hint="write it like name=value,other=value")
         found[name] = value
     return found

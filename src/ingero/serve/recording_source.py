@@ -102,7 +102,7 @@ class RecordingSource:
         """A reader of its own, and the last `since` ("90s", "5m"; "": all) of the recording.
 
         Raises:
-            IngeroError: there is no recording, nothing in it, or since is no duration.
+            IngeroError: there is no recording, nothing in it, or since is not a duration.
         """
         import apsw  # noqa: PLC0415  # with numpy 80 ms that no handshake of a client waits for
 
@@ -226,5 +226,5 @@ def parse_since_ns(since: str) -> int | None:
     except (QuantityError, ArithmeticError, ValueError, RecursionError):
         seconds = -1.0
     if not 0 < seconds <= _MAX_SINCE_S:
-        raise QuantityError(f"{since!r} is no duration", hint=f"give {ACCEPTED_SINCE}")
+        raise QuantityError(f"{since!r} is not a duration", hint=f"give {ACCEPTED_SINCE}")
     return int(seconds * 1e9)

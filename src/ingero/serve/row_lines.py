@@ -24,7 +24,7 @@ MOST_SECONDS = 60.0  # that a statement may take on a node
 MOST_COLUMNS = 200  # what the sandbox of SQL allows (store/guard.py)
 _MAX_INT = 2**63 - 1
 _ROWS_AT_ONCE = 500
-_BROKEN = "try again; if it stays, `ingero version` on both hosts"
+_BROKEN = "try again; if it persists, `ingero version` on both hosts"
 
 _Int64 = Annotated[int, msgspec.Meta(ge=-_MAX_INT - 1, le=_MAX_INT)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=_MAX_INT)]
@@ -130,11 +130,11 @@ class LineReader:
                 self.rows.append(self._row(line, self.header))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             what = "row" if self.header else "header"
-            raise LinesError(f"its answer is none: a {what} is not what it should be", hint=_BROKEN) from error
+            raise LinesError(f"its answer is invalid: a {what} is not what it should be", hint=_BROKEN) from error
 
     def _checked(self, header: Header) -> Header:
         if len(header.types) != len(header.columns):
-            raise LinesError("its answer is none: it has other types than columns", hint=_BROKEN)
+            raise LinesError("its answer is invalid: it has other types than columns", hint=_BROKEN)
         if header.rows > self._most_rows:
             raise LinesError(f"it answers with more rows than the {self._most_rows:,} asked for", hint=_BROKEN)
         return header
@@ -142,7 +142,7 @@ class LineReader:
     def _row(self, line: bytes, header: Header) -> Row:
         cells = _cells_of(line)
         if len(cells) != len(header.columns) or len(self.rows) >= header.rows:
-            raise LinesError("its answer is none: rows do not fit its header", hint=_BROKEN)
+            raise LinesError("its answer is invalid: rows do not fit its header", hint=_BROKEN)
         return tuple(_received(cell) for cell in cells)
 
 
@@ -172,4 +172,4 @@ def _received(cell: int | float | str | _Special | None) -> Value:
     try:
         return base64.b64decode(cell.b64 or "", validate=True)
     except (binascii.Error, ValueError) as error:
-        raise LinesError("its answer is none: a blob is not base64", hint=_BROKEN) from error
+        raise LinesError("its answer is invalid: a blob is not base64", hint=_BROKEN) from error

@@ -12,7 +12,7 @@ from ingero.store.records import SampleTotals
 from ingero.units import format_count, format_ns
 
 _TOP_LINES = 5  # of the lines run at, and of those asleep at
-_NO_LINE = "a place that is not known"
+_NO_LINE = "line not known (no stack)"
 _COLLECTING = "collecting garbage"
 
 

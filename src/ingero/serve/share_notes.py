@@ -49,7 +49,7 @@ def _notes(opened: Opened, statement: Statement, view: str) -> Iterator[str]:
     rows, until_ns = events_removed(opened.db)
     if rows:
         until = format_moment(until_ns)
-        yield f"{format_count(rows)} rows older than {until} were removed from events to keep within --max-db."
+        yield f"{format_count(rows)} rows older than {until} were pruned from events to stay within --max-db."
 
 
 def exact_statement(statement: Statement, view: str) -> str:

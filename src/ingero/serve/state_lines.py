@@ -67,7 +67,7 @@ def device_lines(
             "" if unseen_ratio > _MOSTLY else "; in that time, host time counts as idle, and only the sync wait as busy"
         )
         share = format_percent(unseen_ratio)
-        yield f"    GPU idle is not known: launches and copies were not all traced for {share} of the time{counted}"
+        yield f"    GPU idle time is unknown: not all launches and copies were traced for {share} of the time{counted}"
     if gpu_stream.incomplete:
         yield (
             f"    {gpu_stream.incomplete} of these intervals are incomplete "
@@ -92,7 +92,7 @@ def step_lines(totals: StepTotals, steps: ProcessSteps) -> Iterator[str]:
     for count, why in ((totals.unseen, "were not traced"), (totals.untimed - totals.unseen, "had no durations")):
         if count > 0:
             of_them = f"launches of {format_count(count)} of them {why}"
-            yield f"    {of_them}: time blocked on a full launch queue is not known"
+            yield f"    {of_them}: time blocked on a full launch queue is unknown"
     if totals.incomplete:
         why = "a scheduler event was missed, and corrected"
         yield f"    {format_count(totals.incomplete)} of them are incomplete ({why})"

@@ -88,7 +88,7 @@ def _incident_json(one: StoredIncident) -> Object:
     """By the keys of `incident_json`; what is not stored is null or empty."""
     parsed = {name: json.loads(getattr(one, name)) for name in _JSON_COLUMNS}
     line = CodeLine(**parsed["line"]) if parsed["line"] else None
-    where = Where(line=line) if line else Where(why_not="not stored while recording")
+    where = Where(line=line) if line else Where(why_not="it was not stored while recording")
     return {
         "number": one.incident,
         "node": "",

@@ -147,7 +147,7 @@ class OtherBuildError(StoreError):
 
     def __init__(self, path: Path, missing: str) -> None:
         super().__init__(
-            f"{path} was begun by another build of ingero: it has no {missing}",
+            f"{path} was started by another build of ingero: it has no {missing}",
             hint="it can be read, but not recorded into: name another file with --db FILE",
         )
 
@@ -188,7 +188,7 @@ class ForeignLockError(StoreError):
 
     def __init__(self, path: Path, lock: Path) -> None:
         super().__init__(
-            f"cannot record into {path}: {lock} is no lock of ingero's, and is left as it is",
+            f"cannot record into {path}: {lock} is not one of ingero's locks, and was left as it is",
             hint=f"`mv {shell_word(lock)} {shell_word(f'{lock}.kept')}` if nobody needs it there, or "
             "record elsewhere with --db FILE",
         )
@@ -246,7 +246,7 @@ class DamagedError(StoreError):
     def __init__(self, path: Path, detail: str) -> None:
         super().__init__(
             f"cannot record into {path}: {detail}",
-            hint=f"check the name; `mv {shell_word(path)} {shell_word(f'{path}.damaged')}` to begin anew, "
+            hint=f"check the name; `mv {shell_word(path)} {shell_word(f'{path}.damaged')}` to start over, "
             "or record elsewhere with --db FILE",
         )
 

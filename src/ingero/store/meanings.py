@@ -161,7 +161,7 @@ _COLUMNS: Mapping[str, str] = {
     "local_rank": "rank on its node",
     "lost_ns": "time lost to it",
     "lost_ratio": "share of the wall time lost",
-    "marker_kernel": "the kernel whose launch is the step marker; NULL: the marker is no launch",
+    "marker_kernel": "the kernel whose launch is the step marker; NULL: the marker is not a launch",
     "marker_op": "the call that happens once a step and closes its breakdown",
     "max_db_bytes": "what --max-db was",
     "max_ns": "longest call",

@@ -83,7 +83,7 @@ def refuse_other_files(path: Path) -> None:
     if stat.S_ISDIR(mode):
         raise DirectoryError(path)
     if not stat.S_ISREG(mode):
-        raise NotADatabaseError(path, "it is no regular file")
+        raise NotADatabaseError(path, "it is not a regular file")
 
 
 def kind_of_file(path: Path) -> Kind:

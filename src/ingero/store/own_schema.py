@@ -130,7 +130,7 @@ def require_tables_of_older(db: apsw.Connection, path: Path) -> None:
     _require_small_schema(db, path, "old")
     for name, kind in list(db.execute("SELECT name, type FROM pragma_table_list WHERE schema = 'old'")):
         if kind == "virtual" or any(db.execute("SELECT 1 FROM pragma_table_xinfo(?, 'old') WHERE hidden", (name,))):
-            raise HostileDatabaseError(path, f"{name!r} is no ordinary table")
+            raise HostileDatabaseError(path, f"{name!r} is not an ordinary table")
 
 
 def _require_small_schema(db: apsw.Connection, path: Path, schema: str) -> None:

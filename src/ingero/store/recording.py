@@ -121,7 +121,7 @@ def _make_folder(path: Path, owner: Owner | None) -> None:
         if path.is_dir():
             raise DirectoryError(path)
         if path.exists() and not path.is_file():  # SQLite would leave a journal beside a device
-            raise NotWritableError(path, "it is no regular file")
+            raise NotWritableError(path, "it is not a regular file")
         missing = [folder for folder in path.parents if not folder.exists()]
         for folder in reversed(missing):
             folder.mkdir(mode=0o755)

@@ -34,7 +34,7 @@ _MOST_LOG_BYTES = 64 << 20
 _LOG_PART = 16  # of the size limit that the log may take, where that is less
 _LOG_ROOM = 1.5  # times the largest log of late: the next statement that reads may take longer than any before
 _HELD = 2  # times its limit, and a reader is in the way: then somebody reads for long
-_READERS_MS = 20  # that a log that is to begin anew waits for them
+_READERS_MS = 20  # that a log that is to start over waits for them
 
 # The newest minutes keep their detail and their resolution while there is anything else to drop.
 KEEP_NS = 10 * MINUTE_NS

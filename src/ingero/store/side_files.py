@@ -19,7 +19,7 @@ def refuse_side_files(path: Path) -> None:
     """Refuse files beside a database that would block its reader or make SQLite touch others.
 
     Raises:
-        HostileDatabaseError: one is no regular file, or a journal names another file.
+        HostileDatabaseError: one is not a regular file, or a journal names another file.
         NotReadableError: one cannot be looked at.
     """
     for suffix in _SUFFIXES:
@@ -31,7 +31,7 @@ def refuse_side_files(path: Path) -> None:
         except OSError as error:
             raise NotReadableError(path, f"{beside.name}: {os.strerror(error.errno or 0)}") from error
         if not stat.S_ISREG(status.st_mode):
-            raise HostileDatabaseError(path, f"{beside.name} beside it is no regular file")
+            raise HostileDatabaseError(path, f"{beside.name} beside it is not a regular file")
         if suffix == "-journal" and _names_another_file(beside):
             raise HostileDatabaseError(path, f"{beside.name} beside it names another file, which would be deleted")
 

@@ -33,7 +33,7 @@ class SqlSyntaxError(SqlError):
     def __init__(self, detail: str) -> None:
         super().__init__(
             f"SQLite does not understand this: {detail}",
-            hint=f"texts stand in single quotes; one that works: {EXAMPLE}",
+            hint=f"texts go in single quotes; one that works: {EXAMPLE}",
         )
 
 

@@ -45,7 +45,7 @@ def test_what_a_hog_always_takes_is_not_added_to_what_it_takes_more_for_a_while(
     assert (more.start_ns - BEGIN_NS) / 1e9 == pytest.approx(QUIET_S, abs=0.2)
     assert more.evidence["lost in the baseline to"] == "cpu-contention"
     assert more.evidence["lost in the baseline to cpu-contention (ratio)"] == pytest.approx(1.25 / 7.75, rel=0.2)
-    assert "16% of wall time is lost so even in the baseline" in more.summary
+    assert "16% of wall time is lost this way even in the baseline" in more.summary
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def test_the_call_that_broke_the_capture_is_named_with_its_line(tmp_path: Path) 
     diagnosis = diagnosed(tmp_path, lambda scene, trainer: capturing(scene, trainer, sync=900, end=901))
     assert causes(diagnosis) == ["cuda-graph-capture-failure"]
     incident = diagnosis.incidents[0]
-    assert "cudaStreamEndCapture answered error 901" in incident.summary
+    assert "cudaStreamEndCapture returned error 901" in incident.summary
     assert "because cudaStreamSynchronize was called in the capture" in incident.summary
     assert incident.line is not None
     assert incident.line.line == 42

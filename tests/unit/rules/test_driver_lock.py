@@ -48,7 +48,7 @@ def test_who_let_go_of_the_lock_is_named_the_recorder_first(tmp_path: Path) -> N
 
     (incident,) = diagnosed(tmp_path, held).incidents
     assert [(one.pid, one.name) for one in incident.culprits] == [(AGENT_PID, "ingero"), (500, "nv-hostengine")]
-    assert "ingero itself [77], as it asked NVML, and nv-hostengine (500) let go of it" in incident.summary
+    assert "ingero itself [77], as it asked NVML, and nv-hostengine (500) released it" in incident.summary
     assert [one.text for one in incident.fixes][1] == "make nv-hostengine [500] poll less often"
 
 

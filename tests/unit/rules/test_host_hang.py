@@ -123,7 +123,7 @@ def test_who_never_did_looks_for_what_does_not_come(tmp_path: Path) -> None:
         scene.sample(trainer, QUIET_S + 3, LINE, state="sleep")
 
     (incident,) = diagnosed(tmp_path, polls).incidents
-    assert "sleeps again and again" in incident.summary
+    assert "sleeping in between" in incident.summary
     assert incident.line is not None
     assert incident.line.line == 40
 

@@ -1,4 +1,4 @@
-"""nccl-hang, before there is a communicator: who waits in ncclCommInitRank, and who has not come."""
+"""nccl-hang, before there is a communicator: who waits in ncclCommInitRank, and who has not arrived."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_rank_that_is_there_and_has_not_come_is_the_culprit(tmp_path: Path) ->
         rank(scene, 1)
 
     (incident,) = met(tmp_path, late).incidents
-    assert "rank 1 has not come: python [101] runs" in incident.summary
+    assert "rank 1 has not arrived: python [101] runs" in incident.summary
     assert [one.pid for one in incident.culprits] == [101]
     assert incident.severity is Severity.CRITICAL
 
@@ -54,7 +54,7 @@ def test_a_rank_that_has_ended_is_said_with_how(tmp_path: Path) -> None:
         rank(scene, 1, exit_ns=scene.at(2), exit_code=9)
 
     (incident,) = met(tmp_path, died).incidents
-    assert "rank 1 has not come: it was ended by signal 9" in incident.summary
+    assert "rank 1 has not arrived: it was ended by signal 9" in incident.summary
 
 
 def test_many_that_are_elsewhere_are_not_all_listed(tmp_path: Path) -> None:

@@ -19,9 +19,7 @@ STORIES: tuple[Story, ...] = (
     cpu_contention.STORY,
     gpu_contention.STORY,
 )
-ALIASES: Mapping[str, str] = MappingProxyType(
-    dict.fromkeys(("gpu-steal", "contention", "gpu-contention"), "gpu-contention")
-)
+ALIASES: Mapping[str, str] = MappingProxyType(dict.fromkeys(("gpu-steal", "contention"), "gpu-contention"))
 
 
 class NoSuchStoryError(IngeroError):

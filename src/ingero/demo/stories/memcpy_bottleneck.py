@@ -44,7 +44,7 @@ def number(measured: Measured) -> Number:
 STORY = Story(
     name="memcpy-bottleneck",
     title="Copies take the time",
-    shows="batches of 16 MiB from memory that is not pinned: each copy returns only when its bytes have moved",
+    shows="batches of 16 MiB from unpinned memory: each copy returns only when its bytes have moved",
     cause="memcpy-bound",
     seconds=10,
     play=play,

@@ -46,8 +46,8 @@ def number(measured: Measured) -> Number:
 
 STORY = Story(
     name="periodic-spike",
-    title="A spike in every so many steps",
-    shows="a callback in one step of 200: the mean hardly moves, and a few steps hold all of the lost time",
+    title="A spike every N steps",
+    shows="a callback in one step in 200: the mean hardly moves, and a few steps hold all of the lost time",
     cause="sleep-in-loop",  # what the long steps do is a stronger proof than their rhythm
     seconds=16,
     play=play,

@@ -37,7 +37,7 @@ def find(case: Case) -> Iterator[Finding]:
                 command="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
             ),
         ),
-        evidence={"calls per step": round(grown.count, 2), "usually": round(grown.usual_count, 2)},
+        evidence={"calls per step": round(grown.count, 2), "baseline": round(grown.usual_count, 2)},
     )
 
 

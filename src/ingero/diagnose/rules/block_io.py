@@ -134,7 +134,7 @@ RULE = Rule(
     "the block requests behind them, with device, issuer, direction, time in the queue and in the disk; the other "
     "processes that used it",
     limits="requests of untraced processes are known from 10 ms on (with their queue time: 1 in 16); which process "
-    "dirtied the pages that the kernel writes back is not known; waits below 100 µs are not followed; a disk that is "
+    "dirtied the pages that the kernel writes back is unknown; waits below 100 µs are not followed; a disk that is "
     "slower for the same bytes per step, without another user, is reported from 5% of wall time: disks vary on their "
     "own",
     find=find,

@@ -40,6 +40,6 @@ RULE = Rule(
     needs=("HOST",),
     shows="the kill, the killed process with its memory, and which process asked for memory; CRITICAL for a traced "
     "process or its worker, LOW for any other",
-    limits="with nested cgroups, the one that reached its limit is not known",
+    limits="with nested cgroups, which one reached its limit is unknown",
     watch=watch,
 )

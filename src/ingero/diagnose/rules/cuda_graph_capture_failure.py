@@ -34,7 +34,7 @@ def _finding(evidence: Evidence, process: Process, failed: list[GraphCall]) -> F
         kind=FindingKind.EVENT,
         severity=Severity.MEDIUM,
         window=Window(begin_ns=first.begin_ns, end_ns=failed[-1].end_ns + 1),
-        summary=f"{process.name} [{process.pid}] got no CUDA graph: {first.name} answered {first.reason}{times}"
+        summary=f"{process.name} [{process.pid}] got no CUDA graph: {first.name} returned {first.reason}{times}"
         f"{because}{f', in {line}' if line else ''}",
         culprits=(Culprit(pid=process.pid, name=process.name),),
         line=line,
@@ -57,13 +57,13 @@ def _finding(evidence: Evidence, process: Process, failed: list[GraphCall]) -> F
 def _links(first: GraphCall, broke: GraphCall | None) -> Iterator[Link]:
     if broke:
         yield Link(
-            text=f"{broke.name} answered {broke.reason}",
+            text=f"{broke.name} returned {broke.reason}",
             seen_ns=broke.end_ns - broke.begin_ns,
             structure="its return code, between the begin and the end of the capture",
             order="it came before the capture ended",
         )
     yield Link(
-        text=f"{first.name} answered {first.reason}",
+        text=f"{first.name} returned {first.reason}",
         seen_ns=first.end_ns - first.begin_ns,
         structure="the return code of the call",
         order="no graph was made by it",

@@ -58,7 +58,7 @@ def _finding(case: Case, made: list[Capture], expected_ns: int, usual: float, cl
             Fix(text="capture once per shape and keep the graphs; pad batches to a few shapes"),
             Fix(text="show what recompiles", command="TORCH_LOGS=recompiles,cudagraphs"),
         ),
-        evidence={"captures": len(made), "usually": round(usual, 1), "time in captures (ns)": cost},
+        evidence={"captures": len(made), "baseline": round(usual, 1), "time in captures (ns)": cost},
     )
 
 
@@ -68,7 +68,7 @@ RULE = Rule(
     order=47,
     needs=("sync_intervals", "op_stats", "events"),
     shows="begin and end of each capture and the instantiation after it, against the baseline, with the line",
-    limits="a capture that ends on another thread than it began is not followed; more than 100 captures a second are "
-    "recorded in part",
+    limits="a capture that ends on a thread other than the one that began it is not followed; more than 100 captures "
+    "per second are recorded in part",
     find=find,
 )

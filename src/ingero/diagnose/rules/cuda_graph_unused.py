@@ -87,13 +87,13 @@ def _stopped(evidence: Evidence, process: Process) -> Finding | None:
     if now * len(after) * length_s < MIN_LAUNCHES or now < MORE_LAUNCHES * max(usual, 1):
         return None
     graphs, left = (sum(one[1] for one in part) / len(part) for part in (before, after))
-    fewer = f"{format_number(left, 2)} a second" if left else "none"
+    fewer = f"{format_number(left, 2)} per second" if left else "none"
     return _finding(
         process,
         window=stopped,
-        summary=f"{process.name} [{process.pid}] launched {format_number(graphs)} CUDA graphs a second, and has "
-        f"launched {fewer} for {format_ns(stopped.duration_ns)}: it launches {format_count(now)} kernels a second one "
-        f"by one (before: {format_count(usual)})",
+        summary=f"{process.name} [{process.pid}] launched {format_number(graphs)} CUDA graphs per second, and has "
+        f"launched {fewer} for {format_ns(stopped.duration_ns)}: it launches {format_count(now)} kernels per second "
+        f"one by one (before: {format_count(usual)})",
         link=Link(
             text="the kernels of the graphs are launched one by one",
             seen_ns=stopped.duration_ns,

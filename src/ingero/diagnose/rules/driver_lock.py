@@ -53,7 +53,7 @@ def find(case: Case) -> Iterator[Finding]:
     if holders:
         own = [f"ingero itself [{holders[0].pid}], as it asked NVML,"] if is_own else []
         rest = holders[len(own) :]
-        beside = f", until {' and '.join([*own, *([named(rest)] if rest else [])])} let go of it"
+        beside = f", until {' and '.join([*own, *([named(rest)] if rest else [])])} released it"
     yield Finding(
         cause=CAUSE,
         resource="driver",
@@ -155,7 +155,7 @@ RULE = Rule(
     wants=("launch_times", "allocation_times"),
     shows="uninterruptible (D state) time inside GPU calls beyond the baseline, by call, and who woke the thread "
     "there, as the holder of a lock does: another job, a GPU monitor, the recorder itself",
-    limits="which lock it was is not visible; a lock that went through several hands is the last one's; the first run "
-    "in a container may hide other users of the GPU",
+    limits="which lock it was is not visible; a lock that passed through several holders is attributed to the last "
+    "one; the first run in a container may hide other users of the GPU",
     find=find,
 )

@@ -152,9 +152,9 @@ RULE = Rule(
     needs=("sync_intervals", "offcpu"),
     shows="sleeps on the critical path at the lock of the interpreter, however short, and the thread that ran "
     "meanwhile, with its line",
-    limits="where that lock is, is read from the interpreter. Without stacks, or where it cannot be read, three "
-    "sleeps of one switch interval (5 ms), of any thread, within ten seconds tell its place; without them, or with "
-    "another C library than glibc, only waits of one interval are reported, and shorter ones look like another lock. "
-    "So do waits for the own lock of a sub-interpreter",
+    limits="the address of that lock is read from the interpreter; without stacks, or where it cannot be read, it is "
+    "inferred from three sleeps of one switch interval (5 ms), of any thread, within ten seconds; without those, or "
+    "with a C library other than glibc, only waits of one interval are reported, and shorter ones look like another "
+    "lock; so do waits for a sub-interpreter's own lock",
     find=find,
 )

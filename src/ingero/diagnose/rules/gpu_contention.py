@@ -385,7 +385,7 @@ def _untraced_finding(
         culprits=tuple(Culprit(pid=pid, name=name or "", lost_ns=lost // len(names)) for pid, name in names),
         chain=(
             Link(
-                text=f"{who} came to the same GPU",
+                text=f"{who} appeared on the same GPU",
                 seen_ns=lost,
                 structure=f"the driver's list of processes, in {len(there)} samples of this time and in none before",
                 order="the GPU became slower when it came; how much it worked there was not traced",
@@ -403,11 +403,11 @@ RULE = Rule(
     needs=("sync_intervals",),
     wants=("enqueues", "gpu_samples", "GPU", WHICH_GPU),
     shows="the GPU's time for sync intervals of the same step type with and without another traced process's work on "
-    "it, and which share each of them got; that it is the same GPU the driver's list of processes proves, or that "
-    "neither can reach another",
-    limits="of a process that is not traced only the driver's list of processes tells that it came; two that started "
-    "in the same second and never ran alone have no baseline; of a process whose GPU is not known nothing is "
-    "reported; where launches are not traced, what others took is a bound: as long as the driver saw kernels of "
-    "theirs run, which it does not tell of sliced GPUs",
+    "it, and which share each of them got; the driver's list of processes proves that it is the same GPU, or neither "
+    "can reach another one",
+    limits="that an untraced process came is known from the driver's list of processes only; two processes that "
+    "started in the same second and never ran alone have no baseline; nothing is reported for a process whose GPU is "
+    "unknown; where launches are not traced, what others took is an upper bound: the time in which the driver saw "
+    "their kernels run, which it does not report for MIG slices",
     find=find,
 )

@@ -39,13 +39,13 @@ def _finding(evidence: Evidence, process: Process, failed: list[tuple[FailedAllo
         severity=Severity.CRITICAL if is_final else Severity.MEDIUM,
         window=Window(begin_ns=failed[0][0].begin_ns, end_ns=failed[-1][0].end_ns + 1),
         summary=f"{process.name} [{process.pid}] asked for {format_bytes(worst.size_bytes)} of GPU memory"
-        f"{f' in {line}' if line else ''} and did not get it although {format_bytes(room.free_bytes)} were free: "
-        "they lie in pieces that are too small, or a limit keeps the process from them",
+        f"{f' in {line}' if line else ''} and did not get it although {format_bytes(room.free_bytes)} was free: "
+        "it is in pieces that are too small, or a limit keeps the process from using it",
         culprits=(Culprit(pid=process.pid, name=process.name, container=evidence.container_of(process.cgroup_id)),),
         line=line,
         chain=(
             Link(
-                text=f"{worst.name} answered error {OUT_OF_MEMORY} (out of memory)",
+                text=f"{worst.name} returned error {OUT_OF_MEMORY} (out of memory)",
                 seen_ns=worst.end_ns - worst.begin_ns,
                 structure="the return code, and what the driver said was free on the same GPU",
                 order="as much was free in the samples just before and just after",

@@ -120,7 +120,9 @@ def _finding(evidence: Evidence, process: Process, window: Window, one: Held, mi
             ),
         ),
         fixes=(
-            Fix(text="find what keeps these tensors: lists of losses (use .item() or .detach()), unbounded caches"),
+            Fix(
+                text="find what keeps these tensors: a list of training losses (append loss.item()), an unbounded cache"
+            ),
             Fix(
                 text="in PyTorch, show what holds them",
                 command="torch.cuda.memory._record_memory_history(); torch.cuda.memory._dump_snapshot('memory.pickle')",

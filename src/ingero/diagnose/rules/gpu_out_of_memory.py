@@ -52,7 +52,7 @@ def _finding(evidence: Evidence, process: Process, failures: list[FailedAllocati
         evidence, Window(begin_ns=evidence.window.begin_ns, end_ns=first.begin_ns + 1), process.process
     )
     own = f"; it holds {' and '.join(_holding(one) for one in holders)}" if holders else ""
-    beside = f"; beside it on that GPU: {' and '.join(_named(one) for one in others)}" if others else ""
+    beside = f"; also on that GPU: {' and '.join(_named(one) for one in others)}" if others else ""
     container = evidence.container_of(process.cgroup_id)
     return Finding(
         cause=CAUSE,
@@ -88,7 +88,7 @@ def _end(evidence: Evidence, process: Process, last: FailedAllocation) -> str:
 def _link(first: FailedAllocation, line: CodeLine | None) -> Link:
     again = f", {first.tries} times" if first.tries > 1 else ""
     return Link(
-        text=f"{first.name} answered error {OUT_OF_MEMORY} (out of memory){again}" + (f" in {line}" if line else ""),
+        text=f"{first.name} returned error {OUT_OF_MEMORY} (out of memory){again}" + (f" in {line}" if line else ""),
         seen_ns=first.end_ns - first.begin_ns,
         structure="the return code of the call",
         order=f"{first.frees} blocks were freed before the last attempt" if first.frees else "nothing was freed",

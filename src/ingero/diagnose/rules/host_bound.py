@@ -55,8 +55,8 @@ RULE = Rule(
     order=60,
     needs=("sync_intervals", "stack_samples"),
     shows="running time of the launching thread outside calls, and its line from samples beyond those of the baseline",
-    limits="a line is named from five samples on (about 50 ms); without stacks such time is unexplained. Computing in "
-    "the baseline is reported from a quarter of its time on (a tenth in functions that make no call). Where short "
+    limits="a line is named from five samples (about 50 ms) upward; without stacks such time is unexplained. Computing "
+    "in the baseline is reported from a quarter of its time on (a tenth in functions that make no call). Where short "
     "calls took longer on the CPU, too, caches were colder, which is attributed to nothing. A loop that asks for work "
     "in system calls that answer at once (select, poll, epoll, sched_yield) is idle; one that asks a queue in memory "
     "alone looks like work",

@@ -155,8 +155,8 @@ def _object(before: str) -> Callable[[HaltedProcess, HaltRow], str]:
 
 def _timer(halt: HaltedProcess, row: HaltRow) -> str:
     del halt
-    what = row.object or "what does not come, as a file or a flag"
-    return f"sleeps again and again, and looks in between for {what}"
+    what = row.object or "something that does not come, such as a file or a flag"
+    return f"polls for {what}, sleeping in between"
 
 
 def _child(halt: HaltedProcess, row: HaltRow) -> str:
@@ -223,7 +223,7 @@ def _links(halt: HaltedProcess) -> Iterator[Link]:
             seen_ns=halt.length_ns if row.depth == 0 else 0,
             structure="its state, system call and that call's object in /proc"
             + (f", in the kernel at {row.wchan}" if row.wchan else ""),
-            order="in the same sleep at each look"
+            order="in the same sleep each time it was checked"
             if not row.is_timed
             else "in sleeps with a timeout, one after the other",
         )
@@ -280,7 +280,7 @@ def _lock_fixes(halt: HaltedProcess, row: HaltRow) -> tuple[Fix, ...]:
                 command="multiprocessing.set_start_method('spawn')",
             ),
         )
-    return (Fix(text="take locks in one order, and none while waiting for another thread"),)
+    return (Fix(text="take locks in one order, and hold none while waiting for another thread"),)
 
 
 def _holder_fixes(halt: HaltedProcess, row: HaltRow) -> tuple[Fix, ...]:
@@ -342,7 +342,7 @@ RULE = Rule(
     shows="since when no step was made; the waiting thread's state, system call and what it waits for: a pipe and the "
     "process that should read or fill it, a lock and its holder or the fork since which it is held, a file and its "
     "lock's holder or its network mount, a connection's peer, a loop that sleeps, a child; the same for the threads "
-    "that could end the wait, workers that have died with how, and the Python stacks",
+    "that could end the wait, workers that have died, and how; and the Python stacks",
     limits="reported after 3 s and 5 baseline steps, where nothing can end the wait; after 5 s, 5 baseline steps and "
     "1.5 times the longest step before, where something could; not reported for a process that serves requests, nor "
     "while a thread that could end the wait computes or uses a disk; a thread that waits for any of several files "

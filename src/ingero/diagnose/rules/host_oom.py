@@ -15,7 +15,7 @@ CAUSE = "host-oom"
 def watch(evidence: Evidence) -> Iterator[Finding]:
     """Kills for want of the host's memory, and those of which the limit is not known."""
     for event in kills(evidence, (HOST, None)):
-        unknown = "memory (whose limit was reached is not known)"
+        unknown = "memory (whose limit was reached is unknown)"
         yield finding(
             evidence,
             event,

@@ -72,7 +72,7 @@ def _churn(case: Case, grown: Growth, claims: Mapping[Bucket, int]) -> Finding:
             ),
         ),
         fixes=_FIXES,
-        evidence={"calls per step": round(grown.count, 2), "usually": round(grown.usual_count, 2)},
+        evidence={"calls per step": round(grown.count, 2), "baseline": round(grown.usual_count, 2)},
     )
 
 

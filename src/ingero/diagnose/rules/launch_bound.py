@@ -40,7 +40,7 @@ def find(case: Case) -> Iterator[Finding]:
             Fix(text="launch fewer, larger kernels", command="torch.compile(model, mode='reduce-overhead')"),
             Fix(text="or use CUDA graphs for the repeated part"),
         ),
-        evidence={"launches per step": round(grown.count, 1), "usually": round(grown.usual_count, 1)},
+        evidence={"launches per step": round(grown.count, 1), "baseline": round(grown.usual_count, 1)},
     )
 
 
@@ -61,7 +61,7 @@ RULE = Rule(
     order=55,
     needs=("sync_intervals", "op_stats", "launches", "launch_times"),
     shows="exact counts and sums of launches per step, and checkpoints of their times within the step",
-    limits="time in the driver itself cannot be distinguished; of a loop that never pauses it is not known whether "
+    limits="time in the driver itself cannot be distinguished; for a loop that never pauses it is unknown whether "
     "its launches are slow or wait for room in the queue",
     find=find,
 )

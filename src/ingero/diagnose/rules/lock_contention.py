@@ -52,6 +52,6 @@ RULE = Rule(
     order=36,
     needs=("sync_intervals", "offcpu", "stack_samples"),
     shows="sleeps of the launching thread that another thread of its process ended, both with their lines",
-    limits="which lock it was is not read; a queue written in C looks like a lock; native locks need frames of Python",
+    limits="which lock it was is not read; a queue written in C looks like a lock; native locks need Python frames",
     find=find,
 )

@@ -52,7 +52,7 @@ def _finding(evidence: Evidence, ranks: HungRanks) -> Finding:
     is_over = has_passed(evidence, first.process, ranks.seen_ns)
     last = ranks.last.get(first.process)
     collective = f" after {last.op}" if last else ""
-    who = f"{' and '.join(missing)} did not come" if missing else "all ranks are inside: a GPU or a link hangs"
+    who = f"{' and '.join(missing)} never arrived" if missing else "all ranks are inside: a GPU or a link hangs"
     return Finding(
         cause=CAUSE,
         resource="collective",
@@ -135,7 +135,7 @@ def _alone(evidence: Evidence, meeting: Meeting) -> Finding:
 
 def _absent(process: Process) -> str:
     how = f"it {ending(process.exit_code)}" if process.exit_ns is not None else f"{process.name} [{process.pid}] runs"
-    return f"rank {process.rank} has not come: {how}"
+    return f"rank {process.rank} has not arrived: {how}"
 
 
 def _unseen(meeting: Meeting) -> list[str]:
@@ -151,7 +151,7 @@ def _unseen(meeting: Meeting) -> list[str]:
 
 def _nobody_missing(meeting: Meeting) -> str:
     if meeting.world_size is None:
-        return "the missing rank is not known: its environment has no rank and world size"
+        return "the missing rank is unknown: the environment has no rank and world size"
     return "all ranks are inside: they cannot reach each other"
 
 
@@ -185,10 +185,10 @@ RULE = Rule(
     title="a rank is missing in a collective",
     order=19,
     needs=("in_flight", "communicators", "NCCL"),
-    shows="which ranks are inside since when, which are missing, and the line where a missing one is; the same of "
+    shows="which ranks are inside, since when, which are missing, and the line where a missing one is; the same of "
     "ranks that wait in ncclCommInitRank for 8 s (30 s where no rank is missing)",
-    limits="ranks on nodes whose recordings are not merged are not seen; who is missing in ncclCommInitRank is "
-    "reported by the ranks and the world size in the environments",
+    limits="ranks on nodes whose recordings are not merged are not seen; which ranks are missing in "
+    "ncclCommInitRank is known from the ranks and world sizes in the processes' environments",
     find=find,
     watch=watch,
 )

@@ -62,6 +62,6 @@ RULE = Rule(
     order=18,
     needs=("in_flight", "communicators", "NCCL"),
     shows="operation, type, root and bytes of each rank at the same place of one communicator",
-    limits="only for communicators whose making was traced; collectives that were not recorded are not compared",
+    limits="only for communicators whose creation was traced; collectives that were not recorded are not compared",
     watch=watch,
 )

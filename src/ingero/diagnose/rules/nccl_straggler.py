@@ -52,7 +52,7 @@ def _kept_waiting_by(case: Case) -> tuple[Case, int, str] | None:
     """The peer that a rank waited for, what that lost by itself, and how that is known."""
     late = straggler(case)
     if late is not None:
-        return late, late.host_ns, "of its ranks this one waited least for its GPU"
+        return late, late.host_ns, "of all its ranks this one waited least for its GPU"
     return max(_throttled_peers(case), key=lambda one: one[1], default=None)
 
 
@@ -112,6 +112,6 @@ RULE = Rule(
     needs=("sync_intervals", "communicators", "NCCL"),
     shows="the rank with the least GPU wait of those that share a communicator, or one whose GPU lowered its "
     "clocks and not theirs, and what it lost its time to",
-    limits="ranks on nodes whose recordings are not merged are not seen; then the wait is a slower device",
+    limits="ranks on nodes whose recordings are not merged are not seen; then the wait looks like a slower GPU",
     find=find,
 )

@@ -101,7 +101,7 @@ RULE = Rule(
     wants=("thread_state_seconds",),
     shows="I/O waits of the critical path during which neither the process nor the kernel had a block request, and "
     "who ended them; sleeps inside copies to the GPU that another process ended, while touched pages had to be read",
-    limits="a block device whose requests other threads issue (dm-crypt, md) looks alike; a FUSE file opened for "
-    "direct I/O sleeps like any wait for another process, and is a data-starvation",
+    limits="a block device whose requests other threads issue (dm-crypt, md) looks the same; a FUSE file opened for "
+    "direct I/O sleeps like any wait for another process, and is reported as data-starvation",
     find=find,
 )

@@ -94,6 +94,6 @@ RULE = Rule(
     "process: of its own, or of the other end where that is on this host",
     limits="retransmits by a peer on another host are not visible: then the wait is the worker's, and data-starvation "
     "reports network; RDMA does not pass through TCP; a process that waits for the network itself, without a worker, "
-    "has no work requested",
+    "counts as one with no work requested",
     find=find,
 )

@@ -59,7 +59,7 @@ def _finding(
         ),
         fixes=(
             Fix(
-                text=f"more workers than its {loading}, and such that stay",
+                text=f"use more workers than its {loading}, and persistent ones",
                 command=f"DataLoader(num_workers={2 * loading}, persistent_workers=True)",
             ),
         ),

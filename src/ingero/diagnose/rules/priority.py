@@ -187,8 +187,8 @@ RULE = Rule(
     needs=("sync_intervals", "culprits", "scheduling"),
     shows="as cpu-contention, with the nice values, policies or cgroup weights of the waiting thread and of the "
     "processes that ran",
-    limits="nice values mean something within one cgroup, and with autogroup within one session: sessions are "
-    "not recorded, so that a nice value of another session is believed; processes that use less than 10 ms per "
+    limits="nice values mean something within one cgroup, and with autogroup within one session: sessions are not "
+    "recorded, so that a nice value of another session is taken at face value; processes that use less than 10 ms per "
     "second are not checked",
     find=find,
 )

@@ -37,8 +37,8 @@ def find(case: Case) -> Iterator[Finding]:
     if not lost:
         return
     calls = growth(case, Kind.LAUNCH)
-    is_as_often = calls is not None and calls.count <= 1.1 * calls.usual_count
-    often = f"; {format_number(calls.count)} a {case.noun}, as many as before" if calls and is_as_often else ""
+    is_as_many = calls and calls.count <= 1.1 * calls.usual_count
+    often = f"; {format_number(calls.count)} per {case.noun}, as many as before" if calls and is_as_many else ""
     yield Finding(
         cause=CAUSE,
         resource="launches",

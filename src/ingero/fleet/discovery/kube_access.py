@@ -138,7 +138,7 @@ def find_cluster(environ: Mapping[str, str], home: Path, *, account: Path = SERV
     files = [path.absolute() for path in named or [home / ".kube" / "config"] if path.exists()]
     if not files:
         raise KubeAccessError(
-            "it is not known which Kubernetes cluster to ask",
+            "no Kubernetes cluster is configured",
             hint="KUBECONFIG names the file that says it; in a pod, its service account does",
         )
     return _configured(_joined(files), environ)

@@ -21,13 +21,13 @@ def job_nodes(what: str, environ: Mapping[str, str]) -> Iterator[Node]:
     """
     found = _JOB.fullmatch(what)
     if found is None:
-        raise NodeListError(f"{SLURM + what!r} is no job", hint=_HINT)
+        raise NodeListError(f"{SLURM + what!r} is not a job", hint=_HINT)
     # a recording outlives its job, and so does the job in Slurm for some minutes (MinJobAge)
     argv = ("squeue", "--noheader", "--states=all", "--format=%N", f"--jobs={found['job']}")
     printed = output_of(argv, environ, hint=_HINT)
     names = dict.fromkeys(name for line in printed.splitlines() for name in expand(line.strip()))
     if not names:
-        raise NodeListError(f"job {found['job']} has no nodes", hint="squeue says whether it waits for some")
+        raise NodeListError(f"job {found['job']} has no nodes", hint="squeue shows whether it is waiting for some")
     for name in names:
         if not is_host(name) or ":" in name:
             raise NodeListError(f"squeue names {name[:80]!r}, which is not a node", hint=_HINT)

@@ -61,7 +61,7 @@ def checked(question: Question, rows: NodeRows) -> tuple[list[Row], int]:
         NodeAnswerError: they are not what such a question is answered with.
     """
     if not isinstance(rows, list | tuple):
-        raise NodeAnswerError("its rows are no list")
+        raise NodeAnswerError("its rows are not a list")
     if len(rows) > question.max_rows + 1:
         raise NodeAnswerError(f"it sent {len(rows):,} rows where {question.max_rows + 1:,} were asked for")
     found: list[Row] = []

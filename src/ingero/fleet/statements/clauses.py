@@ -113,7 +113,7 @@ class Select:
         if after and after[0].word == ".":
             named = [table for table in self.tables if table.alias == token.name]
             if not named or len(after) < 2 or after[1].name not in names().columns[named[0].view]:
-                raise NotSplitError(f"{text_of(tokens[place : place + 3])} is no column of its tables")
+                raise NotSplitError(f"{text_of(tokens[place : place + 3])} is not a column of its tables")
             return Ref(place, place + 3, named[0], after[1].name)
         if after and after[0].word == "(":
             return None
@@ -282,7 +282,7 @@ def _table(tokens: Tokens) -> Table:
         place += 1
     how, rest = frozenset(token.word for token in tokens[:place]), tokens[place:]
     if not rest or rest[0].name not in names().columns or (len(rest) > 1 and rest[1].word in {"(", "."}):
-        raise NotSplitError(f"{text_of(rest[:3]) or 'nothing'} in FROM is no published view")
+        raise NotSplitError(f"{text_of(rest[:3]) or 'nothing'} in FROM is not a published view")
     view, alias, rest = rest[0].name, rest[0].name, rest[1:]
     if rest and rest[0].word == "as":
         alias, rest = _alias(rest[1]), rest[2:]

@@ -84,7 +84,7 @@ def require_sound(how: Split, guard: Guard) -> None:
         _make_partial(db, how)
         list(db.cursor().execute(how.sql, explain=2))
     except (apsw.Error, SqlError) as error:
-        raise NotSplitError(f"its parts are no statements: {error}") from error
+        raise NotSplitError(f"its parts are not statements: {error}") from error
     finally:
         db.close()
 

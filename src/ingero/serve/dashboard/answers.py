@@ -102,7 +102,7 @@ def facts(reader: Reader, window: Window) -> Object:
 
 
 def ops(reader: Reader, window: Window, process: int | None) -> Object:
-    """Exact totals per process and operation, longest sum first."""
+    """Exact totals per process and operation, highest total first."""
     totals = reader.op_totals(window, process=process)
     return {
         "has_exact_totals": reader.has_exact_totals,

@@ -47,7 +47,7 @@ AddMore: TypeAlias = Callable[[FastAPI], None]
 """Adds addresses of another package to the application."""
 
 Process = Annotated[int | None, Query(ge=0, le=_MAX_NUMBER, description="number of a process (/api/v1/processes)")]
-Points = Annotated[int, Query(ge=1, le=5000, description="at most so many points of time")]
+Points = Annotated[int, Query(ge=1, le=5000, description="the maximum number of points in time")]
 Format = Annotated[Literal["json", "csv"], Query(description="csv: a file to download")]
 
 
@@ -56,7 +56,7 @@ class Question(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     sql: str = Field(min_length=1, max_length=1 << 16)
-    limit: int = Field(default=1000, ge=1, le=10_000, description="at most so many rows")
+    limit: int = Field(default=1000, ge=1, le=10_000, description="the maximum number of rows")
     format: Literal["json", "csv"] = "json"
 
 

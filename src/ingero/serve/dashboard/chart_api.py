@@ -20,7 +20,7 @@ REPORT_TYPE = "text/html"
 MOST_COLUMNS = 600
 _MAX_NUMBER = 2**31 - 1
 
-Columns = Annotated[int, Query(ge=2, le=MOST_COLUMNS, description="at most so many columns of time")]
+Columns = Annotated[int, Query(ge=2, le=MOST_COLUMNS, description="the maximum number of columns")]
 OneProcess = Annotated[int | None, Query(ge=0, le=_MAX_NUMBER, description="number of a process; none: all of them")]
 WithLost = Annotated[bool, Query(description="take lost time out of the parts, by incident; waits for the diagnosis")]
 

@@ -28,7 +28,7 @@ from ingero.store.reader import open_reader
 _MAX_PID = 2**31 - 1
 Pid = Annotated[int | None, Query(ge=1, le=_MAX_PID, description="only what is about this process")]
 Moment = Annotated[int | None, Query(ge=0, le=2**63 - 1, description="unix ns, by the node's clock")]
-Size = Annotated[int, Query(ge=1, le=MOST_BYTES, description="what it may have at most")]
+Size = Annotated[int, Query(ge=1, le=MOST_BYTES, description="the maximum size of the answer, in bytes")]
 Cause = Annotated[str, Query(max_length=64, pattern="^[a-z-]*$", description="only incidents of this cause")]
 
 
@@ -37,8 +37,8 @@ class Statement(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     sql: str = Field(min_length=1, max_length=1 << 16)
-    limit: int = Field(default=1000, ge=1, le=MOST_ROWS, description="at most so many rows")
-    timeout_s: Annotated[float, Field(gt=0, le=MOST_SECONDS, description="what it may take on the node")] = 10.0
+    limit: int = Field(default=1000, ge=1, le=MOST_ROWS, description="the maximum number of rows")
+    timeout_s: Annotated[float, Field(gt=0, le=MOST_SECONDS, description="seconds that it may take on the node")] = 10.0
 
 
 def add_node_api(app: FastAPI, source: RecordingSource) -> None:

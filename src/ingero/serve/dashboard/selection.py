@@ -83,7 +83,7 @@ class TimeRange:
 def placed_times(
     reader: Reader, window: Window, process: int, only: Selection, book: StackBook
 ) -> tuple[list[PlacedTime], str]:
-    """The selected recorded calls of one process by operation and stack, longest sum first.
+    """The selected recorded calls of one process by operation and stack, highest total first.
 
     Beside them why no waiting threads were looked for; "" where they were.
     """

@@ -27,7 +27,7 @@ class NoBreakdownError(IngeroError):
 
     def __init__(self) -> None:
         super().__init__(
-            "these calls were recorded without thread-state time: how long they were off the CPU is not known",
+            "these calls were recorded without thread-state time: how long they were off the CPU is unknown",
             hint="--weight time, or record again with this version of ingero",
         )
 

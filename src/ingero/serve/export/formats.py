@@ -43,7 +43,7 @@ class NothingRecordedError(IngeroError):
         super().__init__(
             f"{of_what} was recorded from {asked}",
             hint=f"the recording reaches from {_span(whole)}: "
-            "choose within it with --from and --to, or leave them and --since away",
+            "choose within it with --from and --to, or leave out all three",
         )
 
 
@@ -54,7 +54,7 @@ class TooLargeError(IngeroError):
         super().__init__(
             f"the export of {recording} becomes larger than {format_bytes(most_bytes)}, which no recording of its size "
             "has in it: its texts are long and repeated",
-            hint="look who made it; --since, --from and --to export a part",
+            hint="check who made it; --since, --from and --to export a part",
         )
 
 

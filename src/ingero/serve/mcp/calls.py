@@ -26,9 +26,12 @@ CALL_SOURCES = (Source.CUDA, Source.DRIVER, Source.CUDA_GRAPH, Source.NCCL)
 
 
 def trace_stats(reader: Reader, window: Window, pid: int | None, skip: int = 0) -> dict[str, Any]:
-    """Operations, longest sum first, without so many at the begin; the machine beside them, and what was lost."""
+    """Operations, highest total first, without the first `skip`; the host beside them, and dropped data.
+
+    Operations that only nested in others have no calls of their own, and are left out.
+    """
     names = {one.process: one for one in reader.processes(only_traced=False)}
-    totals = [one for one in reader.op_totals(window) if pid is None or one.pid == pid][skip:]
+    totals = [one for one in reader.op_totals(window) if one.count and pid in (None, one.pid)][skip:]
     recorded_ns = reader.recorded_ns(window)
     node_of = nodes_of_sessions(reader)
     return {
@@ -58,13 +61,13 @@ def stats_text(stats: dict[str, Any], skipped: int = 0) -> str:
     more = []
     if stats["more_ops"]:
         more = [f"and {stats['more_ops']} operations more: ask again with skip={skipped + len(stats['ops'])}"]
-    lost = [f"lost: {one['counter']} {one['count']} {one['reason']}".rstrip() for one in stats["drops"]]
-    return "\n".join([*(lines or ["No call was recorded."]), *more, *lost, stats["note"]]).rstrip()
+    dropped = [f"dropped: {one['counter']} {one['count']} {one['reason']}".rstrip() for one in stats["drops"]]
+    return "\n".join([*(lines or ["No call was recorded."]), *more, *dropped, stats["note"]]).rstrip()
 
 
 def stack_times(reader: Reader, window: Window) -> tuple[list[PlacedTime], list[str]]:
-    """Recorded calls by process, operation, stack and who waited for them, longest sum first; those without a stack are
-    left out. Beside them what to know of them."""
+    """Recorded calls by process, operation, stack and who waited for them, highest total first, without those that
+    have no stack; beside them, notes."""
     from ingero.store.call_stacks import StackBook  # noqa: PLC0415  # numpy; see source.py
     from ingero.store.waiters import Waiters  # noqa: PLC0415  # as above
 

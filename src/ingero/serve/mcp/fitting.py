@@ -36,7 +36,7 @@ def fitted(content: dict[str, Any], text: str, *, skipped: int | None = None) ->
         way = "ask with pid, or a shorter since"
         if skipped is not None and name in SKIPPABLE:
             way = f"ask again with skip={skipped + len(holder[name])}"
-        notes.append(f"{name}: {len(holder[name])} of {len(had)} are here, for an answer has room for no more; {way}")
+        notes.append(f"{name}: {len(holder[name])} of {len(had)} are here, an answer has no room for more; {way}")
     if not notes:
         return content, text
     return {**content, "rest": notes}, "\n".join([kept, *notes])

@@ -16,7 +16,7 @@ _COUNTS = ("tests", "failures", "errors", "skipped")
 
 
 class ReportError(IngeroError):
-    """The file is no report of a test run."""
+    """The file is not a test report."""
 
 
 def read_report(path: Path | None) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def read_report(path: Path | None) -> dict[str, Any]:
         counts = {name: sum(int(one.get(name, 0)) for one in suites) for name in _COUNTS}
         time_s = sum(float(one.get("time", 0)) for one in suites)
     except (OSError, ElementTree.ParseError, ValueError) as error:
-        raise ReportError(f"{path} is no report of a test run: {error}", hint=_HINT) from error
+        raise ReportError(f"{path} is not a test report: {error}", hint=_HINT) from error
     failed = [
         traced(f"{case.get('classname', '')}::{case.get('name', '')}")
         for suite in suites

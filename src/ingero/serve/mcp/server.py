@@ -83,9 +83,9 @@ def _add_resources(server: IngeroServer) -> None:
         name = uri.partition("://")[2]
         server.resource(uri, name=name, title=title, description=description, mime_type=mime_type)(read)
 
-    about = "The views that run_sql may ask: every column with its unit and meaning, and an example each."
+    about = "The views that run_sql may query: every column with its unit and meaning, and an example each."
     add("ingero://schema", "Schema", about, "text/markdown", texts.schema_text)
-    about = "Every operation that is traced: its numbers, and what its arguments are in the view events."
+    about = "Every traced operation: its numbers, and the meaning of its arguments in the view events."
     add("ingero://ops", "Operations", about, "application/json", lambda: json.dumps(texts.operations()))
 
 

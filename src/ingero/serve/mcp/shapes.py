@@ -67,7 +67,7 @@ class DropShape(TypedDict, total=False):
 
 
 class StatsAnswer(CutAnswer, total=False):
-    """Operations, longest sum first. is_exact: counts and sums are of all calls, not of the stored ones."""
+    """Operations, highest total first. is_exact: counts and sums are of all calls, not of the stored ones."""
 
     window: WindowShape
     is_exact: bool
@@ -259,7 +259,7 @@ class StackShape(TypedDict, total=False):
 
 
 class StacksAnswer(CutAnswer, total=False):
-    """Stacks, longest sum first."""
+    """Stacks, highest total first."""
 
     window: WindowShape
     stacks: list[StackShape]

@@ -32,7 +32,7 @@ Since = Annotated[
     ),
 ]
 Pid = Annotated[int | None, Field(description="Only this process id.", ge=1)]
-Skip = Annotated[int, Field(description="Leave out so many at the begin: those of the answer before.", ge=0)]
+Skip = Annotated[int, Field(description="Skip this many: those of the previous answers.", ge=0)]
 Compact = Annotated[bool, Field(description="Leave out members without a value.")]
 SourceName: TypeAlias = Literal["cuda", "driver", "graph", "nccl"]
 _SOURCES = dict(zip(("cuda", "driver", "graph", "nccl"), calls.CALL_SOURCES, strict=True))
@@ -126,7 +126,7 @@ class Tools:
         since: Since = "",
         pid: Pid = None,
         pids: Annotated[list[int] | None, Field(description="Only these process ids.")] = None,
-        top_n: Annotated[int, Field(description="At most so many incidents.", ge=1, le=100)] = 10,
+        top_n: Annotated[int, Field(description="The maximum number of incidents.", ge=1, le=100)] = 10,
         skip: Skip = 0,
         tsc: Compact = True,
     ) -> Annotated[CallToolResult, shapes.ChainsAnswer]:
@@ -174,7 +174,7 @@ class Tools:
         skip: Skip = 0,
         tsc: Compact = True,
     ) -> Annotated[CallToolResult, shapes.StacksAnswer]:
-        """Which lines of Python and native functions the recorded calls came from, longest sum first. Of the stored
+        """Which lines of Python and native functions the recorded calls came from, highest total first. Of the stored
         calls: the rare, the slow and a sample of the rest."""
         from ingero.store.event_filter import op_pair  # noqa: PLC0415  # the handshake does not wait for it
 
@@ -297,7 +297,7 @@ class Tools:
         since: Since = "",
         pid: Pid = None,
         query: Annotated[str, Field(description="The statement, for the action sql.")] = "",
-        sql: Annotated[str, Field(description="The same by another name.")] = "",
+        sql: Annotated[str, Field(description="An alias of query.")] = "",
         limit: Annotated[int, Field(description="At most so many rows.", ge=1, le=10_000)] = 100,
         tsc: Compact = True,
     ) -> Annotated[CallToolResult, shapes.FleetAnswer]:
@@ -327,7 +327,7 @@ class Tools:
 
     def _stored_chains(self, since: str) -> list[dict[str, Any]]:
         with self._source.open(since) as (reader, window):
-            return [incidents.stored_chain_json(one) for one in reader.causal_chains(window)]
+            return [incidents.stored_chain_json(one) for one in reader.causal_chains(window, without_incident=True)]
 
 
 def parse_since(since: str) -> str:
@@ -351,4 +351,5 @@ def _reply(
 
 
 def _stored_lines(chains: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [f"stored by an older version (a correlation): {one['severity']} {one['summary']}" for one in chains]
+    by = "found by an older version (a correlation, not a measured cause)"
+    return [f"{by}: {one['severity']} {one['summary']}" for one in chains]

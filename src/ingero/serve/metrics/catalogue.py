@@ -78,7 +78,7 @@ THREAD_TIME = _counter("ingero.thread.time", "s", "Time of the traced threads by
                        "state")  # fmt: skip
 SWITCHES = _counter("ingero.thread.switches", "{switch}", "Context switches of the traced threads")
 PREEMPTIONS = _counter("ingero.thread.involuntary_switches", "{switch}", "Of these, involuntary ones")
-STEPS = _counter("ingero.steps", "{step}", "Steps of the traced processes, found by what their calls repeat; both: "
+STEPS = _counter("ingero.steps", "{step}", "Steps of the traced processes, found by repetition in their calls; both: "
                  "their stream was synced", "how")  # fmt: skip
 STEP_TIME = _counter("ingero.step.time", "s", "Time of these steps: the host's own, or blocked for the GPU", "part")
 SYNCS = _counter("ingero.syncs", "{sync}", "GPU syncs of the traced processes that ended a stream's sync interval")
@@ -100,12 +100,12 @@ THREADS = _gauge("ingero.threads", "{thread}", "Their threads")
 CALLS_IN_FLIGHT = _gauge("ingero.in_flight_calls", "{call}", "Calls in flight for over a second")
 OVERHEAD = _gauge("ingero.overhead", "1", "What tracing took of the busiest traced thread in the last second")
 AGENT_CPU = _counter("ingero.agent.cpu.time", "s", "CPU time of ingero itself, while it recorded")
-AGENT_MEMORY = _gauge("ingero.agent.memory.peak", "By", "Largest resident memory of ingero itself")
+AGENT_MEMORY = _gauge("ingero.agent.memory.peak", "By", "Peak resident memory of ingero itself")
 RECORDING_SIZE = _gauge("ingero.recording.size", "By", "Size of the recording's database with its write-ahead log")
 LEVEL = _gauge("ingero.overhead.level", "{level}", "How much the overhead limiter leaves out; 0: everything is traced")
-DROPPED = _counter("ingero.metrics.dropped", "{second}", "Seconds and findings that these metrics do not hold")
+DROPPED = _counter("ingero.metrics.dropped", "{second}", "Seconds and findings that are missing from these metrics")
 REFUSED_SCRAPES = _counter("ingero.metrics.refused_scrapes", "{scrape}", "Scrapes refused: too many at a time")
-FAILED_PUSHES = _counter("ingero.metrics.failed_pushes", "{push}", "Pushes that the OTLP receiver did not take")
+FAILED_PUSHES = _counter("ingero.metrics.failed_pushes", "{push}", "Pushes that the OTLP receiver did not accept")
 
 CPU_UTILIZATION = _gauge("system.cpu.utilization", "1", "Busy share of all CPUs")
 LOAD_1M = _gauge("ingero.system.load_average.1m", "{task}", "Tasks running or in uninterruptible sleep")
@@ -125,9 +125,9 @@ GPU_MEMORY_UTILIZATION = _gauge("hw.gpu.memory.utilization", "1", "Share of devi
 GPU_POWER = _gauge("hw.power", "W", "Power that the GPU draws", "hw.type", *_HW)
 GPU_TEMPERATURE = _gauge("hw.temperature", "Cel", "Temperature of the GPU", "hw.type", *_HW)
 GPU_CLOCK = _gauge("ingero.gpu.clock", "Hz", "Clock of the multiprocessors", *_HW)
-GPU_SLOWDOWN = _gauge("ingero.gpu.slowdown", "{reason}", "1 while this keeps the clocks down, otherwise 0",
+GPU_SLOWDOWN = _gauge("ingero.gpu.slowdown", "{reason}", "1 while this reason lowers the clocks, otherwise 0",
                       "reason", *_HW)  # fmt: skip
-GPU_SLOWDOWNS = _counter("ingero.gpu.slowdowns", "{slowdown}", "Times that this began to keep the clocks down, as seen "
-                         "once a second", "reason", *_HW)  # fmt: skip
+GPU_SLOWDOWNS = _counter("ingero.gpu.slowdowns", "{slowdown}", "Times that this reason began to lower the clocks, "
+                         "sampled once per second", "reason", *_HW)  # fmt: skip
 
 METRICS: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

@@ -40,11 +40,11 @@ _GPU = {
     for name in ("used", "free", "total")
 }
 _THROTTLED = {
-    name: _metric(f"gpu_throttle_{name}_active", Kind.GAUGE, "1 while clocks are kept down", "gpu_uuid")
+    name: _metric(f"gpu_throttle_{name}_active", Kind.GAUGE, "1 while clocks are lowered", "gpu_uuid")
     for name in _THROTTLES
 }
 _THROTTLINGS = {
-    name: _metric(f"gpu_throttle_{name}_event_total", Kind.COUNTER, "Times that clocks began to be kept down, all GPUs")
+    name: _metric(f"gpu_throttle_{name}_event_total", Kind.COUNTER, "Times that clocks began to be lowered, all GPUs")
     for name in _THROTTLES
 }
 _DATABASE = _metric("ingero_trace_db_bytes", Kind.GAUGE, catalogue.RECORDING_SIZE.text)

@@ -89,7 +89,7 @@ def push_settings(environ: Mapping[str, str]) -> PushSettings:
 def _protocol(text: str, variable: str) -> Protocol:
     if text == "grpc":
         raise PushError(
-            f"{variable}: gRPC is not spoken here",
+            f"{variable}: gRPC is not supported",
             hint=f"{variable}=http/protobuf, and the receiver's port for HTTP: 4318 where gRPC has 4317",
         )
     return Protocol(_one_of(text, variable, tuple(one.value for one in Protocol)))
@@ -98,7 +98,7 @@ def _protocol(text: str, variable: str) -> Protocol:
 def _one_of(text: str, variable: str, known: tuple[str, ...]) -> str:
     """The value; the first of them where nothing is said."""
     if text and text not in known:
-        raise PushError(f"{variable}: {text!r} is not known here", hint=f"use {' or '.join(known)}")
+        raise PushError(f"{variable}: {text!r} is not supported", hint=f"use {' or '.join(known)}")
     return text or known[0]
 
 
@@ -107,7 +107,7 @@ def _headers(text: str, variable: str) -> dict[str, str]:
     for name in headers:
         if not name.replace("-", "").replace("_", "").isalnum():
             raise PushError(
-                f"{variable} is no list of headers: {name!r} is none", hint="write it like name=value,other=value"
+                f"{variable} is not a list of headers: {name!r} is not one", hint="write it like name=value,other=value"
             )
     return headers
 
@@ -116,7 +116,7 @@ def _seconds(text: str, variable: str, default_s: float) -> float:
     if not text:
         return default_s
     if not text.isdecimal() or not 0 < int(text) <= _MOST_MS:
-        raise PushError(f"{variable}: {text!r} is no time", hint="write milliseconds: 10000 is ten seconds")
+        raise PushError(f"{variable}: {text!r} is not a time", hint="write milliseconds: 10000 is ten seconds")
     return int(text) / 1000
 
 

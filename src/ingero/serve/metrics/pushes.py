@@ -84,7 +84,7 @@ class Pushes:
 
     def _note_failure(self, reason: str) -> None:
         if self._receiver.address.port == _GRPC_PORT:
-            reason += "; port 4317 usually takes OTLP over gRPC, which is not spoken here: over HTTP it is 4318"
+            reason += "; port 4317 usually takes OTLP over gRPC, which is not supported; over HTTP it is 4318"
         if not self.last_error:
             logger.warning("OTLP: %s does not take metrics: %s", self._receiver, reason)
         self.last_error = reason

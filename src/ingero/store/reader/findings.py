@@ -24,13 +24,17 @@ class FindingQuestions(Questions):
         """The highest number an incident has; 0 where there is none."""
         return int(self._rows("SELECT coalesce(max(incident), 0) FROM raw_incidents")[0][0])
 
-    def causal_chains(self, window: Window) -> list[CausalChain]:
-        """Stored chains that were detected in the window, oldest first."""
+    def causal_chains(self, window: Window, *, without_incident: bool = False) -> list[CausalChain]:
+        """Stored chains that were detected in the window, oldest first.
+
+        without_incident: only those of older versions; today's are incidents in the shape that those had.
+        """
+        only = " AND c.incident IS NULL" if without_incident else ""
         return self._records(
             CausalChain,
             "SELECT c.chain, coalesce(s.node, ''), c.detected_ns, c.severity, c.summary, c.root_cause, c.explanation, "
             "c.recommendations, c.cuda_op, c.cuda_p99_us, c.cuda_p50_us, c.tail_ratio, c.timeline "
             "FROM raw_causal_chains c LEFT JOIN raw_sessions s ON s.session = c.session "
-            f"WHERE {within('c.detected_ns')} ORDER BY c.detected_ns, c.chain",
+            f"WHERE {within('c.detected_ns')}{only} ORDER BY c.detected_ns, c.chain",
             window,
         )

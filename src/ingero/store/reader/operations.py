@@ -30,7 +30,7 @@ class OperationQuestions(Questions):
     """Questions about sums of calls."""
 
     def op_totals(self, window: Window, *, process: int | None = None) -> list[OpTotals]:
-        """Totals per process and operation, longest sum first; of the stored calls unless `has_exact_totals`."""
+        """Totals per process and operation, highest total first; of the stored calls unless `has_exact_totals`."""
         rows = self._rows(
             f"SELECT t.process, coalesce(p.pid, 0), t.source, t.op, coalesce(o.name, t.source || '/' || t.op), "
             f"sum(t.count), sum(t.errors), sum(t.nested), sum(t.recorded), sum(t.sum_ns), max(t.max_ns), "

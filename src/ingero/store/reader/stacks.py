@@ -21,7 +21,7 @@ class StackQuestions(Questions):
         return self._records(Stack, f"SELECT {fields_of(Stack)} FROM raw_stacks WHERE hash IN ({listed(hashes)})")
 
     def stack_times(self, window: Window, *, process: int, sources: Sequence[int]) -> list[StackTime]:
-        """The recorded calls of these sources that began in the window by operation and stack, longest sum first."""
+        """The recorded calls of these sources that began in the window by operation and stack, highest total first."""
         return self._records(
             StackTime,
             f"SELECT e.process, e.source, e.op, coalesce(o.name, e.source || '/' || e.op), e.stack_hash, e.calls, e.ns "
