@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import os
 import pwd
 import re
@@ -329,6 +330,33 @@ def test_whoever_called_sudo_gets_the_database_and_traces_their_own_processes(tm
         assert roots.pid not in messages[0]["processes"]
         owners = {path: path.stat().st_uid for path in (database.parent, *database.parent.iterdir())}
         assert set(owners.values()) == {user.pw_uid}, owners
+
+
+def test_a_recording_of_an_earlier_build_where_recordings_usually_are_is_kept_for_its_owner() -> None:
+    with a_user() as user:
+        database = Path(user.pw_dir) / ".ingero/ingero.db"
+        database.parent.mkdir()
+        database.write_bytes(lzma.decompress((ROOT / "tests/data/builds/before-clocks.db.xz").read_bytes()))
+        for path in (database.parent, database):
+            os.chown(path, user.pw_uid, user.pw_gid)
+        before = database.read_bytes()
+        environment = {
+            **{name: value for name, value in os.environ.items() if name != "INGERO_DB"},
+            "SUDO_USER": user.pw_name,
+            "SUDO_UID": str(user.pw_uid),
+            "SUDO_GID": str(user.pw_gid),
+        }
+        command = [sys.executable, "-m", "ingero.cli.main", "trace", "--json", "--duration", "1s"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        [kept] = database.parent.glob("ingero.until-*.db")
+        [said] = [line for line in done.stderr.splitlines() if kept.name in line]
+        print(said)
+        assert said.startswith(f"{database} was recorded by an earlier build of ingero: it is kept as {kept.name}")
+        assert kept.read_bytes() == before
+        assert one(database, "SELECT count(*) FROM sessions") == 1
+        owners = {path: path.stat().st_uid for path in database.parent.iterdir()}
+        assert set(owners.values()) == {user.pw_uid}, owners
+        assert set(owners) == {database, kept}
 
 
 @pytest.mark.parametrize("whose", ["all", "root"])

@@ -35,6 +35,7 @@ from ingero.cli.trace_view import open_view
 from ingero.diagnose.changes import Change
 from ingero.discover.kernel import read_kernel
 from ingero.errors import IngeroError
+from ingero.program import command
 from ingero.sandbox.nursery import Nursery
 from ingero.store.errors import StoreError
 from ingero.store.recording import finish_killed
@@ -100,6 +101,7 @@ def record(
     ):
         if on_incident:
             recorder.seconds.more_drops.append(on_incident.drops)
+        _say_what_was_set_aside(sink)
         recorder.start()
         view.started(recorder, kernel)
         reload = _Reload(seen, settings, reread, manager)
@@ -137,7 +139,24 @@ def _sink(settings: TraceSettings, kernel: KernelSide) -> AbstractContextManager
         settings.pid, options=settings.as_texts(), not_traced=plan.not_traced(settings, kernel.walker)
     )
     owner = (settings.owner.uid, settings.owner.gid) if os.geteuid() == 0 else None
-    return Writer(settings.db, session=facts, node=settings.node, max_db_bytes=settings.max_db, owner=owner)
+    return Writer(
+        settings.db,
+        session=facts,
+        node=settings.node,
+        max_db_bytes=settings.max_db,
+        owner=owner,
+        sets_aside=True,
+    )
+
+
+def _say_what_was_set_aside(sink: Sink) -> None:
+    """The recording of an earlier build is somewhere else now, and is read there."""
+    if isinstance(sink, Writer) and (kept := sink.set_aside):
+        echo(
+            f"{sink.path} was recorded by an earlier build of ingero: it is kept as {kept.name}, and a new recording "
+            f"begins; `{command('explain', '--db', kept)}` reads it",
+            err=True,
+        )
 
 
 @contextmanager

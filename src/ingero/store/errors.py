@@ -9,6 +9,7 @@ from pathlib import Path
 
 import apsw
 
+from ingero import __version__
 from ingero.errors import TRACEBACK_VARIABLE, IngeroError
 from ingero.foreign_text import shell_word
 from ingero.program import command
@@ -133,12 +134,15 @@ class LargePartError(StoreError):
 
 
 class NewerDatabaseError(StoreError):
-    """Written by a newer version."""
+    """Written by a newer version. written_by: that version, which reads it; "" where the file does not say."""
 
-    def __init__(self, path: Path, version: int, known: int) -> None:
+    def __init__(self, path: Path, version: int, known: int, written_by: str = "") -> None:
+        reader = f"ingero {written_by}" if written_by else "a later ingero"
+        package = shell_word(f"ingero>={written_by}") if written_by else "ingero"
         super().__init__(
-            f"{path} has database version {version}; this ingero knows versions up to {known}",
-            hint="upgrade ingero: pip install --upgrade ingero",
+            f"{path} has database version {version}, which {reader} reads; "
+            f"this is ingero {__version__}, which reads versions up to {known}",
+            hint=f"pip install --upgrade {package}; to record with this one, name another file with --db FILE",
         )
 
 
@@ -149,6 +153,17 @@ class OtherBuildError(StoreError):
         super().__init__(
             f"{path} was started by another build of ingero: it has no {missing}",
             hint="it can be read, but not recorded into: name another file with --db FILE",
+        )
+
+
+class InUseError(StoreError):
+    """A file that a new recording is to take the place of, and that somebody has open. readers: "" if nobody knows."""
+
+    def __init__(self, path: Path, readers: str) -> None:
+        super().__init__(
+            f"{path} is of an earlier build of ingero, and cannot be given another name: "
+            f"{readers or 'another program'} has it open",
+            hint=f"end that program (`fuser -v {shell_word(path)}` names it), or record elsewhere with --db FILE",
         )
 
 

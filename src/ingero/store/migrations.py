@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import apsw
 
+from ingero import __version__
 from ingero.store import older_values, vocabulary
-from ingero.store.errors import ForeignDatabaseError, NewerDatabaseError, OlderIngeroError
+from ingero.store.errors import ForeignDatabaseError, NewerDatabaseError, OlderIngeroError, OtherBuildError
 from ingero.store.own_schema import require_own_schema
 from ingero.store.sql_text import quoted, sql_text
 
 APPLICATION_ID = 0x696E6772  # "ingr"; tells a recording from other SQLite files and from those of Ingero 0.x
+
+_RELEASE = re.compile(r"(\d{1,4})\.(\d{1,4})(?:\.(\d{1,6}))?(?:\.?(?:a|b|rc|dev|post)\d{1,6})?")
 
 Migration = Callable[[apsw.Connection], None]
 
@@ -62,8 +67,25 @@ def check_version(db: apsw.Connection, path: Path, *, newest: int = NEWEST_VERSI
     if version < 1:
         raise ForeignDatabaseError(path)
     if version > newest:
-        raise NewerDatabaseError(path, version, newest)
+        raise NewerDatabaseError(path, version, newest, _written_by(db, schema))
     return version
+
+
+def _written_by(db: apsw.Connection, schema: str) -> str:
+    """The ingero that recorded last into a newer file; "" where it says none, or none that is later than this one."""
+    written = ""
+    with suppress(apsw.SQLError):  # its tables may be others
+        hidden = list(db.execute("SELECT 1 FROM pragma_table_xinfo('raw_sessions', ?) WHERE hidden", (schema,)))
+        tables = f"SELECT 1 FROM {schema}.sqlite_schema WHERE type = 'table' AND name = 'raw_sessions'"
+        if not hidden and any(db.execute(tables)):  # which computes nothing
+            rows = db.execute(f"SELECT ingero_ver FROM {schema}.raw_sessions ORDER BY rowid DESC LIMIT 1")
+            written = "".join(str(version) for (version,) in rows)
+    return written if _release(written) > _release(__version__) else ""
+
+
+def _release(version: str) -> tuple[int, ...]:
+    match = _RELEASE.fullmatch(version)
+    return tuple(int(part or 0) for part in match.groups()) if match else ()
 
 
 def migrate(db: apsw.Connection, path: Path, *, migrations: Sequence[Migration] = MIGRATIONS) -> None:
@@ -85,12 +107,21 @@ def migrate(db: apsw.Connection, path: Path, *, migrations: Sequence[Migration] 
             db.execute(sql_text("schema.sql"))
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         else:
-            for step in migrations[version - 1 :]:
-                step(db)
+            _run(migrations[version - 1 :], db, path)
             require_own_schema(db, path)
         _make_views(db)
         vocabulary.fill(db)
         db.execute(f"PRAGMA user_version = {newest}")
+
+
+def _run(migrations: Sequence[Migration], db: apsw.Connection, path: Path) -> None:
+    try:
+        for step in migrations:
+            step(db)
+    except apsw.SQLError as error:  # "no such column: note": the first builds gave their number to fewer tables
+        text = str(error).removeprefix("SQLError: ")
+        missing = text.removeprefix("no such ") if text.startswith("no such ") else f"tables to migrate ({text})"
+        raise OtherBuildError(path, missing) from error
 
 
 def _make_views(db: apsw.Connection) -> None:

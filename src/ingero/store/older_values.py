@@ -6,7 +6,7 @@ migration. A sentence here is what such a file holds, byte by byte: it is never 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from types import MappingProxyType
 
 import apsw
@@ -51,9 +51,18 @@ _PYTHON_LINES_OF_VERSION_1 = '"Python lines of calls that returned within 2 s":'
 _CUT_NOTES_OF_VERSION_1 = ("Python frames", "a part of the stack was lost")
 
 
-def columns_of(version: int) -> Mapping[str, Mapping[str, str]]:
-    """Per table the columns that a recording of this version lacks or holds otherwise: SQL over what it holds."""
-    return _VERSION_1 if version == 1 else {}
+def columns_of(version: int, table: str, found: Set[str]) -> dict[str, str]:
+    """The columns of a table that a recording of this version lacks or holds otherwise: SQL over what it holds.
+
+    found: its columns, by today's names. The first builds lack those that the SQL asks for, too.
+    """
+    columns = _VERSION_1.get(table, {}) if version == 1 else {}
+    return {column: sql for column, sql in columns.items() if _MADE_OF.get(column, column) in found}
+
+
+def has_older_values(version: int) -> bool:
+    """Whether a recording of this version holds anything otherwise."""
+    return version == 1
 
 
 def name_what_was_given_up(db: apsw.Connection) -> None:
@@ -84,3 +93,4 @@ _VERSION_1: Mapping[str, Mapping[str, str]] = {
     "raw_overhead_levels": {"not_traced": _codes("not_traced")},
     "raw_stacks": {"is_python_whole": _without("note", *_CUT_NOTES_OF_VERSION_1)},
 }
+_MADE_OF = {"is_python_whole": "note"}  # of other columns than themselves

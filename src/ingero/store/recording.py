@@ -12,13 +12,22 @@ from pathlib import Path
 import apsw
 
 from ingero.store.distrust import confine, distrust, require_safe_sqlite
-from ingero.store.errors import DirectoryError, MergedRecordingError, NotWritableError, StoreError, writing_error
+from ingero.store.errors import (
+    DirectoryError,
+    MergedRecordingError,
+    NotWritableError,
+    OlderIngeroError,
+    OtherBuildError,
+    StoreError,
+    writing_error,
+)
 from ingero.store.locations import give
 from ingero.store.migrations import Kind, kind_of, migrate
 from ingero.store.own_schema import INDEXES_AT_END, require_own_schema
 from ingero.store.recorder_lock import RecorderLock
 from ingero.store.records import SessionFacts
 from ingero.store.retention import BUSY_MS, id_span, log_bytes, log_limit_bytes, used_bytes
+from ingero.store.set_aside import last_written_s, set_aside
 from ingero.store.side_files import has_log, refuse_side_files
 from ingero.store.tables import SESSIONS, sql_text
 
@@ -44,21 +53,32 @@ Owner = tuple[int, int]  # uid, gid
 class Recording:
     """A database open for writing, with its session begun. One thread at a time.
 
+    sets_aside: a file that an earlier build recorded, and that this one cannot go on with, gets another name.
+    set_aside: that name, if it did.
+
     Raises:
         StoreError: the file is not ours to write, another recorder has it, or it cannot be written.
     """
 
     def __init__(
-        self, path: Path, facts: SessionFacts, node: str, owner: Owner | None, *, max_db_bytes: int = 0
+        self,
+        path: Path,
+        facts: SessionFacts,
+        node: str,
+        owner: Owner | None,
+        *,
+        max_db_bytes: int = 0,
+        sets_aside: bool = False,
     ) -> None:
         self.path = path
+        self.set_aside: Path | None = None
         _make_folder(path, owner)
         self._lock = RecorderLock(path)
         try:
             _make_file(path, owner)
             if owner is not None:
                 give(self._lock.fd, *owner)
-            self.db = _open(path, max_db_bytes)
+            self.db = self._open_or_begin(owner, max_db_bytes, sets_aside=sets_aside)
             try:
                 self.session, self.cgroup_base = _begin_session(self.db, path, facts, node)
             except BaseException:
@@ -70,6 +90,17 @@ class Recording:
         except BaseException:
             self._lock.release()
             raise
+
+    def _open_or_begin(self, owner: Owner | None, max_db_bytes: int, *, sets_aside: bool) -> apsw.Connection:
+        written_s = last_written_s(self.path)
+        try:
+            return _open(self.path, max_db_bytes)
+        except (OlderIngeroError, OtherBuildError):
+            if not sets_aside:
+                raise
+        self.set_aside = set_aside(self.path, written_s)
+        _make_file(self.path, owner)
+        return _open(self.path, max_db_bytes)
 
     def next_process(self) -> int:
         """The first process number that no row has."""

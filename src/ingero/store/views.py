@@ -7,7 +7,7 @@ import re
 import apsw
 
 from ingero.store import earlier_names
-from ingero.store.older_values import columns_of
+from ingero.store.older_values import columns_of, has_older_values
 from ingero.store.own_schema import own_columns
 from ingero.store.sql_text import sql_text
 
@@ -17,6 +17,9 @@ _QUERIES: dict[str, str] = dict(_VIEW.findall(sql_text("views.sql")))
 # The table that each published view reads its rows from.
 TABLES: dict[str, str] = {name: re.findall(r"^FROM (\w+)", text, re.MULTILINE)[0] for name, text in _QUERIES.items()}
 
+# Which others only look up names in: a file of the first builds has the rows without the names.
+_LOOKED_UP = frozenset({"raw_kernels"})
+
 
 def make_temporary(db: apsw.Connection, *, are_all_there: bool, version: int) -> None:
     """Give a connection the published views. Those that a file has itself are never asked: they may be anything.
@@ -25,7 +28,7 @@ def make_temporary(db: apsw.Connection, *, are_all_there: bool, version: int) ->
     theirs, and views of tables that are not there are left out. version: of the file; what an earlier one holds in
     other words is shown in today's.
     """
-    if not are_all_there or columns_of(version):
+    if not are_all_there or has_older_values(version):
         _add_columns(db, version)
     with db:
         for name, text in _QUERIES.items():
@@ -44,11 +47,14 @@ def _add_columns(db: apsw.Connection, version: int) -> None:
     """
     for name, wanted in own_columns().items():
         stored, found = earlier_names.find(db, name, wanted, schema="main")
-        older = columns_of(version).get(name, {}) if stored else {}
+        older = columns_of(version, name, found.keys())
         if stored and (stored != name or older or any(found.get(column) != column for column in wanted)):
-            columns = {column: default for column, default in wanted.items() if default} | found | dict(older)
+            columns = {column: default for column, default in wanted.items() if default} | found | older
             texts = ", ".join(f"{text} AS {column}" for column, text in columns.items())
             db.execute(f"CREATE TEMP VIEW {name} AS SELECT {texts} FROM main.{stored}")
+        elif not stored and name in _LOOKED_UP:
+            texts = ", ".join(f"NULL AS {column}" for column in wanted)
+            db.execute(f"CREATE TEMP VIEW {name} AS SELECT {texts} WHERE false")
 
 
 def query(name: str) -> str:

@@ -79,6 +79,7 @@ class Writer:
 
     path: the database, made with its folders where missing. node: the name of this machine in event ids.
     max_db_bytes: limit of the file and its log, 0 = none. owner: uid and gid that get the files. clock: unix ns.
+    sets_aside: a file of an earlier build, which cannot be gone on with, gets another name: `set_aside`, then.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Writer:
         node: str,
         max_db_bytes: int = 0,
         owner: Owner | None = None,
+        sets_aside: bool = False,
         queue_rows: int = QUEUE_ROWS,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -97,6 +99,7 @@ class Writer:
         self._node = node
         self._max_db_bytes = max_db_bytes
         self._owner = owner
+        self._sets_aside = sets_aside
         self._queue_rows = queue_rows
         self._clock = clock
         self._changed = threading.Condition()
@@ -122,7 +125,11 @@ class Writer:
         Raises:
             StoreError: the file is not ours to write, another recorder has it, or it cannot be written.
         """
-        self._recording = Recording(self.path, self._facts, self._node, self._owner, max_db_bytes=self._max_db_bytes)
+        self._recording = Recording(
+            *(self.path, self._facts, self._node, self._owner),
+            max_db_bytes=self._max_db_bytes,
+            sets_aside=self._sets_aside,
+        )
         self._retention = Retention(self._recording.db, self.path, self._max_db_bytes, clock=self._clock)
         self._interner = Interner(self._recording.strings())
         self._next_process = self._recording.next_process()
@@ -153,6 +160,11 @@ class Writer:
     def cgroup_base(self) -> int:
         """What to add to the kernel's cgroup ids; see `cgroup_keys`."""
         return self._recording.cgroup_base
+
+    @property
+    def set_aside(self) -> Path | None:
+        """Where the file of an earlier build is now that was at `path`."""
+        return self._recording.set_aside
 
     @property
     def error(self) -> StoreError | None:

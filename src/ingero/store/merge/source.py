@@ -130,7 +130,7 @@ def _make_views(db: apsw.Connection, version: int) -> frozenset[str]:
     for name, wanted in own_columns().items():
         stored, found = earlier_names.find(db, name, wanted, schema="old")
         if stored:
-            found |= columns_of(version).get(name, {})
+            found |= columns_of(version, name, found.keys())
             columns = (f"{found.get(c) or default or 'NULL'} AS {c}" for c, default in wanted.items())
             db.execute(f"CREATE TEMP VIEW {name} AS SELECT {', '.join(columns)} FROM old.{stored}")
             made.append(name)
