@@ -93,6 +93,7 @@ class BpfObjectsHook(BuildHookInterface[Any]):
             stripped = scratch / path.name
             shutil.copy(path, stripped)
             self._tool("build_bpf")["strip"](stripped, required=bool(self._portable))
+            stripped.write_bytes(self._tool("bpf_lines")["without_lines"](stripped.read_bytes()))
             build_data["force_include"][str(stripped)] = f"ingero/bpf/objects/{machine}/{path.name}"
         if self._portable:
             self._bring_libraries(machine, scratch, build_data)

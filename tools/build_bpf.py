@@ -60,10 +60,11 @@ def build(machine: str, *, force: bool) -> None:
 
 
 def strip(path: Path, *, required: bool) -> None:
-    """Takes the debug information out of an object; its BTF stays. required: else it stays as it is without a tool."""
+    """Takes debug information and labels out of an object; its BTF stays. required: a missing tool is no excuse."""
     found = next(filter(None, map(shutil.which, ("llvm-strip", *(f"llvm-strip-{n}" for n in range(30, 13, -1))))), None)
     if found:
-        subprocess.run([found, "--strip-debug", str(path)], check=True)
+        labels = ("--wildcard", "--strip-symbol=LBB*")  # of jumps, which are resolved
+        subprocess.run([found, "--strip-debug", *labels, str(path)], check=True)
     elif required:
         sys.exit("no llvm-strip: apt-get install llvm")
 

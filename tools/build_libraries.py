@@ -3,7 +3,7 @@
 Sources: the crate libbpf-sys, which holds libbpf, elfutils' libelf and zlib as their makers released them; `cargo`
 fetches it, and its checksum is compared with the one here. Compiler: zig, which links against the symbols of any glibc.
 libelf (LGPL-3.0-or-later or GPL-2.0-or-later) stays a library of its own that its user may replace; zlib is hidden in
-both.
+libbpf. Each has what is called of it and no more: libbpf what the binding names, libelf what that libbpf asks for.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -38,7 +39,10 @@ COMPONENTS = (
     ("elfutils", "0.191", "LGPL-3.0-or-later OR GPL-2.0-or-later"),
     ("zlib", "1.2.13", "Zlib"),
 )
-FOLDER = Path(__file__).resolve().parent.parent / "build" / "libraries"  # one folder a machine
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "build" / "libraries"  # one folder a machine
+_BINDING = ROOT / "src" / "ingero" / "attach" / "libbpf" / "binding.py"
+_NAMES = "names.txt"  # of what is exported by those that are there
 
 _ZLIB = "adler32 crc32 deflate inffast inflate inftrees trees zutil compress uncompr gzclose gzlib gzread gzwrite"
 _CONFIG = """#define PACKAGE_VERSION "0.191"
@@ -127,7 +131,7 @@ class _Compiler:
         folder = self.objects / group
         folder.mkdir()
         maps = (f"-ffile-prefix-map={self.source}=.", f"-ffile-prefix-map={self.objects}=.")
-        small = ("-Os", "-ffunction-sections", "-fdata-sections")
+        small = ("-Os", "-ffunction-sections", "-fdata-sections", "-fno-asynchronous-unwind-tables")
         always = (*small, "-fPIC", "-g0", "-fno-sanitize=undefined", "-w", *maps)
 
         def one(file: Path) -> Path:
@@ -143,12 +147,20 @@ class _Compiler:
         always = ("-shared", f"-Wl,-soname,{target.name}", "-Wl,-s", "-Wl,--gc-sections", "-Wl,--build-id=none")
         subprocess.run([*self._command, *always, *map(str, objects), *flags, "-o", str(target)], check=True)
 
+    def exporting(self, names: Iterable[str]) -> str:
+        """The flag for a library that exports these; what they do not need is left out then."""
+        script = self.objects / "names.map"
+        script.write_text(f"{{ global: {' '.join(f'{name};' for name in names)} local: *; }};\n")
+        return f"-Wl,--version-script={script}"
+
 
 def build(machine: str, *, force: bool = False) -> Path:
     """The folder with both libraries of a machine, and their licenses."""
-    target = FOLDER / machine
-    if not force and all((target / name).exists() for name in (*LIBRARIES, *LICENSES)):
+    target, names = FOLDER / machine, called_names()
+    made = target / _NAMES
+    if not force and made.exists() and made.read_text().split() == names:
         return target
+    made.unlink(missing_ok=True)
     source = fetched()
     with _scratch() as objects:
         compiler = _Compiler(machine, source, objects)
@@ -157,14 +169,28 @@ def build(machine: str, *, force: bool = False) -> Path:
             (source / "zlib" / f"{name}.c" for name in _ZLIB.split()),
             "-fvisibility=hidden",
             "-DHAVE_HIDDEN",
-            "-DHAVE_UNISTD_H",
+            *("-DHAVE_UNISTD_H", "-DNO_GZCOMPRESS"),
         )
         target.mkdir(parents=True, exist_ok=True)
-        libelf = _libelf(compiler, zlib, target)
-        _libbpf(compiler, [*zlib, libelf], target)
-    for name, path in LICENSES.items():
-        shutil.copy(source / path, target / name)
+        libelf, path = _libelf(compiler), target / "libelf.so.1"
+        compiler.link(path, [*libelf, *zlib])
+        _libbpf(compiler, [*zlib, path], names, target)
+        compiler.link(path, [*libelf, *zlib], compiler.exporting(asked_of_libelf(target / "libbpf.so.1")))
+    for name, license_path in LICENSES.items():
+        shutil.copy(source / license_path, target / name)
+    made.write_text("\n".join(names) + "\n")
     return target
+
+
+def called_names() -> list[str]:
+    """The functions of libbpf that the binding looks up, all of them when it opens the library."""
+    _, _, signatures = _BINDING.read_text(encoding="utf-8").partition("\n_SIGNATURES")
+    return re.findall(r'^    "(\w+)": \(', signatures.partition("\n}")[0], re.MULTILINE)
+
+
+def asked_of_libelf(libbpf: Path) -> list[str]:
+    """The functions of libelf among the dynamic symbols of a libbpf; its own ones begin otherwise."""
+    return sorted({name.decode() for name in re.findall(rb"\0(g?elf(?:32|64)?_[a-z0-9_]+)(?=\0)", libbpf.read_bytes())})
 
 
 @contextmanager
@@ -173,22 +199,20 @@ def _scratch() -> Iterator[Path]:
         yield Path(folder).resolve()
 
 
-def _libelf(compiler: _Compiler, zlib: Sequence[Path], target: Path) -> Path:
+def _libelf(compiler: _Compiler) -> list[Path]:
     source, config = compiler.source / "elfutils", compiler.objects / "config"
     config.mkdir()
     (config / "config.h").write_text(_CONFIG)
-    objects = compiler.compile(
+    return compiler.compile(
         "libelf",
         (source / "libelf").glob("*.c"),
         "-std=gnu99",
         *("-DHAVE_CONFIG_H", "-DPIC", "-DSHARED", "-D_GNU_SOURCE"),
         *(f"-I{path}" for path in (config, compiler.source / "zlib", source / "lib", source / "libelf")),
     )
-    compiler.link(target / "libelf.so.1", [*objects, *zlib])
-    return target / "libelf.so.1"
 
 
-def _libbpf(compiler: _Compiler, others: Sequence[Path], target: Path) -> None:
+def _libbpf(compiler: _Compiler, others: Sequence[Path], names: Iterable[str], target: Path) -> None:
     source, headers = compiler.source / "libbpf", compiler.objects / "headers"
     headers.mkdir()
     for name in ("libelf", "gelf", "elf", "nlist"):
@@ -200,8 +224,7 @@ def _libbpf(compiler: _Compiler, others: Sequence[Path], target: Path) -> None:
         *(f"-I{path}" for path in (headers, compiler.source / "zlib")),
         *(f"-I{source / path}" for path in ("include", "include/uapi", "src")),
     )
-    script = f"-Wl,--version-script={source / 'src' / 'libbpf.map'}"
-    compiler.link(target / "libbpf.so.1", [*objects, *others], script, "-Wl,-rpath,$ORIGIN")
+    compiler.link(target / "libbpf.so.1", [*objects, *others], compiler.exporting(names), "-Wl,-rpath,$ORIGIN")
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
+import build_libraries
 import pytest
 
 from ingero.attach.libbpf import binding
@@ -38,3 +39,7 @@ def test_one_that_is_named_is_the_only_one(opened: list[str], monkeypatch: pytes
 def test_it_is_opened_where_there_is_one() -> None:
     binding.libbpf.cache_clear()
     assert isinstance(binding.libbpf(), ctypes.CDLL)
+
+
+def test_a_wheels_own_exports_what_the_binding_looks_up() -> None:
+    assert build_libraries.called_names() == list(binding._SIGNATURES)
