@@ -29,6 +29,7 @@ import build_libraries
 import render_chart
 
 from ingero import __version__
+from ingero.cli.service_units import SYSUSERS, units
 
 ROOT = Path(__file__).resolve().parent.parent
 _LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
@@ -56,6 +57,8 @@ main()
 
 NFPM = "github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2"
 _NFPM = ROOT / "build" / "go" / "bin" / "nfpm"
+_UNITS, _SCRIPTS = ROOT / "deploy" / "systemd", ROOT / "deploy" / "packages"
+_PLAIN = {"file_info": {"mode": 0o644}}
 _PACKAGE = {
     "name": "ingero",
     "platform": "linux",
@@ -116,7 +119,7 @@ def find_nfpm() -> str | None:
 
 
 def package(tree: Path, machine: str, folder: Path) -> None:
-    """A package for apt and one for dnf, with the tree in /usr/lib/ingero. machine: as Go names it.
+    """A package for apt and one for dnf: the tree in /usr/lib/ingero, and units. machine: as Go names it.
 
     Raises:
         CannotMakeError: there is no nfpm, or it fails.
@@ -127,8 +130,11 @@ def package(tree: Path, machine: str, folder: Path) -> None:
     contents = [
         {"src": str(tree), "dst": "/usr/lib/ingero", "type": "tree"},
         {"src": "/usr/lib/ingero/bin/ingero", "dst": "/usr/bin/ingero", "type": "symlink"},
+        *({"src": str(_UNITS / name), "dst": f"/usr/lib/systemd/system/{name}", **_PLAIN} for name in units()),
+        {"src": str(_UNITS / "ingero.sysusers"), "dst": f"/usr/lib/sysusers.d/{SYSUSERS}", **_PLAIN},
     ]
-    wanted = _PACKAGE | {"version": __version__, "arch": machine, "contents": contents}
+    scripts = {name: str(_SCRIPTS / f"{name}.sh") for name in ("postinstall", "preremove", "postremove")}
+    wanted = _PACKAGE | {"version": __version__, "arch": machine, "contents": contents, "scripts": scripts}
     with TemporaryDirectory(prefix="ingero-package-") as scratch:
         configuration = Path(scratch, "nfpm.json")  # JSON is YAML
         configuration.write_text(json.dumps(wanted))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import re
 import subprocess
 import sys
 import tarfile
@@ -12,12 +13,14 @@ from pathlib import Path
 import pytest
 
 from ingero import __version__
+from ingero.cli.service_units import sysusers, units
 from tests.unit.test_install_script import MACHINE, PROGRAM, make_key
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import release  # noqa: E402  # a tool, not of the package
 
+MADE_KNOWN = ["systemd-sysusers ingero.conf", "systemctl daemon-reload"]
 NAME = f"ingero_{__version__}_linux_{MACHINE}"
 
 
@@ -108,6 +111,57 @@ def test_a_package_has_the_tree_and_a_program_that_leads_to_it(tmp_path: Path) -
     names = {line.split(None, 5)[5] for line in listed}
     assert {"./usr/bin/ingero -> /usr/lib/ingero/bin/ingero", "./usr/lib/ingero/bin/ingero"} <= names
     assert not any(name.startswith(("./var", "./etc")) for name in names), "recordings and settings are not its own"
+
+
+@pytest.mark.skipif(release.find_nfpm() is None, reason="nfpm is not here (tools/release.py --build-tools)")
+def test_a_package_has_the_units_and_enables_nothing(tmp_path: Path) -> None:
+    release.package(a_tree(tmp_path), MACHINE, tmp_path)
+    [deb] = tmp_path.glob("*.deb")
+    subprocess.run(["dpkg-deb", "-R", deb, tmp_path / "unpacked"], check=True)
+    for name, text in {**units(), "ingero.conf": sysusers()}.items():
+        [path] = (tmp_path / "unpacked").rglob(name)
+        assert path.parent.name == ("sysusers.d" if name.endswith(".conf") else "system")
+        assert (path.read_text(), path.stat().st_mode & 0o777) == (text, 0o644)
+    links = [path for path in (tmp_path / "unpacked").rglob("*") if path.is_symlink()]
+    assert [path.name for path in links] == ["ingero"], "a link would enable a unit"
+    scripts = {path.name: path.read_text() for path in (tmp_path / "unpacked/DEBIAN").iterdir()}
+    assert {"control", "postinst", "prerm", "postrm"} <= scripts.keys()
+    for name, text in scripts.items():
+        assert not re.search(r"systemctl\b.*\b(?:enable|start|restart|preset)\b(?<!try-restart)", text), name
+
+
+@pytest.fixture
+def fake_systemd(tmp_path: Path) -> Path:
+    """Programs of systemd's names that only note how they were called."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("systemctl", "systemd-sysusers"):
+        (folder / name).write_text(f'#!/bin/sh\necho "{name} $*" >>"{tmp_path}/calls"\n')
+        (folder / name).chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("script", "word", "calls"),
+    [
+        ("postinstall", "configure", [*MADE_KNOWN, "systemctl try-restart ingero.service ingero-dashboard.service"]),
+        ("postinstall", "1", [*MADE_KNOWN, "systemctl try-restart ingero.service ingero-dashboard.service"]),
+        ("preremove", "upgrade", []),
+        ("preremove", "1", []),
+        ("preremove", "remove", ["systemctl disable --now ingero.service ingero-dashboard.service"]),
+        ("preremove", "0", ["systemctl disable --now ingero.service ingero-dashboard.service"]),
+        ("postremove", "remove", ["systemctl daemon-reload"]),
+    ],
+)
+def test_a_packages_script_stops_what_goes_and_starts_nothing(
+    script: str, word: str, calls: list[str], tmp_path: Path, fake_systemd: Path
+) -> None:
+    path = ROOT / "deploy/packages" / f"{script}.sh"
+    text = path.read_text().replace("/run/systemd/system", str(fake_systemd))
+    environment = {"PATH": f"{fake_systemd}:/usr/bin:/bin"}
+    subprocess.run(["sh", "-c", text, script, word], env=environment, check=True)
+    made = tmp_path / "calls"
+    assert (made.read_text().splitlines() if made.exists() else []) == calls
 
 
 def test_the_workflow_makes_what_make_release_makes_and_stores_no_password() -> None:

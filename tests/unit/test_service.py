@@ -428,13 +428,24 @@ def test_files_of_others_are_neither_written_over_nor_doubled(run: Run, tmp_path
     unit.unlink()
     unit.symlink_to("/dev/null")  # masked
     assert run("service", "install", "--root", str(tmp_path))[0] == 2
-    unit.unlink()
-    packaged = tmp_path / "usr/lib/systemd/system/ingero.service"
-    packaged.parent.mkdir(parents=True)
-    packaged.touch()
-    code, _, err = run("service", "install", "--root", str(tmp_path))
-    assert (code, "from a package" in err) == (2, True)
     assert not list(tmp_path.glob("etc/ingero/*"))
+
+
+def test_what_a_package_brings_is_used_and_not_doubled(run: Run, tmp_path: Path) -> None:
+    brought = {
+        tmp_path / "usr/lib/systemd/system" / TRACE: units()[TRACE],
+        tmp_path / "usr/lib/systemd/system" / DASHBOARD: units()[DASHBOARD],
+        tmp_path / "usr/lib/sysusers.d/ingero.conf": sysusers(),
+    }
+    for path, text in brought.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    code, out, _ = run("service", "install", "--root", str(tmp_path))
+    assert (code, out.count("as its package has it: ")) == (0, 3)
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.glob("etc/*/*")] == ["etc/ingero/ingero.yaml"]
+    code, out, _ = run("service", "uninstall", "--root", str(tmp_path))
+    assert (code, out.count("(of a package)")) == (0, 3)
+    assert {path: path.read_text() for path in tmp_path.rglob("*") if path.is_file()} == brought
 
 
 def test_uninstall_removes_what_install_wrote_and_keeps_what_is_somebodys(run: Run, tmp_path: Path) -> None:

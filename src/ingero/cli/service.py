@@ -23,7 +23,8 @@ from ingero.program import command as own_command
 EXIT_NOT_ACTIVE = 1
 _MARK = "# Written by `ingero service install`, and removed by `ingero service uninstall`."
 _UNIT_FOLDER, _SYSUSERS_FOLDER, _SETTINGS_FOLDER = "etc/systemd/system", "etc/sysusers.d", "etc/ingero"
-_OF_PACKAGES = ("usr/lib/systemd/system", "lib/systemd/system", "usr/local/lib/systemd/system")
+_UNITS_OF_PACKAGES = ("usr/lib/systemd/system", "lib/systemd/system", "usr/local/lib/systemd/system")
+_SYSUSERS_OF_PACKAGES = ("usr/lib/sysusers.d",)
 _SYSTEMD_RUNS = Path("/run/systemd/system")  # sd_booted(3)
 _SHOWN = ("ActiveState", "SubState", "MainPID", "NRestarts", "StatusText")
 _LONGEST_S = 120
@@ -58,18 +59,23 @@ def install(dashboard: bool, no_start: bool, root: Path, dry_run: bool) -> None:
     """Write the units, their user and settings, and start the agent. A second run changes nothing."""
     doing = _Doing(root, is_dry=dry_run)
     program = _program()
-    files = {f"{_UNIT_FOLDER}/{name}": _marked(text) for name, text in units(program).items()}
-    files[f"{_SYSUSERS_FOLDER}/{SYSUSERS}"] = _marked(sysusers())
+    wanted = {f"{_UNIT_FOLDER}/{name}": _marked(text) for name, text in units(program).items()}
+    wanted[f"{_SYSUSERS_FOLDER}/{SYSUSERS}"] = _marked(sysusers())
+    packaged = {name: path for name in wanted if (path := _of_package(name, root))}
+    files = {name: text for name, text in wanted.items() if name not in packaged}
     for name in files:
-        _refuse_others(root / name, root)
+        _refuse_others(root / name)
     doing.need_rights()
+    for path in packaged.values():
+        echo(f"as its package has it: {path}")
     changed = [name for name, text in files.items() if doing.write(name, text)]
     _settings(doing)
-    for warning in _unreachable(program) if doing.is_here else ():
+    for warning in _unreachable(program) if doing.is_here and not packaged else ():
         echo(f"note: {warning}", err=True)
     if not doing.is_here:
         return
-    doing.run("systemd-sysusers", str(root / _SYSUSERS_FOLDER / SYSUSERS))
+    users = f"{_SYSUSERS_FOLDER}/{SYSUSERS}"
+    doing.run("systemd-sysusers", str(packaged.get(users, root / users)))
     if not _SYSTEMD_RUNS.exists():
         echo("systemd does not run here: when it does, `systemctl enable --now ingero`")
         return
@@ -98,11 +104,12 @@ def uninstall(root: Path, dry_run: bool) -> None:
     settings = f"{_SETTINGS_FOLDER}/{FILE_NAME}"
     if _read(root / settings) == _marked(first_settings()):
         ours.append(settings)
-    if not ours:
+    packaged = [path for name in names if not _is_ours(root / name) and (path := _of_package(name, root))]
+    if not ours and not packaged:
         echo("nothing of `ingero service install` is here")
         return
     doing.need_rights()
-    stopped = [Path(name).name for name in ours if name.endswith(".service")]
+    stopped = [path.name for path in (*map(Path, ours), *packaged) if path.suffix == ".service"]
     if stopped and doing.is_here and _SYSTEMD_RUNS.exists():
         doing.run("systemctl", "disable", "--now", *stopped)
     for name in ours:
@@ -112,6 +119,8 @@ def uninstall(root: Path, dry_run: bool) -> None:
             (root / _SETTINGS_FOLDER).rmdir()
     if doing.is_here and _SYSTEMD_RUNS.exists():
         doing.run("systemctl", "daemon-reload")
+    for path in packaged:
+        echo(f"kept: {path} (of a package)")
     for kept, what in ((root / settings, "settings"), (root / STATE_FOLDER.lstrip("/"), "recordings")):
         if kept.exists() and str(kept.relative_to(root)) not in ours:
             echo(f"kept: {kept} ({what}); rm -r {shell_word(kept)} removes it")
@@ -245,29 +254,30 @@ def _read(path: Path) -> str | None:
         return None
 
 
-def _refuse_others(path: Path, root: Path) -> None:
-    """What somebody else wrote is not written over, and what a package brings not doubled.
+def _refuse_others(path: Path) -> None:
+    """What somebody else wrote is not written over.
 
     Raises:
         ServiceError: there is such a file.
     """
-    if path.name.endswith(".service"):
-        for folder in _OF_PACKAGES:
-            if (root / folder / path.name).exists():
-                raise ServiceError(
-                    f"{root / folder / path.name} is there, from a package", hint=f"systemctl enable --now {path.name}"
-                )
     if os.path.lexists(path) and not _is_ours(path):
         raise ServiceError(
             f"{path} was not written by `ingero service install`", hint=f"inspect it: cat {shell_word(path)}"
         )
 
 
+def _of_package(name: str, root: Path) -> Path | None:
+    """Where a package has put a file of that name, which is then not doubled."""
+    folders = _UNITS_OF_PACKAGES if name.endswith(".service") else _SYSUSERS_OF_PACKAGES
+    paths = (root / folder / Path(name).name for folder in folders)
+    return next((path for path in paths if path.exists()), None)
+
+
 def _where(name: str, root: Path) -> str:
     path = root / _UNIT_FOLDER / name
     if os.path.lexists(path):
         return f"{path}, {'of ingero service install' if _is_ours(path) else 'written by somebody else'}"
-    found = next((root / folder / name for folder in _OF_PACKAGES if (root / folder / name).exists()), None)
+    found = _of_package(name, root)
     return f"{found}, of a package" if found else "not installed"
 
 
