@@ -58,6 +58,7 @@ main()
 NFPM = "github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2"
 _NFPM = ROOT / "build" / "go" / "bin" / "nfpm"
 _UNITS, _SCRIPTS = ROOT / "deploy" / "systemd", ROOT / "deploy" / "packages"
+_SLURM = ROOT / "deploy" / "slurm" / "record_job.sh"
 _PLAIN = {"file_info": {"mode": 0o644}}
 _PACKAGE = {
     "name": "ingero",
@@ -131,6 +132,7 @@ def package(tree: Path, machine: str, folder: Path) -> None:
         {"src": str(tree), "dst": "/usr/lib/ingero", "type": "tree"},
         {"src": "/usr/lib/ingero/bin/ingero", "dst": "/usr/bin/ingero", "type": "symlink"},
         *({"src": str(_UNITS / name), "dst": f"/usr/lib/systemd/system/{name}", **_PLAIN} for name in units()),
+        {"src": str(_SLURM), "dst": f"/usr/share/ingero/slurm/{_SLURM.name}", "file_info": {"mode": 0o755}},
         {"src": str(_UNITS / "ingero.sysusers"), "dst": f"/usr/lib/sysusers.d/{SYSUSERS}", **_PLAIN},
     ]
     scripts = {name: str(_SCRIPTS / f"{name}.sh") for name in ("postinstall", "preremove", "postremove")}

@@ -122,6 +122,8 @@ def test_a_package_has_the_units_and_enables_nothing(tmp_path: Path) -> None:
         [path] = (tmp_path / "unpacked").rglob(name)
         assert path.parent.name == ("sysusers.d" if name.endswith(".conf") else "system")
         assert (path.read_text(), path.stat().st_mode & 0o777) == (text, 0o644)
+    slurm = tmp_path / "unpacked/usr/share/ingero/slurm/record_job.sh"
+    assert (slurm.read_bytes(), slurm.stat().st_mode & 0o777) == (release._SLURM.read_bytes(), 0o755)
     links = [path for path in (tmp_path / "unpacked").rglob("*") if path.is_symlink()]
     assert [path.name for path in links] == ["ingero"], "a link would enable a unit"
     scripts = {path.name: path.read_text() for path in (tmp_path / "unpacked/DEBIAN").iterdir()}
