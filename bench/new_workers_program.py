@@ -53,7 +53,7 @@ def main(gate: Path, out: Path, seconds: float, pass_steps: int, start_ms: float
                 batches = iter(loader)
             batch = next(batches)
             data_ns = time.monotonic_ns() - log.began_ns
-            trainer.sync(trainer.train_step(batch))
+            trainer.read_loss(trainer.train_step(batch))
             log.end(step=step, data_ns=data_ns)
             step += 1
         loader.close()
