@@ -21,6 +21,7 @@ from ingero.store.errors import (
 )
 from ingero.store.log_missing import missing_end
 from ingero.store.merge.nodes import SourceSession, name_of_file
+from ingero.store.merge.target import SETTINGS
 from ingero.store.migrations import Kind, check_version
 from ingero.store.older_values import columns_of
 from ingero.store.opening import kind_of_file, refuse_other_files, source_uri, stored_bytes
@@ -98,6 +99,8 @@ def opened(path: Path, *, output: Path | None = None) -> Iterator[Source]:
             raise reading_error(path, error) from error
         if output is not None:
             db.execute("ATTACH ? AS out", (f"{output.absolute().as_uri()}?mode=rw",))
+            for setting in SETTINGS:
+                list(db.execute(f"PRAGMA out.{setting}"))
         confine(db, is_reading=False)
         yield source
     finally:

@@ -15,7 +15,9 @@ from ingero.store.recording import MAX_INDEXED_EVENTS
 from ingero.store.sql_text import quoted
 from ingero.store.whole_file import whole_file
 
-_CACHE_KIB = 32_000
+# Of every connection that writes the file. Nobody reads it before it is whole, and then it is synced: a commit that is
+# on the disk earlier, or one that could be taken back after a crash, is worth nothing.
+SETTINGS = ("journal_mode = memory", "synchronous = off", "cache_size = -32000")
 
 
 @contextmanager
@@ -65,6 +67,6 @@ def _open(path: Path) -> apsw.Connection:
     db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     distrust(db)
     confine(db, is_reading=False)
-    for setting in ("journal_mode = memory", "synchronous = off", f"cache_size = -{_CACHE_KIB}"):
+    for setting in SETTINGS:
         list(db.execute(f"PRAGMA {setting}"))
     return db
