@@ -117,8 +117,8 @@ class Timeline:
             self._wall_offset.append(unix_ns - mono_ns)
             self._offset.append(unix_ns - mono_ns + held_ns)
             self._recorded.append(unix_ns + held_ns)
-            is_told = suspended_ns is not None and 0 <= suspended_ns < _MOST_NS
-            self._suspended.append(suspended_ns if is_told else -1)
+            told_ns = -1 if suspended_ns is None else suspended_ns
+            self._suspended.append(told_ns if 0 <= told_ns < _MOST_NS else -1)
 
     def moment(self, unix_ns: int) -> tuple[int, int] | None:
         """A recorded moment by CLOCK_MONOTONIC, and how far that may be off, ns; None: not known.
