@@ -364,7 +364,7 @@ def test_a_recording_that_grows_is_diagnosed_anew(tmp_path: Path) -> None:
 
 def test_an_incident_that_was_stored_while_recording_is_told_once() -> None:
     answer = call(server_of(INCIDENT), "get_causal_chains")
-    assert content(answer)["stored_chains"] == []
+    assert not content(answer).get("stored_chains")
     assert text(answer).count("waiting for a CPU") == 1
 
 
