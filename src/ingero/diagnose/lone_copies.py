@@ -69,4 +69,4 @@ def _least_mean(paces: Array, sizes: Array) -> float:
             if at - begin >= MIN_SYNC_INTERVALS:
                 most = max(most, (least - lowest) * (sums[at] - sums[begin]))
         rows.append((begin, pace))
-    return lowest + most / sums[-1]
+    return lowest + most / float(sums[-1])
