@@ -30,8 +30,8 @@ def find(case: Case) -> Iterator[Finding]:
     blocking = Growth(tuple(one for one in grown.changes if _blocks(one.ns, one.size_bytes)), grown.sync_intervals)
     moved = {id(one): moved_in_case(case, one) for one in blocking.changes}
     lost = case.total((Part.GPU,), (DEVICE,)) + case.total((Part.IDLE, Part.LAUNCH), ("run", "sleep"))
-    transfer_ns = sum(moved[id(one)].transfer_ns - _usual_ns(case, one) for one in blocking.changes)
-    moving_ns = min(blocking.grown_ns, transfer_ns * blocking.sync_intervals)
+    longer = {id(one): moved[id(one)].transfer_ns - _usual_ns(case, one) for one in blocking.changes}
+    moving_ns = min(blocking.grown_ns, sum(longer.values()) * blocking.sync_intervals)
     if not blocking.changes:
         return
     parts: tuple[Part, ...] = (Part.GPU, Part.IDLE, Part.LAUNCH)
@@ -39,7 +39,8 @@ def find(case: Case) -> Iterator[Finding]:
         parts, moving_ns = (Part.GPU,), sum(slowed_ns(case, one) for one in blocking.changes)
     claims = case.take(parts, (DEVICE, "run", "sleep"), moving_ns)
     if claims:
-        yield _finding(case, blocking, moved[id(blocking.largest)], claims)
+        most = max(blocking.changes, key=lambda one: longer[id(one)])
+        yield _finding(case, Growth((most,), blocking.sync_intervals), moved[id(most)], claims)
 
 
 def _usual_ns(case: Case, copies: OpChange) -> float:
