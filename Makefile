@@ -117,6 +117,7 @@ bench: setup build ## overhead, sync and export rates, interleaved; prints ratio
 	$(BIN)/python -m bench.records
 	$(BIN)/python -m bench.live_view
 	$(BIN)/python -m bench.start_up
+	$(BIN)/python -m bench.verifier
 	$(BIN)/python -m bench.mcp
 	$(BIN)/python -m bench.stacks
 	$(BIN)/python -m bench.export

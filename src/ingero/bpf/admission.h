@@ -33,7 +33,7 @@ INLINE bool is_wanted(struct task_struct *task, const struct admission *rule)
 /* Counts and reports a process once, however often it calls. */
 INLINE void turn_away(struct task_struct *task)
 {
-	u64 start = task->group_leader->start_boottime, *known;
+	u64 start = process_start_of_task(task), *known;
 	struct lifecycle_record *record;
 	u32 pid = task->tgid;
 

@@ -334,18 +334,29 @@ INLINE void end_mapping(const struct allocation *mapping, u32 slot)
 		end_live(&gone, slot);
 }
 
+/* The bytes of the mapping that begins at an address, which has ended; 0: none is known. */
+GLOBAL u64 unmap_at(u32 slot, u64 address)
+{
+	struct allocation_key key = allocation_key(slot, SPACE_MAPPINGS, address);
+	struct allocation *found = bpf_map_lookup_elem(&allocations, &key), mapping;
+
+	if (!found || !take_out(&key, found, &mapping))
+		return 0;
+	if (mapping.bytes)
+		end_mapping(&mapping, slot & (MAX_PROCESSES - 1));
+	return mapping.bytes;
+}
+
 INLINE void unmap_memory(struct open_call *call, u32 slot)
 {
 	u64 address = call->handle, end = address + call->size_bytes;
 
 	for (int i = 0; i < UNMAPPED_AT_ONCE && address < end; i++) {
-		struct allocation_key key = allocation_key(slot, SPACE_MAPPINGS, address);
-		struct allocation *found = bpf_map_lookup_elem(&allocations, &key), mapping;
+		u64 bytes = unmap_at(slot, address);
 
-		if (!found || !take_out(&key, found, &mapping) || !mapping.bytes)
+		if (!bytes)
 			return; /* of memory that was imported, or allocated before tracing */
-		end_mapping(&mapping, slot);
-		address += mapping.bytes;
+		address += bytes;
 	}
 	if (address < end)
 		lose_allocation(slot, DROP_ALLOCATIONS_UNPAIRED);

@@ -26,7 +26,9 @@ UPROBE(call_count, (on_entry(context, true), 0))
 /* Whether other threads of the process continue. Before 5.18 a process with one thread may end without that flag. */
 INLINE bool has_survivors(struct task_struct *task)
 {
-	return task->signal->live.counter && !(task->signal->flags & SIGNAL_GROUP_EXIT);
+	struct signal_struct *signal = copied(task->signal);
+
+	return copied(signal->live.counter) && !(copied(signal->flags) & SIGNAL_GROUP_EXIT);
 }
 
 /* Open calls of a thread that exits or execs are recorded as unfinished. */

@@ -122,12 +122,21 @@ INLINE struct cell *cell_of(u32 slot, u32 op, u64 caller)
 	return bpf_map_lookup_elem(&cells, &index); /* NULL for NO_CELL */
 }
 
-INLINE void raise_to(u64 *place, u64 value)
+GLOBAL int raise_at(u64 *place, u64 value)
 {
+	if (!place)
+		return 0;
 	for (int try = 0; try < 4; try++) {
 		u64 found = READ_ONCE(*place);
 
 		if (found >= value || __sync_val_compare_and_swap(place, found, value) == found)
-			return;
+			break;
 	}
+	return 0;
+}
+
+INLINE void raise_to(u64 *place, u64 value)
+{
+	if (READ_ONCE(*place) < value)
+		raise_at(place, value);
 }

@@ -332,11 +332,10 @@ INLINE u32 switches_of(struct task_struct *task)
 }
 
 /* The interval that ends at `at`, of a thread that comes on CPU `cpu`; its culprit is not known. */
-INLINE void describe_offcpu(struct offcpu_interval *interval, struct thread *thread, struct task_struct *task, u32 cpu,
-			    u64 at)
+INLINE void describe_offcpu(struct offcpu_interval *interval, struct thread *thread, u32 switches, u32 cpu, u64 at)
 {
 	bool has_slept = is_sleep(thread->last_off_state);
-	bool is_looked_at = has_slept && thread->sleep.switches == switches_of(task);
+	bool is_looked_at = has_slept && thread->sleep.switches == switches;
 
 	interval->start_ns = thread->last_off_ns;
 	interval->end_ns = at;
@@ -354,7 +353,7 @@ INLINE void describe_offcpu(struct offcpu_interval *interval, struct thread *thr
 			interval->call_op = COOKIE_OP(thread->calls[i].cookie);
 }
 
-INLINE void send_offcpu(const struct offcpu_interval *from, struct thread *thread, struct task_struct *task)
+INLINE void send_offcpu(const struct offcpu_interval *from, u32 slot, u32 pid, u32 tid, const char *comm)
 {
 	struct offcpu_record *to = bpf_ringbuf_reserve(&offcpu, sizeof(*to), 0);
 
@@ -368,36 +367,54 @@ INLINE void send_offcpu(const struct offcpu_interval *from, struct thread *threa
 	to->culprit_ns = from->culprit_ns;
 	to->futex = from->futex;
 	to->python_stack = from->python_stack;
-	to->pid = task->tgid;
-	to->tid = task->pid;
+	to->pid = pid;
+	to->tid = tid;
 	to->culprit_pid = from->culprit_pid;
 	to->culprit_tid = from->culprit_tid;
 	to->waker_pid = from->waker_pid;
 	to->waker_tid = from->waker_tid;
-	to->process_slot = thread->process_slot;
+	to->process_slot = slot;
 	to->cpu = from->cpu;
 	to->state = from->state;
 	to->waker_kind = from->waker_kind;
 	to->call_op = from->call_op;
-	read_comm(to->comm, task->comm);
+	read_comm(to->comm, comm);
 	__builtin_memcpy(to->culprit_comm, from->culprit_comm, COMM_BYTES);
 	bpf_ringbuf_submit(to, BPF_RB_NO_WAKEUP);
+}
+
+/* Whose intervals are being moved. */
+struct offcpu_owner {
+	u32 pid;
+	u32 tid;
+	u32 process_slot;
+	u32 pad;
+	char comm[COMM_BYTES];
+};
+
+/* Verified once, not for each of the 64 rounds of the loop that calls it. */
+GLOBAL int move_offcpu(const struct offcpu_interval *from, const struct offcpu_owner *owner)
+{
+	if (!from || !owner)
+		return 0;
+	send_offcpu(from, owner->process_slot, owner->pid, owner->tid, owner->comm);
+	return 0;
 }
 
 /* Moves finished off-CPU intervals to their ring. Called by the thread itself or the task iterator, one at a time. */
 INLINE void empty_offcpu(struct thread *thread, struct task_struct *task)
 {
+	struct offcpu_owner owner = {.pid = task->tgid, .tid = task->pid, .process_slot = thread->process_slot};
 	u64 tail = READ_ONCE(thread->offcpu_tail);
 
 	if (READ_ONCE(thread->offcpu_head) == tail || __sync_lock_test_and_set(&thread->is_draining, 1))
 		return;
+	read_comm(owner.comm, task->comm);
 	tail = READ_ONCE(thread->offcpu_tail);
 	for (int i = 0; i < OFFCPU_SLOTS; i++) {
-		struct offcpu_interval *from = &thread->offcpu[tail & (OFFCPU_SLOTS - 1)];
-
 		if (tail == READ_ONCE(thread->offcpu_head))
 			break;
-		send_offcpu(from, thread, task);
+		move_offcpu(&thread->offcpu[tail & (OFFCPU_SLOTS - 1)], &owner);
 		tail++;
 	}
 	WRITE_ONCE(thread->offcpu_tail, tail);

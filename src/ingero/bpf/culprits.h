@@ -20,29 +20,19 @@ struct {
 	MAP_TYPE(value, struct culprit_value);
 } culprits MAP;
 
+/* The leader's name and the cgroup, read once: for each pointer on the way the verifier searches all kernel types. */
 INLINE void describe_culprit(struct culprit_value *value, struct task_struct *task)
 {
 	value->cgroup_id = cgroup_id_of(task);
 	read_comm(value->comm, task->group_leader->comm);
 }
 
-INLINE struct culprit_value *add_culprit(struct culprit_key *key, struct task_struct *task)
-{
-	struct culprit_value value = {};
-
-	describe_culprit(&value, task);
-	bpf_map_update_elem(&culprits, key, &value, BPF_NOEXIST);
-	return bpf_map_lookup_elem(&culprits, key);
-}
-
 /* Another program or cgroup since time was last attributed to it, or another process with the same number. */
-INLINE bool is_changed(const struct culprit_value *value, struct task_struct *task)
+INLINE bool is_changed(const struct culprit_value *value, const struct culprit_value *now)
 {
-	const u64 *before = (const u64 *)value->comm;
-	u64 now[COMM_BYTES / sizeof(u64)];
+	const u64 *before = (const u64 *)value->comm, *after = (const u64 *)now->comm;
 
-	read_comm((char *)now, task->group_leader->comm);
-	return before[0] != now[0] || before[1] != now[1] || value->cgroup_id != cgroup_id_of(task);
+	return before[0] != after[0] || before[1] != after[1] || value->cgroup_id != now->cgroup_id;
 }
 
 INLINE void charge(u32 slot, struct task_struct *culprit, u64 ns)
@@ -52,17 +42,23 @@ INLINE void charge(u32 slot, struct task_struct *culprit, u64 ns)
 		.process_slot = slot & (MAX_PROCESSES - 1),
 		.yielded = slot >= MAX_PROCESSES,
 	};
-	struct culprit_value *value = bpf_map_lookup_elem(&culprits, &key);
+	struct culprit_value now = {}, *value;
 
-	if (!value)
-		value = add_culprit(&key, culprit);
+	describe_culprit(&now, culprit);
+	value = bpf_map_lookup_elem(&culprits, &key);
+	if (!value) {
+		bpf_map_update_elem(&culprits, &key, &now, BPF_NOEXIST);
+		value = bpf_map_lookup_elem(&culprits, &key);
+	}
 	if (!value) {
 		count_drop(DROP_CULPRITS_FULL, 1);
 		count_unknown_culprit(slot, ns);
 		return;
 	}
-	if (key.culprit_pid && unlikely(is_changed(value, culprit))) /* the idle task has a name on each CPU */
-		describe_culprit(value, culprit);
+	if (key.culprit_pid && unlikely(is_changed(value, &now))) { /* the idle task has a name on each CPU */
+		value->cgroup_id = now.cgroup_id;
+		__builtin_memcpy(value->comm, now.comm, COMM_BYTES);
+	}
 	__sync_fetch_and_add(&value->ns, ns);
 	__sync_fetch_and_add(&value->switches, 1);
 }
@@ -115,8 +111,11 @@ GLOBAL int flush_slot(u32 slot, u64 now)
 	return 0;
 }
 
-/* Index of the lowest bit set: the number of ones below it. Without branches, which the verifier would follow. */
-INLINE u32 lowest_bit(u64 bits)
+/*
+ * Index of the lowest bit set: the number of ones below it. Without branches, which the verifier would follow, and
+ * verified once, not in each round of a loop.
+ */
+GLOBAL u32 lowest_bit(u64 bits)
 {
 	bits = (bits & -bits) - 1;
 	bits -= bits >> 1 & 0x5555555555555555ull;

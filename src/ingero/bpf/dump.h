@@ -13,7 +13,8 @@ INLINE void add_open_interval(struct thread_dump *dump, u32 state, u64 ns)
 }
 
 /* One attempt to read thread-state times that another CPU may be changing; false if it did. */
-INLINE bool read_clocks(struct thread_dump *dump, struct thread *thread, struct task_struct *task)
+INLINE bool read_clocks(struct thread_dump *dump, struct thread *thread, struct task_struct *task,
+			struct signal_struct *signal)
 {
 	u32 before = __sync_fetch_and_add(&thread->sequence, 0); /* a full barrier */
 	u64 since, waking, open, throttled, throttled_at;
@@ -38,9 +39,9 @@ INLINE bool read_clocks(struct thread_dump *dump, struct thread *thread, struct 
 	dump->moves_asleep = thread->moves_asleep;
 	dump->queued_ns = READ_ONCE(task->sched_info.last_queued);
 	dump->run_delay_ns = task->sched_info.run_delay;
-	dump->queue_clock_ns = queue_clock(task);
+	dump->queue_clock_ns = queue_clock_copied(task);
 	dump->major_faults = task->maj_flt;
-	dump->gone_major_faults = task->signal->maj_flt;
+	dump->gone_major_faults = signal->maj_flt;
 	if (before != __sync_fetch_and_add(&thread->sequence, 0))
 		return false;
 	if (dump->queued_ns != READ_ONCE(task->sched_info.last_queued)) /* just booked, after the tracepoint */
@@ -106,6 +107,8 @@ SEC("iter/task") int dump_threads(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
 	struct thread_dump dump = {.is_unreadable = 1};
+	struct seq_file *seq = ctx->meta->seq;
+	struct signal_struct *signal;
 	struct thread *thread;
 
 	if (!task)
@@ -113,14 +116,15 @@ SEC("iter/task") int dump_threads(struct bpf_iter__task *ctx)
 	thread = thread_of(task);
 	if (!thread || !thread->created_ns || task->exit_state) /* one that no thread has waited for no longer runs */
 		return 0;
+	signal = READ_ONCE(task->signal);
 	for (int try = 0; try < DUMP_TRIES; try++) {
-		if (read_clocks(&dump, thread, task)) {
+		if (read_clocks(&dump, thread, task, signal)) {
 			dump.is_unreadable = 0;
 			break;
 		}
 	}
 	describe_thread(&dump, thread, task);
 	empty_offcpu(thread, task);
-	bpf_seq_write(ctx->meta->seq, &dump, sizeof(dump));
+	bpf_seq_write(seq, &dump, sizeof(dump));
 	return 0;
 }

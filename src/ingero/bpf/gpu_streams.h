@@ -400,7 +400,7 @@ INLINE void subtract(u64 *to, const struct clocks *later, const struct clocks *e
 }
 
 /* Whether a stream has work that no sync has covered; `than` is ignored (MAX_STREAMS: none is). */
-INLINE bool has_uncovered_work(u32 slot, u32 than)
+GLOBAL int has_uncovered_work(u32 slot, u32 than)
 {
 	for (u32 i = 0; i < MAX_STREAMS; i++) {
 		struct gpu_stream *gpu_stream = gpu_stream_at(slot, i);

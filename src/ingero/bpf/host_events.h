@@ -60,7 +60,7 @@ INLINE void set_current(struct host_record *record, u32 slot)
 	record->pid = id >> 32;
 	record->tid = (u32)id;
 	record->process_slot = slot == NO_SLOT ? NO_TARGET : slot;
-	record->cgroup_id = cgroup_id_of(bpf_get_current_task_btf());
+	record->cgroup_id = cgroup_id_copied(bpf_get_current_task_btf());
 	bpf_get_current_comm(record->comm, COMM_BYTES);
 }
 

@@ -50,15 +50,20 @@ INLINE struct kernel_handle *find_kernel_handle(u64 key)
 	return NULL;
 }
 
+GLOBAL u64 generation_of(u64 key)
+{
+	struct kernel_handle *handle = find_kernel_handle(key);
+
+	return handle ? READ_ONCE(handle->generation) : 0;
+}
+
 INLINE u64 kernel_generation(u32 slot, u64 function)
 {
 	struct process *process = bpf_map_lookup_elem(&processes, &slot);
-	struct kernel_handle *handle;
 
 	if (!process || !process->has_kernel_handles)
 		return 0;
-	handle = find_kernel_handle(kernel_handle_key(slot, function));
-	return handle ? READ_ONCE(handle->generation) : 0;
+	return generation_of(kernel_handle_key(slot, function));
 }
 
 /* 53 bits for all three: the probability that two of 16,000 triples share a key is 1.5e-8. */

@@ -43,7 +43,7 @@ INLINE bool is_owner(struct task_struct *task, u32 slot)
 {
 	struct process *process = bpf_map_lookup_elem(&processes, &slot);
 
-	return process && task->group_leader->start_boottime - process->start_boottime_ns < START_STEP_NS;
+	return process && process_start_of_task(task) - process->start_boottime_ns < START_STEP_NS;
 }
 
 SEC("iter/task") int enroll_threads(struct bpf_iter__task *ctx)
@@ -124,7 +124,7 @@ SEC("tp_btf/sched_process_exit") int sched_process_exit(u64 *ctx)
 	if (slot != NO_SLOT && task->pid == task->tgid)
 		stop_counting_freed(slot);
 	/* two threads that end together both see that none is left: the one that deletes the entry reports */
-	if (slot == NO_SLOT || task->signal->live.counter || bpf_map_delete_elem(&targets, &pid))
+	if (slot == NO_SLOT || copied(copied(task->signal)->live.counter) || bpf_map_delete_elem(&targets, &pid))
 		return 0;
 	record = reserve_lifecycle(task, slot, LIFECYCLE_EXIT);
 	if (record) {

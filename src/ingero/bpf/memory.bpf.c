@@ -215,9 +215,9 @@ int mark_victim(u64 *ctx)
 		struct task_struct *affected = (struct task_struct *)ctx[0];
 
 		record->other_pid = affected->tgid;
-		record->cgroup_id = cgroup_id_of(affected);
-		record->start_boottime_ns = affected->group_leader->start_boottime;
-		record->size_bytes = resident_bytes(affected->mm);
+		record->cgroup_id = cgroup_id_copied(affected);
+		record->start_boottime_ns = process_start_of_task(affected);
+		record->size_bytes = resident_bytes(copied(affected->mm));
 		read_comm(record->comm, affected->comm);
 	} else {
 		record->other_pid = (u32)ctx[0];

@@ -79,25 +79,30 @@ INLINE u32 copy_stack(u8 *to, u64 from)
 
 /* Words of a stack, from `begin` to `reach` bytes above it, in a walk's memory. */
 struct stack_window {
-	struct python_walk *walk;
 	u64 begin;
 	u64 reach;
 };
 
-/* A word of the calling thread's stack, 0 if it is not there. What lies above it in its page comes with it. */
-INLINE u64 stack_word(struct stack_window *window, u64 address)
+/*
+ * A word of the calling thread's stack, 0 if it is not there. What lies above it in its page comes with it. A function
+ * of its own: inside the loop that calls it the verifier would follow its branches in each round.
+ */
+GLOBAL u64 stack_word(struct python_walk *walk, struct stack_window *window, u64 address)
 {
-	u64 place = address - window->begin, bytes = PAGE_BYTES - (address & (PAGE_BYTES - 1));
+	u64 place, bytes = PAGE_BYTES - (address & (PAGE_BYTES - 1));
 
+	if (!walk || !window)
+		return 0;
 	if (bytes < sizeof(u64))
 		return user_word(address);
+	place = address - window->begin;
 	if (place > window->reach) {
 		window->begin = address;
 		window->reach = bytes - sizeof(u64);
 		place = 0;
-		bpf_probe_read_user(window->walk->frame_bytes, bytes, (void *)address); /* zeros if it is not there */
+		bpf_probe_read_user(walk->frame_bytes, bytes, (void *)address); /* zeros if it is not there */
 	}
-	return *(u64 *)((u8 *)window->walk->frame_bytes + FRAMES_OFFSET(place));
+	return *(u64 *)((u8 *)walk->frame_bytes + FRAMES_OFFSET(place));
 }
 
 /*
@@ -109,12 +114,12 @@ GLOBAL u64 next_key(u64 key, u64 sp, u64 frame_pointer)
 	struct seen_key place = {.hash = key, .pid = bpf_get_current_pid_tgid() >> 32};
 	struct deciding_words *deciding_words = bpf_map_lookup_elem(&deciding, &place);
 	struct stack_window window = {};
+	struct python_walk *walk;
 
 	if (!deciding_words)
 		return 0;
-	window.walk = bpf_task_storage_get(&python_walks, bpf_get_current_task_btf(), NULL,
-					   BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!window.walk)
+	walk = bpf_task_storage_get(&python_walks, bpf_get_current_task_btf(), NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!walk)
 		return 0;
 	for (u32 i = 0; i < DECIDING_WORDS; i++) {
 		u32 word;
@@ -125,9 +130,9 @@ GLOBAL u64 next_key(u64 key, u64 sp, u64 frame_pointer)
 		if (word & DECIDING_FRAME_POINTER)
 			key = mixed(key, frame_pointer - sp);
 		else if (word & DECIDING_RELATIVE)
-			key = mixed(key, stack_word(&window, sp + 8 * (word & DECIDING_INDEX)) - sp);
+			key = mixed(key, stack_word(walk, &window, sp + 8 * (word & DECIDING_INDEX)) - sp);
 		else
-			key = mixed(key, stack_word(&window, sp + 8 * (word & DECIDING_INDEX)));
+			key = mixed(key, stack_word(walk, &window, sp + 8 * (word & DECIDING_INDEX)));
 		if ((u16)key != deciding_words->seen[i])
 			break;
 	}

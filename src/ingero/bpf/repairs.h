@@ -49,7 +49,7 @@ INLINE void divide_span(struct repair *repair, struct thread *thread, struct tas
 	repair->woken_ns = repair->since_ns;
 	repair->throttled_ns = 0;
 	if (is_wait(state))
-		repair->throttled_ns = throttled_part(thread, task, repair->on_ns - repair->since_ns);
+		repair->throttled_ns = throttled_part(thread, throttled_clock(queue_of(task)), repair->on_ns - repair->since_ns);
 	else
 		repair->woken_ns = waking > repair->since_ns && waking <= repair->on_ns ? waking : repair->on_ns;
 }
@@ -81,8 +81,8 @@ INLINE void book_repair(struct thread *thread, struct task_struct *task, struct 
 	}
 	if (!thread->last_off_ns || repair->on_ns - thread->last_off_ns < OFFCPU_MIN_NS)
 		return;
-	describe_offcpu(&interval, thread, task, bpf_get_smp_processor_id(), repair->on_ns);
-	send_offcpu(&interval, thread, task);
+	describe_offcpu(&interval, thread, switches_of(task), bpf_get_smp_processor_id(), repair->on_ns);
+	send_offcpu(&interval, thread->process_slot, task->tgid, task->pid, task->comm);
 }
 
 /* The calling thread runs; see above. */

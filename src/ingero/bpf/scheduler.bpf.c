@@ -71,10 +71,10 @@ INLINE void add_clock(struct thread *thread, u32 state, s64 ns)
 	thread->clocks.ns[index] += ns;
 }
 
-/* The run time since the last switch-out that was seen; `limit_ns` if there was none. */
-INLINE u64 run_since_switch_out(struct thread *thread, struct task_struct *task, u64 limit_ns)
+/* The run time since the last switch-out that was seen; `limit_ns` if there was none. `exec_ns`: all that is booked. */
+INLINE u64 run_since_switch_out(struct thread *thread, u64 exec_ns, u64 limit_ns)
 {
-	u64 ran = task->se.sum_exec_runtime - thread->exec_at_off_ns;
+	u64 ran = exec_ns - thread->exec_at_off_ns;
 
 	return thread->exec_is_known && ran < limit_ns ? ran : limit_ns;
 }
@@ -98,17 +98,17 @@ INLINE u64 ran_to_open_calls(struct thread *thread, u64 ran, u64 limit_ns)
  * The thread seems to be running already. It ran for as long as the kernel has booked, then left the CPU unseen: what
  * it waited for is unknown, but if it slept, it has been woken.
  */
-INLINE void repair_switch_out(struct thread *thread, struct task_struct *task, u64 now)
+INLINE void repair_switch_out(struct thread *thread, u64 exec_ns, u64 now)
 {
 	u64 most = now - thread->since_ns;
-	u64 ran = ran_to_open_calls(thread, run_since_switch_out(thread, task, most), most);
+	u64 ran = ran_to_open_calls(thread, run_since_switch_out(thread, exec_ns, most), most);
 
 	count_flaw(thread, DROP_SWITCH_OUT_MISSED);
 	count_drop(DROP_REPAIRED_NS, now - thread->since_ns - ran);
 	add_clock(thread, STATE_RUN, ran);
 	thread->since_ns += ran;
 	thread->last_off_ns = thread->since_ns;
-	thread->exec_at_off_ns = task->se.sum_exec_runtime;
+	thread->exec_at_off_ns = exec_ns;
 	thread->state = thread->waking_ns > thread->since_ns ? STATE_SLEEP : STATE_RUNQ;
 	thread->last_off_state = thread->state;
 	thread->last_futex = 0;
@@ -150,7 +150,7 @@ INLINE void end_sleep(struct thread *thread, u8 state, u64 limit)
 }
 
 /* A thread that comes on without having been seen runnable: newly tracked, or a missed event. */
-INLINE void open_missing_wait(struct thread *thread, struct task_struct *task, u64 at)
+INLINE void open_missing_wait(struct thread *thread, u64 exec_ns, u64 at)
 {
 	u8 hint = thread->hint;
 
@@ -159,12 +159,12 @@ INLINE void open_missing_wait(struct thread *thread, struct task_struct *task, u
 			end_sleep(thread, hint, at);
 		thread->throttled_at_off_ns = NO_THROTTLED_CLOCK;
 		thread->state = STATE_RUNQ;
-		thread->exec_at_off_ns = task->se.sum_exec_runtime;
+		thread->exec_at_off_ns = exec_ns;
 		thread->exec_is_known = 1;
 		return;
 	}
 	if (thread->state == STATE_RUN) {
-		repair_switch_out(thread, task, at);
+		repair_switch_out(thread, exec_ns, at);
 		if (thread->state == STATE_SLEEP)
 			end_sleep(thread, STATE_SLEEP, at);
 	} else if (is_sleep(thread->state)) {
@@ -175,7 +175,7 @@ INLINE void open_missing_wait(struct thread *thread, struct task_struct *task, u
 	}
 }
 
-INLINE void keep_offcpu_interval(struct thread *thread, struct task_struct *task, struct cpu *cpu, u32 index, u64 at,
+INLINE void keep_offcpu_interval(struct thread *thread, u32 switches, struct cpu *cpu, u32 index, u64 at,
 				 struct slice *culprit)
 {
 	u64 head = thread->offcpu_head, place = head;
@@ -187,7 +187,7 @@ INLINE void keep_offcpu_interval(struct thread *thread, struct task_struct *task
 	}
 	asm volatile("%0 &= 63" : "+r"(place)); /* OFFCPU_SLOTS - 1 */
 	interval = &thread->offcpu[place];
-	describe_offcpu(interval, thread, task, index, at);
+	describe_offcpu(interval, thread, switches, index, at);
 	interval->culprit_ns = culprit ? cpu->scan.longest_ns : 0;
 	interval->culprit_pid = culprit ? culprit->pid : 0;
 	interval->culprit_tid = culprit ? culprit->tid : 0;
@@ -215,9 +215,9 @@ INLINE struct slice *longest_slice(struct thread *thread, struct cpu *cpu, u32 i
 }
 
 /* Closes the wait of a runnable thread; returns the part of it that a CPU quota caused. */
-INLINE u64 end_wait(struct thread *thread, struct task_struct *task, u64 at)
+INLINE u64 end_wait(struct thread *thread, u64 throttled_clock, u64 at)
 {
-	u64 wait = at - thread->since_ns, throttled = throttled_part(thread, task, wait);
+	u64 wait = at - thread->since_ns, throttled = throttled_part(thread, throttled_clock, wait);
 
 	add_clock(thread, STATE_THROTTLED, throttled);
 	add_clock(thread, thread->state == STATE_YIELDED ? STATE_YIELDED : STATE_RUNQ, wait - throttled);
@@ -228,16 +228,28 @@ INLINE u64 end_wait(struct thread *thread, struct task_struct *task, u64 at)
 	return throttled;
 }
 
-/* `task` came on the CPU at `at`. */
-NOINLINE int switch_in(struct thread *thread, struct task_struct *task, struct cpu *cpu, u64 at)
+/* What its task says of a thread as it comes on the CPU. */
+struct arrival {
+	u64 at_ns;
+	u64 exec_ns; /* run time that is booked */
+	u64 switches;
+	u64 throttled_clock; /* where the wait may have been throttled */
+};
+
+/* The thread came on this CPU. Verified once, not for each path that leads here: so without the task. */
+GLOBAL int switch_in(struct thread *thread, struct arrival *arrival, struct cpu *cpu)
 {
 	u32 index = bpf_get_smp_processor_id();
 	struct slice *culprit;
+	u64 at;
 
+	if (!thread || !arrival || !cpu)
+		return 0;
+	at = arrival->at_ns;
 	step_sequence(thread);
-	open_missing_wait(thread, task, at);
+	open_missing_wait(thread, arrival->exec_ns, at);
 	culprit = longest_slice(thread, cpu, index, at);
-	if (end_wait(thread, task, at) && !throttles_tasks(task))
+	if (end_wait(thread, arrival->throttled_clock, at) && !throttles_tasks())
 		culprit = NULL; /* whatever ran while the whole group was throttled took nothing from this thread */
 	thread->state = STATE_RUN;
 	thread->since_ns = at;
@@ -246,8 +258,22 @@ NOINLINE int switch_in(struct thread *thread, struct task_struct *task, struct c
 	if (culprit)
 		raise_culprit(thread, culprit, cpu->scan.longest_ns);
 	if (thread->last_off_ns && at - thread->last_off_ns >= OFFCPU_MIN_NS)
-		keep_offcpu_interval(thread, task, cpu, index, at, culprit);
+		keep_offcpu_interval(thread, arrival->switches, cpu, index, at, culprit);
 	return 0;
+}
+
+/* `task`, whose thread this is, came on this CPU at `at`. */
+INLINE void come_on(struct thread *thread, struct task_struct *task, struct cpu *cpu, u64 at)
+{
+	struct arrival arrival = {
+		.at_ns = at,
+		.exec_ns = task->se.sum_exec_runtime,
+		.switches = switches_of(task),
+	};
+
+	if (thread->throttled_at_off_ns != NO_THROTTLED_CLOCK)
+		arrival.throttled_clock = throttled_clock(queue_of(task));
+	switch_in(thread, &arrival, cpu);
 }
 
 /*
@@ -256,13 +282,13 @@ NOINLINE int switch_in(struct thread *thread, struct task_struct *task, struct c
  */
 INLINE void repair_switch_in(struct thread *thread, struct task_struct *task, struct cpu *cpu, u64 now)
 {
-	u64 ran = run_since_switch_out(thread, task, now - thread->since_ns);
+	u64 ran = run_since_switch_out(thread, task->se.sum_exec_runtime, now - thread->since_ns);
 
 	count_flaw(thread, DROP_SWITCH_IN_MISSED);
 	count_drop(DROP_REPAIRED_NS, ran);
 	if (thread->wait_cpu == bpf_get_smp_processor_id() + 1)
 		charge_nobody(wait_slot(thread), now - ran);
-	switch_in(thread, task, cpu, now - ran);
+	come_on(thread, task, cpu, now - ran);
 }
 
 /* Compares with the kernel's own count of context switches; the first switch-out seen sets the base. */
@@ -305,13 +331,14 @@ struct departure {
 
 NOINLINE int switch_out(struct thread *thread, struct task_struct *task, struct departure *departure)
 {
+	struct cfs_rq *queue = queue_of(task);
 	u64 now = departure->now_ns;
 	u8 state;
 
 	step_sequence(thread);
 	add_clock(thread, STATE_RUN, now - thread->since_ns);
 	thread->exec_at_off_ns = task->se.sum_exec_runtime;
-	thread->queue_clock_at_off_ns = queue_clock(task);
+	thread->queue_clock_at_off_ns = queue_clock(queue);
 	thread->exec_is_known = 1;
 	count_switch(thread, task);
 	state = state_at_switch_out(task, departure->is_preempted, departure->task_state);
@@ -329,7 +356,7 @@ NOINLINE int switch_out(struct thread *thread, struct task_struct *task, struct 
 	if (unlikely(thread->marks_steps) && state == STATE_SLEEP)
 		note_marker_asleep(thread, now);
 	if (!is_sleep(state))
-		note_throttled_clock(thread, task);
+		note_throttled_clock(thread, queue);
 	if (state == STATE_RUNQ || state == STATE_YIELDED)
 		join_waiters(thread, departure->cpu, now);
 	step_sequence(thread);
@@ -365,7 +392,7 @@ SEC("tp_btf/sched_switch") int sched_switch(u64 *ctx)
 	}
 	cpu->switched_ns = now;
 	if (in)
-		switch_in(in, next, cpu, now);
+		come_on(in, next, cpu, now);
 	if (out)
 		switch_out(out, prev, &departure);
 	return 0;
@@ -401,7 +428,7 @@ INLINE int wake_up(struct task_struct *task)
 	if (thread->waking_ns <= thread->since_ns)
 		thread->waking_ns = thread->since_ns; /* woken while it was leaving: the sleep has no length */
 	end_sleep(thread, state, thread->waking_ns);
-	note_throttled_clock(thread, task);
+	note_throttled_clock(thread, queue_of(task));
 	join_waiters(thread, cpu_of(task), thread->since_ns);
 	step_sequence(thread);
 	return 0;
@@ -432,9 +459,9 @@ SEC("tp_btf/sched_migrate_task") int sched_migrate_task(u64 *ctx)
 		return 0;
 	now = bpf_ktime_get_ns();
 	step_sequence(thread);
-	if (!throttles_tasks(task)) {
+	if (!throttles_tasks()) {
 		/* the throttled time of the other CPU's queue has nothing to do with this one's */
-		u64 wait = now - thread->since_ns, throttled = throttled_part(thread, task, wait);
+		u64 wait = now - thread->since_ns, throttled = throttled_part(thread, throttled_clock(queue_of(task)), wait);
 
 		add_clock(thread, STATE_THROTTLED, throttled);
 		add_clock(thread, thread->state, wait - throttled);

@@ -31,8 +31,8 @@ int signal_generate(u64 *ctx)
 	record->pid = task->tgid;
 	record->tid = task->pid;
 	record->process_slot = slot;
-	record->cgroup_id = cgroup_id_of(task);
-	record->start_boottime_ns = task->group_leader->start_boottime;
+	record->cgroup_id = cgroup_id_copied(task);
+	record->start_boottime_ns = process_start_of_task(task);
 	record->code = number;
 	record->other_pid = bpf_get_current_pid_tgid() >> 32;
 	bpf_get_current_comm(record->comm, COMM_BYTES);

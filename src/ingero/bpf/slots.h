@@ -51,8 +51,8 @@ INLINE struct lifecycle_record *reserve_lifecycle(struct task_struct *task, u32 
 	}
 	__builtin_memset(record, 0, sizeof(*record));
 	record->time_ns = bpf_ktime_get_ns();
-	record->cgroup_id = cgroup_id_of(task);
-	record->start_boottime_ns = task->group_leader->start_boottime;
+	record->cgroup_id = cgroup_id_copied(task);
+	record->start_boottime_ns = process_start_of_task(task);
 	record->pid = task->tgid;
 	record->tid = task->pid;
 	record->process_slot = slot == NO_SLOT ? 0xffff : slot;

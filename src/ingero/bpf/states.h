@@ -57,10 +57,27 @@ INLINE u8 state_hint(struct task_struct *task)
 	return is_runnable(task) ? STATE_RUNQ : sleep_state(task, READ_ONCE(task->__state));
 }
 
-/* The clock of the kernel's own accounting of tasks: unlike the one that books run time, it never stands still. */
-INLINE u64 queue_clock(struct task_struct *task)
+#define HAS_QUEUE field_exists(((struct task_struct *)0)->se.cfs_rq)
+
+/*
+ * The task's own queue; NULL in kernels without queues of groups (HAS_QUEUE). Taken before paths part: where a program
+ * follows a pointer of a task, the verifier searches the names of all kernel types, 2 ms for each path that comes by.
+ */
+INLINE struct cfs_rq *queue_of(struct task_struct *task)
 {
-	return field_exists(task->se.cfs_rq) ? task->se.cfs_rq->rq->clock : 0;
+	return field_exists(task->se.cfs_rq) ? READ_ONCE(task->se.cfs_rq) : NULL;
+}
+
+/* The clock of the kernel's own accounting of tasks: unlike the one that books run time, it never stands still. */
+INLINE u64 queue_clock(struct cfs_rq *queue)
+{
+	return HAS_QUEUE ? queue->rq->clock : 0;
+}
+
+/* The same, for readers. */
+INLINE u64 queue_clock_copied(struct task_struct *task)
+{
+	return HAS_QUEUE ? copied(copied(copied(task->se.cfs_rq)->rq)->clock) : 0;
 }
 
 /* The CPU whose run queue the task is on. */

@@ -184,7 +184,7 @@ INLINE void set_owner(u64 key, u32 slot, u64 flags)
 
 	owner.pid = id >> 32;
 	owner.tid = (u32)id;
-	owner.cgroup_id = cgroup_id_of(bpf_get_current_task_btf());
+	owner.cgroup_id = cgroup_id_copied(bpf_get_current_task_btf());
 	bpf_get_current_comm(owner.comm, COMM_BYTES);
 	bpf_map_update_elem(&socket_owners, &key, &owner, flags);
 }

@@ -6,25 +6,23 @@
  * one by one (6.18) mark them at the switch-out; before, a whole group is throttled and every wait has to be split.
  */
 #pragma once
-#include "clocks.h"
+#include "states.h"
 
 #define NO_THROTTLED_CLOCK (~0ull)
 #define THROTTLED_SLACK_NS 100000 /* rq->clock lags behind CLOCK_MONOTONIC by up to a tick's work */
 
-INLINE bool throttles_tasks(struct task_struct *task)
+INLINE bool throttles_tasks(void)
 {
-	return field_exists(task->throttled);
+	return field_exists(((struct task_struct *)0)->throttled);
 }
 
-/* Throttled time of the task's queue so far, the open part included; 0 without CPU quotas in the kernel. */
-INLINE u64 throttled_clock(struct task_struct *task)
+/* Throttled time of a task's queue so far, the open part included; 0 without CPU quotas in the kernel. */
+INLINE u64 throttled_clock(struct cfs_rq *queue)
 {
-	struct cfs_rq *queue;
 	u64 since;
 
-	if (!field_exists(task->se.cfs_rq))
+	if (!HAS_QUEUE)
 		return 0;
-	queue = task->se.cfs_rq;
 	if (field_exists(queue->throttled_clock_self)) {
 		since = queue->throttled_clock_self;
 		return queue->throttled_clock_self_time + (since ? queue->rq->clock - since : 0);
@@ -41,11 +39,11 @@ INLINE u64 throttled_clock(struct task_struct *task)
 }
 
 /* At the start of a wait. */
-INLINE void note_throttled_clock(struct thread *thread, struct task_struct *task)
+INLINE void note_throttled_clock(struct thread *thread, struct cfs_rq *queue)
 {
-	bool is_needed = !throttles_tasks(task) || thread->state == STATE_THROTTLED;
+	bool is_needed = !throttles_tasks() || thread->state == STATE_THROTTLED;
 
-	thread->throttled_at_off_ns = is_needed ? throttled_clock(task) : NO_THROTTLED_CLOCK;
+	thread->throttled_at_off_ns = is_needed ? throttled_clock(queue) : NO_THROTTLED_CLOCK;
 }
 
 /*
@@ -56,22 +54,22 @@ INLINE u64 throttled_so_far(struct task_struct *task, u64 throttled_at_off_ns, u
 {
 	s64 grown;
 
-	if (throttles_tasks(task) || throttled_at_off_ns == NO_THROTTLED_CLOCK)
+	if (throttles_tasks() || throttled_at_off_ns == NO_THROTTLED_CLOCK)
 		return 0;
-	grown = throttled_clock(task) - throttled_at_off_ns;
+	grown = throttled_clock(queue_of(task)) - throttled_at_off_ns;
 	if (grown <= 0)
 		return 0;
 	return (u64)grown < wait_ns ? (u64)grown : wait_ns;
 }
 
-/* The throttled part of a wait of `wait_ns` that ends now. */
-INLINE u64 throttled_part(struct thread *thread, struct task_struct *task, u64 wait_ns)
+/* The throttled part of a wait of `wait_ns` that ends now; `clock`: throttled_clock() of the task's queue. */
+INLINE u64 throttled_part(struct thread *thread, u64 clock, u64 wait_ns)
 {
 	s64 grown;
 
 	if (thread->throttled_at_off_ns == NO_THROTTLED_CLOCK)
 		return 0;
-	grown = throttled_clock(task) - thread->throttled_at_off_ns;
+	grown = clock - thread->throttled_at_off_ns;
 	if (thread->state == STATE_THROTTLED && (grown < 0 || grown > (s64)wait_ns + THROTTLED_SLACK_NS)) {
 		count_drop(DROP_THROTTLE_CLOCK_ODD, 1); /* moved to another CPU's queue meanwhile */
 		return wait_ns;
