@@ -20,7 +20,7 @@ $(BIN)/pytest tests/integration -m "not alone and not further" $(SIDE_BY_SIDE) $
 $(BIN)/pytest tests/integration -m "alone and not further" $(call or-again,alone and not further)
 endef
 
-.PHONY: help setup build chart release wheels generate format lint types imports generated unit integration check test demo test-incidents test-further test-torch test-kernels test-stacks fuzz bench bench-incidents soak docs install clean pictures
+.PHONY: help setup build chart release wheels generate format lint types imports generated unit checked-unit integration check test demo test-incidents test-further test-torch test-kernels test-stacks fuzz bench bench-incidents soak docs install clean pictures
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -82,9 +82,12 @@ integration: setup build ## the tests that need root: real probes, real schedule
 check: lint types imports generated unit ## everything that needs no root
 
 test: setup ## all tests; of the labelled runs six
-	@$(MAKE) --no-print-directory -j2 --output-sync=target types build lint imports generated # mypy: a minute of one core
-	@$(MAKE) --no-print-directory unit
+	@$(MAKE) --no-print-directory -j2 types checked-unit
 	$(run-integration)
+
+checked-unit: # beside the types, which take one core longer than what the unit tests need
+	@$(MAKE) --no-print-directory build lint imports generated
+	@$(MAKE) --no-print-directory unit
 
 demo: ## record a training loop while CPU hogs disturb it, and explain the recording; needs no page and no test tools
 	@PYTHON=$(PYTHON) tools/setup.sh demo
