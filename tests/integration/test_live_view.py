@@ -154,44 +154,50 @@ def test_a_second_ctrl_c_finds_the_terminal_restored(tmp_path: Path) -> None:
     assert text.count(TAKE_SCREEN) == text.count(LEAVE_SCREEN)
 
 
-def test_a_terminal_that_changes_its_size_is_followed(tmp_path: Path) -> None:
-    with traced(tmp_path, columns=200, lines=60) as terminal:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Terminal, Path]]:
+    """A view that several tests disturb, each of which leaves it running, and its recording."""
+    folder = tmp_path_factory.mktemp("shared")
+    with traced(folder, columns=200, lines=60) as terminal:
         until(lambda: len(terminal.frames) >= 2, "two frames")
-        for columns, lines in ((80, 24), (1, 1), (0, 0), (100, 30)):
-            terminal.resize(columns, lines)
-            drawn = len(terminal.frames)
-            until(lambda drawn=drawn: len(terminal.frames) > drawn + 1, "the next frames")  # type: ignore[misc]
-        *_, frame = [frame for frame in terminal.frames if len(frame.splitlines()) == 30]
+        yield terminal, folder / "recording.db"
         end(terminal)
+        assert terminal.text.count(TAKE_SCREEN) == terminal.text.count(LEAVE_SCREEN)
+
+
+def test_a_terminal_that_changes_its_size_is_followed(shared: tuple[Terminal, Path]) -> None:
+    terminal, _ = shared
+    for columns, lines in ((80, 24), (1, 1), (0, 0), (100, 30)):
+        terminal.resize(columns, lines)
+        drawn = len(terminal.frames)
+        until(lambda drawn=drawn: len(terminal.frames) > drawn + 1, "the next frames")  # type: ignore[misc]
+    *_, frame = [frame for frame in terminal.frames if len(frame.splitlines()) == 30]
     assert {len(line) for line in frame.splitlines()} == {100}
 
 
-def test_a_suspended_view_gives_the_terminal_back_and_returns(tmp_path: Path) -> None:
-    with traced(tmp_path) as terminal:
-        until(lambda: len(terminal.frames) >= 2, "two frames")
-        terminal.process.send_signal(signal.SIGTSTP)
-        pid, status = os.waitpid(terminal.process.pid, os.WUNTRACED)
-        assert os.WIFSTOPPED(status)
-        until(lambda: terminal.text.count(LEAVE_SCREEN) == 1, "the normal screen is back")
-        terminal.process.send_signal(signal.SIGCONT)
-        until(lambda: terminal.text.count(TAKE_SCREEN) == 2, "the view is back")
-        end(terminal)
-        assert terminal.text.count(LEAVE_SCREEN) == 2
-        assert pid == terminal.process.pid
+def test_a_terminal_that_takes_nothing_does_not_stop_the_recording(shared: tuple[Terminal, Path]) -> None:
+    terminal, database = shared
+    termios.tcflow(terminal._slave, termios.TCOOFF)  # Ctrl-S, at any moment of a frame
+    count = "SELECT count(DISTINCT start_ns) FROM raw_op_stats"
+    ((before,),) = rows(database, count)
+    until(lambda: rows(database, count)[0][0] > before + 2, "seconds are recorded meanwhile")
+    termios.tcflow(terminal._slave, termios.TCOON)
+    drawn = len(terminal.frames)
+    until(lambda: len(terminal.frames) > drawn, "the next frame")
 
 
-def test_a_terminal_that_takes_nothing_does_not_stop_the_recording(tmp_path: Path) -> None:
-    with traced(tmp_path) as terminal:
-        until(lambda: len(terminal.frames) >= 2, "two frames")
-        termios.tcflow(terminal._slave, termios.TCOOFF)  # Ctrl-S, at any moment of a frame
-        database = tmp_path / "recording.db"
-        count = "SELECT count(DISTINCT start_ns) FROM raw_op_stats"
-        ((before,),) = rows(database, count)
-        until(lambda: rows(database, count)[0][0] > before + 2, "seconds are recorded meanwhile")
-        termios.tcflow(terminal._slave, termios.TCOON)
-        drawn = len(terminal.frames)
-        until(lambda: len(terminal.frames) > drawn, "the next frame")
-        end(terminal)
+def test_a_suspended_view_gives_the_terminal_back_and_returns(shared: tuple[Terminal, Path]) -> None:
+    terminal, _ = shared
+    left = terminal.text.count(LEAVE_SCREEN)
+    terminal.process.send_signal(signal.SIGTSTP)
+    pid, status = os.waitpid(terminal.process.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    until(lambda: terminal.text.count(LEAVE_SCREEN) == left + 1, "the normal screen is back")
+    terminal.process.send_signal(signal.SIGCONT)
+    until(lambda: terminal.text.count(TAKE_SCREEN) == left + 2, "the view is back")
+    drawn = len(terminal.frames)
+    until(lambda: len(terminal.frames) > drawn, "it draws again")
+    assert pid == terminal.process.pid
 
 
 @pytest.mark.parametrize("term", ["dumb", ""])

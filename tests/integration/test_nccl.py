@@ -57,9 +57,14 @@ def assert_sums_are_true(job: Job) -> None:
     assert stored == {name: (calls[name], size[name]) for name in calls}
 
 
-def test_every_operation_has_its_communicator_type_bytes_and_place(tmp_path: Path) -> None:
-    job = job_of(tmp_path, "every_call", 3)
-    counts = assert_is_true(job)
+@pytest.fixture(scope="module")
+def every_call(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """Three ranks that make every call."""
+    return job_of(tmp_path_factory.mktemp("every_call"), "every_call", 3)
+
+
+def test_every_operation_has_its_communicator_type_bytes_and_place(every_call: Job) -> None:
+    counts = assert_is_true(every_call)
     expected = dict.fromkeys(
         (
             *("ncclAllReduce", "ncclAllGather", "ncclReduceScatter", "ncclAlltoAll", "ncclReduce", "ncclBroadcast"),
@@ -68,7 +73,7 @@ def test_every_operation_has_its_communicator_type_bytes_and_place(tmp_path: Pat
         15,
     )
     assert counts == {**expected, "ncclSend": 9, "ncclRecv": 9}
-    assert_sums_are_true(job)
+    assert_sums_are_true(every_call)
 
 
 def test_the_sequence_counts_collectives_that_have_no_record(tmp_path: Path) -> None:
@@ -130,12 +135,11 @@ def test_one_process_that_holds_all_ranks_has_a_communicator_each(tmp_path: Path
     ]
 
 
-def test_calls_of_a_group_say_so_and_name_the_call_that_ends_it(tmp_path: Path) -> None:
-    job = job_of(tmp_path, "every_call", 2)
-    groups = job.rows(
+def test_calls_of_a_group_say_so_and_name_the_call_that_ends_it(every_call: Job) -> None:
+    groups = every_call.rows(
         "SELECT tid, group_id, group_concat(op, ' ' ORDER BY timestamp) FROM nccl_events WHERE group_id GROUP BY 1, 2"
     )
-    assert [ops for _, _, ops in groups] == ["ncclGroupStart ncclSend ncclRecv ncclGroupEnd"] * 6
+    assert [ops for _, _, ops in groups] == ["ncclGroupStart ncclSend ncclRecv ncclGroupEnd"] * 9
 
 
 def test_a_handle_used_again_is_another_communicator(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,29 @@ def verbose(tmp_path_factory: pytest.TempPathFactory) -> Tracer:
     return record_beside_writes(tmp_path_factory.mktemp("verbose"), ["--io", "--verbose", "--record-all"])
 
 
+@dataclass(frozen=True)
+class Sparse:
+    """A recording of few calls and few snapshots, with a ring of a size of its own; told: on standard error."""
+
+    recorded: Recorded
+    told: str
+
+
+@pytest.fixture(scope="module")
+def sparse(tmp_path_factory: pytest.TempPathFactory) -> Sparse:
+    simulated = simulation(tmp_path_factory.mktemp("sparse"))
+    options = ["--sampling-rate", "50", "--ringbuf-size", "3m"]
+    options += ["--deadband", "100", "--heartbeat", "1h", "--duration", "5s"]
+    with (
+        waiting(simulated, loop(5)) as process,
+        tracing(simulated.folder, pids=[process.pid], options=options) as tracer,
+    ):
+        output = process.go().finish()
+        wait_for_end(tracer)
+        told = tracer.told()
+    return Sparse(Recorded(output=output, truth=simulated.truth(), tracer=tracer), told)
+
+
 def record_beside_writes(folder: Path, options: Sequence[str]) -> Tracer:
     simulated = simulation(folder)
     with waiting(simulated, loop(3)) as process, tracing(folder, pids=[process.pid], options=options) as tracer:
@@ -127,25 +151,19 @@ def test_a_program_that_goes_on_after_a_quiet_time_is_not_recorded_whole(tmp_pat
     assert 200 <= recorded <= 20_300 / 4  # beside those that are slow on a busy machine
 
 
-def test_one_ordinary_call_in_n_is_stored(tmp_path: Path) -> None:
-    recorded = record(simulation(tmp_path), loop(3), ["--sampling-rate", "50"])
+def test_one_ordinary_call_in_n_is_stored(sparse: Sparse) -> None:
+    database = sparse.recorded.database
     launches = "source = 1 AND op = (SELECT op_id FROM ops WHERE source_id = 1 AND name = 'cudaLaunchKernel')"
-    total = one(recorded.database, f"SELECT sum(count) FROM raw_op_stats WHERE {launches}")
-    sampled = one(
-        recorded.database, f"SELECT count(*) FROM raw_events WHERE {launches} AND flags & {int(CallFlag.SAMPLED)}"
-    )
+    total = one(database, f"SELECT sum(count) FROM raw_op_stats WHERE {launches}")
+    sampled = one(database, f"SELECT count(*) FROM raw_events WHERE {launches} AND flags & {int(CallFlag.SAMPLED)}")
     print(f"\n{sampled} samples of {total} launches")
     assert total > 2000, "the loop must launch often enough for its launches to be ordinary"
     # calls that are slow or among the first are recorded for another reason, whatever their number
     assert 0.7 * total / 50 - 10 <= sampled <= total / 50 + 10
 
 
-def test_a_ring_size_is_rounded_up_and_said(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ingero.cli.main", "trace", "--json", "--db", tmp_path / "a.db"]
-    done = subprocess.run(
-        [*command, "--duration", "1ms", "--ringbuf-size", "3m"], capture_output=True, text=True, check=True
-    )
-    assert "rounded up to 4.00 MiB" in done.stderr
+def test_a_ring_size_is_rounded_up_and_said(sparse: Sparse) -> None:
+    assert "rounded up to 4.00 MiB" in sparse.told
 
 
 def test_the_node_names_the_recording(limited: Tracer) -> None:
@@ -153,12 +171,9 @@ def test_the_node_names_the_recording(limited: Tracer) -> None:
     assert one(limited.database, "SELECT id FROM events LIMIT 1").startswith("gpu-7:")
 
 
-def test_snapshots_that_say_nothing_new_are_not_stored(tmp_path: Path) -> None:
-    simulated = simulation(tmp_path)
-    options = ["--deadband", "100", "--heartbeat", "1h", "--duration", "5s"]
-    recorded = record(simulated, loop(5), options)
-    seconds = sum(message["type"] == "second" for message in recorded.tracer.messages)
-    stored = one(recorded.database, "SELECT count(*) FROM raw_snapshots")
+def test_snapshots_that_say_nothing_new_are_not_stored(sparse: Sparse) -> None:
+    seconds = sum(message["type"] == "second" for message in sparse.recorded.tracer.messages)
+    stored = one(sparse.recorded.database, "SELECT count(*) FROM raw_snapshots")
     assert seconds > 3
     assert 1 <= stored < seconds - 1
 
