@@ -16,10 +16,11 @@ import re
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
+from unittest.mock import patch
 
 from bench.agent import require_quiet_kernel
 from ingero.attach import cpu_samples, freed_code, host_events, kernel_side
@@ -73,16 +74,11 @@ class MeasuredObject(BpfObject):
 def measured() -> Iterator[list[Loaded]]:
     """Meanwhile all objects note what their loads take, and tracing programs are not attached."""
     MeasuredObject.loads = []
-    attach: Callable[[Program], Link] = Program.attach
-    for module in _LOADERS:
-        module.BpfObject = MeasuredObject  # type: ignore[attr-defined]  # each has imported it by its name
-    Program.attach = lambda _self: Link(lambda: None)  # type: ignore[method-assign]
-    try:
+    with ExitStack() as stack:
+        for module in _LOADERS:  # each has imported it by its name
+            stack.enter_context(patch.object(module, "BpfObject", MeasuredObject))
+        stack.enter_context(patch.object(Program, "attach", lambda _self: Link(lambda: None)))
         yield MeasuredObject.loads
-    finally:
-        for module in _LOADERS:
-            module.BpfObject = BpfObject  # type: ignore[attr-defined]
-        Program.attach = attach  # type: ignore[method-assign]
 
 
 def _declare() -> None:
