@@ -127,6 +127,7 @@ bench: setup build ## overhead, sync and export rates, interleaved; prints ratio
 	$(BIN)/python -m bench.dashboard
 	$(BIN)/python -m bench.metrics
 	$(BIN)/python -m bench.import_profiles
+	$(BIN)/python -m bench.reader_memory
 
 bench-incidents: setup build ## hours of labelled runs: causes, culprits, lines, silence; cut it and call it again to go on
 	@$(AS_ROOT) $(BIN)/python -m bench.incidents

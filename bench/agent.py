@@ -166,15 +166,16 @@ def launched(
     options: Sequence[str],
     environment: Mapping[str, str],
     within: Sequence[str] = (),
+    module: str = "ingero.cli.main",
 ) -> Iterator[_Agent]:
     """An agent that has attached its probes; killed if not stopped. environment: beside this process's own.
 
-    within: a command that runs it, such as `unshare`.
+    within: a command that runs it, such as `unshare`. module: that is run as the command.
 
     Raises:
         BenchError: it ended before, or took so long that it was ended; with what it said.
     """
-    command = [*within, sys.executable, "-m", "ingero.cli.main", "trace", "--json", "--db", str(database)]
+    command = [*within, sys.executable, "-m", module, "trace", "--json", "--db", str(database)]
     command += [*UNGOVERNED, *options]
     if pids:
         command += ["--pid", ",".join(map(str, pids))]

@@ -152,3 +152,9 @@ def test_every_row_of_the_bench_of_writing_takes_its_bytes() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     printed = dict(line.split("  ", 1) for line in done.stdout.splitlines())
     assert float(printed["bytes per event"].split()[0]) > 50
+
+
+def test_memory_of_readers_is_that_of_more_processes() -> None:
+    found = bench("reader_memory")
+    assert found["without"]["processes"] < found["with readers"]["processes"]
+    assert set(found["with readers"]["by_name"]) > {"ingero-nursery", "ingero-opener", "ingero-reader"}

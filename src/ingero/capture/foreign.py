@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Set
 
 from ingero.capture import native_tasks
+from ingero.capture.heap import return_large_blocks
 from ingero.capture.library_processes import LibraryProcesses
 from ingero.capture.memory_files import SandboxedMemoryFiles
 from ingero.capture.native_reader import SandboxedNativeReader
@@ -32,7 +33,8 @@ def nursery() -> Nursery:
 
 
 def _prepare() -> None:
-    """All that readers load when it is first used: nobody may not find it, or not read it."""
+    """All that readers load when it is first used: nobody may not find it, or not read it. What they free is freed."""
+    return_large_blocks()
     demangle("_Z1fv")
     entry_points()
     for name in ("ascii", "latin-1", "unicode_escape"):

@@ -72,6 +72,7 @@ class Nursery:
 
     def __enter__(self) -> Nursery:
         mine, its = socket.socketpair()
+        gc.freeze()  # what is shared with those to come stays shared: the collector writes into all that it looks at
         with warnings.catch_warnings():  # of Python 3.12 and later, where threads run: what they hold is not used here
             warnings.simplefilter("ignore", DeprecationWarning)
             self._pid = os.fork()
@@ -132,7 +133,6 @@ def _end_after(work: Callable[[], None]) -> None:
 
 
 def _run(control: socket.socket, kinds: Mapping[str, Kind], prepare: Callable[[], object]) -> None:
-    gc.freeze()  # what is shared with the agent stays shared
     os.setsid()  # Ctrl-C is for the agent
     rights.end_with_parent("ingero-nursery")
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):

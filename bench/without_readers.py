@@ -1,0 +1,51 @@
+"""`ingero` whose recordings read what is foreign in their own process: to compare with, and for nothing else.
+
+Whatever the files and processes of others make it do, it does with the agent's rights (docs/adr/0053).
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import Any
+
+from ingero.capture import foreign
+from ingero.capture.native_reader import NativeReader
+from ingero.cli.main import main
+from ingero.discover.library_reader import LibraryReader
+from ingero.discover.memory_files import MemoryFiles
+from ingero.discover.rooted import RootFiles
+
+
+class HereAndNow:
+    """In place of `Foreign`."""
+
+    def __init__(self, makes: object) -> None:
+        del makes
+        self.libraries, self.native = LibraryReader(), NativeReader()
+        self.root_files, self.memory_files = RootFiles(), MemoryFiles()
+        self.pids: frozenset[int] = frozenset()
+
+    def drops(self) -> dict[str, int]:
+        """None."""
+        return {}
+
+    def rest(self) -> None:
+        """There is nothing to end."""
+
+    def __enter__(self) -> HereAndNow:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+
+def _no_nursery() -> AbstractContextManager[Any]:
+    return nullcontext()
+
+
+if __name__ == "__main__":
+    foreign.Foreign, foreign.nursery = HereAndNow, _no_nursery  # type: ignore[misc, assignment]  # for this bench
+    main()
