@@ -25,6 +25,7 @@ def tasks() -> Mapping[str, Task]:
         "count": lambda question: Message({"files": _open_files(), "bytes": len(question.data)}),
         "sleep": lambda _: time.sleep(1000) or Message({}),  # type: ignore[func-returns-value]
         "spin": _spin,
+        "spin_a_while": _spin_a_while,
         "grow": lambda _: Message({"size": len(b"a" * (4 * _ROOM))}),
         "raise": lambda _: Message({"never": 1 // 0}),
         "fork": lambda _: Message({"pid": os.fork()}),
@@ -37,6 +38,13 @@ def tasks() -> Mapping[str, Task]:
 
 def _open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def _spin_a_while(_question: Message) -> Message:
+    begin_s = time.monotonic()
+    while time.monotonic() < begin_s + 0.75:  # stands for waiting for a CPU
+        pass
+    return Message({"spun_s": time.monotonic() - begin_s})
 
 
 def _spin(_question: Message) -> Message:
@@ -86,6 +94,16 @@ def test_who_gives_no_answer_is_replaced(reader: SandboxedProcess, task: str) ->
     end = time.monotonic() + 30
     while Path(f"/proc/{before}").exists():  # the kernel needs a moment to end it
         assert time.monotonic() < end
+
+
+def test_who_only_waits_for_a_cpu_is_waited_for_and_who_sleeps_is_not(reader: SandboxedProcess) -> None:
+    reader.ask("who", cpu_s=1, wall_s=30)
+    found = reader.ask("spin_a_while", cpu_s=30, wall_s=0.5, is_patient=True)
+    assert found.content["spun_s"] >= 0.75
+    with pytest.raises(NoAnswerError):
+        reader.ask("spin_a_while", cpu_s=30, wall_s=0.5)
+    with pytest.raises(NoAnswerError, match=r"within 0\.5 s"):
+        reader.ask("sleep", cpu_s=1, wall_s=0.5, is_patient=True)
 
 
 def test_who_is_not_asked_is_ended_and_there_again_when_asked(reader: SandboxedProcess) -> None:

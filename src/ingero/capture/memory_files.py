@@ -87,7 +87,9 @@ class SandboxedMemoryFiles(MemoryFiles):
             return WITHHOLDING[1]
         try:
             number = int(
-                self._opener.ask("pid_namespace", {"pid": pid}, cpu_s=_CPU_S, wall_s=_WALL_S).content["number"]
+                self._opener.ask("pid_namespace", {"pid": pid}, cpu_s=_CPU_S, wall_s=_WALL_S, is_patient=True).content[
+                    "number"
+                ]
             )
         except NoAnswerError as error:
             self._note(pid, WITHHOLDING, error)
@@ -108,7 +110,7 @@ class SandboxedMemoryFiles(MemoryFiles):
             self._lost(_GIVEN_UP)
             raise BlockingIOError(errno.EAGAIN, "it, or others of its user, did not answer before")
         try:
-            answer = self._opener.ask(task, {"pid": pid}, cpu_s=_CPU_S, wall_s=_WALL_S)
+            answer = self._opener.ask(task, {"pid": pid}, cpu_s=_CPU_S, wall_s=_WALL_S, is_patient=True)
         except NoAnswerError as error:
             self._note(pid, self._owner_at_hand(pid), error)
             raise TimeoutError(errno.ETIMEDOUT, error.reason) from None

@@ -46,7 +46,7 @@ class SandboxedRootFiles(RootFiles):
             self._lost("root_files_given_up")
             raise OSError(errno.EAGAIN, "its user has used up the time there is")
         try:
-            return self._opener.ask(task, {"pid": pid, **content}, cpu_s=_CPU_S, wall_s=_WALL_S)
+            return self._opener.ask(task, {"pid": pid, **content}, cpu_s=_CPU_S, wall_s=_WALL_S, is_patient=True)
         except NoAnswerError as error:
             self._lost("root_files_given_up")
             self._shares.spend(owner, _WALL_S)

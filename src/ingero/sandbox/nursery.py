@@ -115,11 +115,20 @@ class Nursery:
         return mine, answer.files[0]
 
     def _note(self, handle: int) -> None:
-        text = Path(f"/proc/self/fdinfo/{handle}").read_text()
-        pid = int(text.partition("\nPid:")[2].split()[0])
+        pid = pid_of(handle)
         if len(self.pids) >= _MOST_PIDS:
             self.pids = {self._pid}
         self.pids = self.pids | {pid}  # anew: others read it meanwhile
+
+
+def pid_of(handle: int) -> int:
+    """Of the process that a descriptor stands for; -1 where it has ended.
+
+    Raises:
+        OSError, ValueError: it stands for none.
+    """
+    text = Path(f"/proc/self/fdinfo/{handle}").read_text()
+    return int((text.partition("\nPid:")[2].split() or [""])[0])
 
 
 def _end_after(work: Callable[[], None]) -> None:

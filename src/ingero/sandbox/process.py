@@ -10,13 +10,15 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from ingero.errors import IngeroError
 from ingero.sandbox.messages import ClosedError, Message, receive, send
-from ingero.sandbox.nursery import CannotForkError, Nursery
+from ingero.sandbox.nursery import CannotForkError, Nursery, pid_of
 
 _MOST_REASON = 4096
+_PATIENCE = 3  # times as long
 _MOST_KILLED = 32  # of one kind that are there still, 2 MB each: then no other is made before one of them has ended
 
 
@@ -107,8 +109,11 @@ class SandboxedProcess:
         files: Sequence[int] = (),
         cpu_s: float,
         wall_s: float,
+        is_patient: bool = False,
     ) -> Message:
         """The answer. cpu_s: in whole seconds, rounded up; the process is ended by the kernel. wall_s: and by us.
+
+        is_patient: some times as long where it waits for nothing but a CPU then, of which it is not the cause.
 
         Raises:
             NoAnswerError: there is none in time.
@@ -122,6 +127,8 @@ class SandboxedProcess:
             question = Message({**(content or {}), "task": task, "cpu_s": cpu_s}, data, files)
             try:
                 send(self._connection, question, until_s=until_s)
+                if is_patient and not self._has_answered(until_s) and self._is_runnable():
+                    until_s += _PATIENCE * wall_s
                 answer = receive(self._connection, until_s=until_s)
             except TimeoutError:
                 raise NoAnswerError(f"no answer within {wall_s:g} s", self._kill()) from None
@@ -129,6 +136,20 @@ class SandboxedProcess:
                 reason = f"it needs more than {cpu_s:g} s of CPU time, or more memory than it may use"
                 raise NoAnswerError(reason, self._kill()) from None
         return _checked(answer)
+
+    def _has_answered(self, until_s: float) -> bool:
+        assert self._connection
+        looks = select.poll()
+        looks.register(self._connection, select.POLLIN)
+        return bool(looks.poll(max(0.0, until_s - time.monotonic()) * 1e3))
+
+    def _is_runnable(self) -> bool:
+        """Whether the process wants to run; what waits for a lock or a file does not."""
+        try:
+            pid = pid_of(self._handle)
+            return "\nState:\tR" in Path(f"/proc/{pid}/status").read_text()
+        except (OSError, ValueError):
+            return False
 
     def close_if_idle(self, seconds: float) -> None:
         """Ends the process if it was not asked for so long, and is not asked now: its memory is worth more."""
@@ -178,12 +199,13 @@ class SpareProcess:
         files: Sequence[int] = (),
         cpu_s: float,
         wall_s: float,
+        is_patient: bool = False,
     ) -> Message:
         """As there."""
         if not self._others.lock.acquire(blocking=False):
-            return self._own.ask(task, content, files=files, cpu_s=cpu_s, wall_s=wall_s)
+            return self._own.ask(task, content, files=files, cpu_s=cpu_s, wall_s=wall_s, is_patient=is_patient)
         try:
-            return self._others.ask(task, content, files=files, cpu_s=cpu_s, wall_s=wall_s)
+            return self._others.ask(task, content, files=files, cpu_s=cpu_s, wall_s=wall_s, is_patient=is_patient)
         finally:
             self._others.lock.release()
 
