@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,6 +105,21 @@ def test_a_hostile_recording_is_not_copied(tmp_path: Path) -> None:
     db = apsw.Connection(str(path))
     db.execute("UPDATE raw_sessions SET stopped_ns = NULL")
     db.execute("CREATE TRIGGER t AFTER UPDATE ON raw_sessions BEGIN DELETE FROM raw_events; END")
+    db.close()
+    with pytest.raises(StoreError):
+        copy_recording(path, tmp_path / "b.db")
+    assert not list(tmp_path.glob("*b.db*"))
+
+
+def test_a_schema_that_is_no_text_is_damage(tmp_path: Path) -> None:
+    path = make_recording(tmp_path / "a.db")
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA writable_schema = 1")
+    comment = "x'202f2a209d202a2f'"  # SQLite does not mind what is in it
+    db.execute(
+        f"UPDATE sqlite_schema SET sql = CAST(CAST(sql AS BLOB) || {comment} AS TEXT) WHERE name = 'raw_sessions'"
+    )
+    db.commit()
     db.close()
     with pytest.raises(StoreError):
         copy_recording(path, tmp_path / "b.db")

@@ -57,6 +57,8 @@ def copy_recording(
             confine(db, is_reading=False)
             list(db.execute("PRAGMA journal_mode = delete"))  # as a page of the source says, it has a log
             return _end_sessions(db, path, clock()) if kind is Kind.RECORDING else Copied(end_ns=None, was_live=False)
+        except UnicodeDecodeError as error:
+            raise reading_error(path, error) from error
         except apsw.Error as error:
             raise writing_error(partial, error) from error
         finally:
@@ -83,7 +85,7 @@ def _copy_pages(path: Path, partial: Path, progress: Callable[[float], None]) ->
                 progress(1 - backup.remaining / max(backup.page_count, 1))
     except (apsw.FullError, apsw.IOError) as error:
         raise writing_error(partial, error) from error
-    except apsw.Error as error:
+    except (apsw.Error, UnicodeDecodeError) as error:
         raise reading_error(path, error) from error
     finally:
         target.close()
