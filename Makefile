@@ -128,6 +128,8 @@ bench: setup build ## overhead, sync and export rates, interleaved; prints ratio
 	$(BIN)/python -m bench.metrics
 	$(BIN)/python -m bench.import_profiles
 	$(BIN)/python -m bench.reader_memory
+	$(BIN)/python -m bench.hostile
+	$(BIN)/python -m bench.damaged_recordings
 
 bench-incidents: setup build ## hours of labelled runs: causes, culprits, lines, silence; cut it and call it again to go on
 	@$(AS_ROOT) $(BIN)/python -m bench.incidents

@@ -50,6 +50,18 @@ while True:
     time.sleep(0.003)
 """
 
+_NAMES = """
+import ctypes, random, sys, threading, time
+cuda, libc, rng = ctypes.CDLL(sys.argv[1]), ctypes.CDLL(None), random.Random(int(sys.argv[2]))
+def work():
+    while True:
+        libc.prctl(15, bytes(rng.randrange(1, 256) for _ in range(15)), 0, 0, 0)
+        cuda.cudaStreamSynchronize(None)
+        time.sleep(0.003)
+for _ in range(8):
+    threading.Thread(target=work).start()
+"""
+
 
 def string_table(folder: Path, libraries: Path, rng: random.Random) -> list[str]:
     """A symbol table whose names lie in a hole of many GB."""
@@ -105,6 +117,23 @@ def line_tables(folder: Path, libraries: Path, rng: random.Random) -> list[str]:
     ]
 
 
+def thread_names(folder: Path, libraries: Path, rng: random.Random) -> list[str]:
+    """Threads that are called any bytes, and something else with each call."""
+    del folder
+    return [sys.executable, "-c", _NAMES, str(libraries / "libcudart.so.12"), str(rng.randrange(1 << 30))]
+
+
+def copies(folder: Path, libraries: Path, rng: random.Random) -> list[str]:
+    """Dozens of copies of one library, all different and mapped at once."""
+    paths = []
+    for number in range(rng.randrange(30, 80)):
+        path = folder / str(number) / "libcudart.so.12"
+        path.parent.mkdir()
+        path.write_bytes((libraries / path.name).read_bytes() + rng.randbytes(64))
+        paths.append(str(path))
+    return [sys.executable, "-c", _LOADER, str(libraries / "libcudart.so.12"), *paths]
+
+
 KINDS: Sequence[Callable[[Path, Path, random.Random], list[str]]] = (
     string_table,
     symbol_tables,
@@ -112,6 +141,7 @@ KINDS: Sequence[Callable[[Path, Path, random.Random], list[str]]] = (
     sleeping_drivers,
     line_tables,
 )
+MORE_KINDS = (*KINDS, thread_names, copies)  # for bench/hostile.py: tests of their own have what these attack
 
 
 def _program(folder: Path, libraries: Path, *, filled: bool = False, named: str = "") -> Path:
