@@ -46,7 +46,7 @@ _UNLIMITED = r'"--max-overhead", "0", "--max-cpu", "0",?|--max-overhead 0 --max-
 
 def incident(causes: str) -> str:
     """A pattern of an incident of one of these causes, as `explain` prints it."""
-    return rf"(?:LOW|MEDIUM|HIGH|CRITICAL)\s+(?:{causes})\s"
+    return rf"(?:LOW|MEDIUM|HIGH|CRITICAL) +(?:{causes}) +\["
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ CASES: dict[str, tuple[Variant, ...]] = {
     "11-slurm-sluid.py": tuple(
         Variant(
             arguments=(kind,),
-            wanted=(incident("cpu-contention|noisy-neighbor"), r"Slurm job 78", r"scontrol|scancel|srun"),
+            wanted=(incident("cpu-contention|noisy-neighbor"), r"Slurm job 78", r"Move Slurm job 78 .*suspend it"),
             never=(r"slurmstepd\.scope +\S*Quota",),
         )
         for kind in ("sluid", "classic")
@@ -144,7 +144,7 @@ CASES: dict[str, tuple[Variant, ...]] = {
         for who, *wanted in (("none",), ("foreign", r"keep|held|reader"), ("query",), ("stopped",))
     ),
     "18-init-hangs.py": (
-        Variant(wanted=(incident("nccl-hang"), r"rank 1 has not come|has not come", r"ncclCommInitRank"), never=()),
+        Variant(wanted=(incident("nccl-hang"), r"rank 1 has not (?:come|been seen)", r"ncclCommInitRank"), never=()),
     ),
     "19-vm-called-container.py": (Variant(wanted=(r"virtual machine|VM ", r"win10"), never=(r"container \S*qemu",)),),
     "20-otlp.py": (
@@ -179,7 +179,8 @@ CASES: dict[str, tuple[Variant, ...]] = {
     ),
     "32-gil-in-cuda-call.py": (
         Variant(
-            wanted=(incident("gil"), r"cudaStreamSynchronize", r"32-gil\S*\.py:\d+"), never=(incident("hung-call"),)
+            wanted=(incident("gil"), r"cudaStreamSynchronize", r"32-gil\S*\.py:\d+"),
+            never=(r"CRITICAL +hung-call +\[",),
         ),
     ),
     "35-nvml-holds-the-driver.py": (
@@ -227,7 +228,9 @@ def _prepare(folder: Path) -> None:
 
 def run(case: Path, variant: Variant, folder: Path, *, is_limited: bool) -> str:
     """What a case says; killed with all that it has started where it takes too long."""
-    script = folder / case.name
+    script = folder / "live" / case.name
+    script.parent.mkdir(exist_ok=True)
+    (folder / "inputs").symlink_to(case.parent.parent / "inputs")
     text = case.read_text()
     for old, new in _RENAMED:
         text = re.sub(old, new, text)

@@ -162,7 +162,7 @@ int ncclCommCount(void *one, int *count) { *count = 1; return one == 0; }
 
 def test_no_probe_of_nccl_stays_on_a_file_that_is_overwritten_where_it_lies(tmp_path: Path) -> None:
     library = tmp_path / "libnccl.so.2"
-    command = ["gcc", "-x", "c", "-", "-O0", "-shared", "-fPIC", "-o", library]
+    command = ["gcc", "-x", "c", "-", "-O0", "-shared", "-fPIC", "-o", str(library)]
     subprocess.run(command, input=NCCL, text=True, check=True)
     told = [(str(library), offset) for offset in communicator_sites(identify(library))]
     with (

@@ -60,10 +60,13 @@ class ScriptedCalls(ScriptedRecording):
             known |= {"source": int(op.source), "op": op.code, "since_ns": self.at(since_s), "stack_hash": stack}
             self.append(tables.IN_FLIGHT, time_ns=self.at(second), **known)
 
-    def communicator(self, actor: Actor, *, rank: int, ranks: int, comm_id_hash: int = 77) -> None:
+    def communicator(
+        self, actor: Actor, *, rank: int, ranks: int, comm_id_hash: int = 77, collectives: int = 0
+    ) -> None:
         """One that all ranks have made with the same id."""
         known: dict[str, Value] = {"process": actor.number, "number": 1, "handle": 0xC0, "created_ns": BEGIN_NS}
         known |= {"comm_id_hash": comm_id_hash, "rank": rank, "nranks": ranks, "origin": "ncclCommInitRank"}
+        known["collectives"] = collectives
         self.append(tables.COMMUNICATORS, **known)
 
     def collective(

@@ -64,3 +64,53 @@ def test_without_open_calls_it_is_not_evaluated(tmp_path: Path) -> None:
         not_traced={"in_flight": "no task iterator"},
     )
     assert "nccl-mismatch" in {one.cause for one in diagnosis.not_evaluated}
+
+
+def counted(scene: Scene, first: Actor, second: Actor, *calls: tuple[str, int, int], total: int = 900) -> None:
+    """No collective has a row: (operation, how often, bytes of each) of rank 1; rank 0 reduces 900 times 1 MiB."""
+    for rank, actor in enumerate((first, second)):
+        scene.train(actor, 0, QUIET_S, Step())
+        scene.communicator(actor, rank=rank, ranks=2, collectives=(900, total)[rank])
+        for name, count, size in calls if rank else [("ncclAllReduce", 900, 1 << 20)]:
+            scene.op(actor, name, 1, count, 0.02, bytes=count * size)
+        scene.open_call(actor, "cudaStreamSynchronize", QUIET_S, LENGTH_S - 1)
+
+
+@pytest.mark.parametrize(
+    ("calls", "text"),
+    [
+        (
+            [("ncclAllReduce", 899, 1 << 20), ("ncclAllGather", 1, 1 << 20)],
+            "rank 0 called ncclAllGather 0 times, rank 1 1; rank 0 called ncclAllReduce 900 times, rank 1 899",
+        ),
+        (
+            [("ncclAllReduce", 899, 1 << 20), ("ncclAllReduce", 1, 2 << 20)],
+            "rank 1 called ncclAllReduce for 1.00 MiB more than rank 0, as often",
+        ),
+    ],
+    ids=["operation", "size"],
+)
+def test_what_was_only_counted_is_compared_by_its_counts(
+    tmp_path: Path, calls: list[tuple[str, int, int]], text: str
+) -> None:
+    diagnosis = diagnosed_ranks(tmp_path, lambda scene, first, second: counted(scene, first, second, *calls))
+    assert causes(diagnosis) == ["nccl-mismatch"]
+    assert text in diagnosis.incidents[0].summary
+
+
+@pytest.mark.parametrize(
+    ("calls", "total"),
+    [
+        ([("ncclAllReduce", 900, 1 << 20)], 900),  # they agree
+        ([("ncclAllReduce", 899, 1 << 20)], 899),  # one has not come to the last
+        ([("ncclAllReduce", 850, 1 << 20), ("ncclAllGather", 1, 1 << 20)], 900),  # not all were counted
+    ],
+    ids=["agree", "late", "lost"],
+)
+def test_counts_that_prove_nothing_are_no_disagreement(
+    tmp_path: Path, calls: list[tuple[str, int, int]], total: int
+) -> None:
+    diagnosis = diagnosed_ranks(
+        tmp_path, lambda scene, first, second: counted(scene, first, second, *calls, total=total)
+    )
+    assert causes(diagnosis) == ["nccl-hang"]

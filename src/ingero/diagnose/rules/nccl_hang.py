@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ingero.diagnose.cases import Case
+from ingero.diagnose.collective_counts import do_disagree
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.hung_init import Meeting, hung_meetings
-from ingero.diagnose.hung_ranks import FIRST_HANGS_NS, HungRanks, disagreement, hung_ranks
+from ingero.diagnose.hung_ranks import FIRST_HANGS_NS, HungRanks, hung_ranks
 from ingero.diagnose.model import CodeLine, Culprit, Finding, FindingKind, Fix, Link, Part, Severity
 from ingero.diagnose.passed import has_passed, severity_of_stop
 from ingero.diagnose.rule import Rule
@@ -25,7 +26,7 @@ HANGS_LONGER = 1.5  # than it was seen to: open calls are looked at once a secon
 def watch(evidence: Evidence) -> Iterator[Finding]:
     """Hung ranks that agree, with those that are missing and what those are doing."""
     for ranks in hung_ranks(evidence):
-        if disagreement(evidence, ranks) is None:
+        if not do_disagree(evidence, ranks):
             yield _finding(evidence, ranks)
     for meeting in hung_meetings(evidence):
         yield _alone(evidence, meeting)
@@ -40,8 +41,14 @@ def find(case: Case) -> Iterator[Finding]:
         )
         length = ranks.seen_ns - ranks.inside[number].since_ns if is_here else 0
         claims = case.take((Part.GPU,), (DEVICE,), HANGS_LONGER * length) if is_here else {}
-        if claims and disagreement(case.evidence, ranks) is None:
+        if claims and not do_disagree(case.evidence, ranks):
             yield replace(_finding(case.evidence, ranks), claims=claims)
+
+
+def _or_order(evidence: Evidence, ranks: HungRanks) -> str:
+    """What equal counts do not show, where ranks share several communicators."""
+    shared = {one.comm_id_hash for one in evidence.communicators if one.process in ranks.inside and one.collectives}
+    return f", or they call their {len(shared)} communicators in different orders" if len(shared) > 1 else ""
 
 
 def _finding(evidence: Evidence, ranks: HungRanks) -> Finding:
@@ -52,7 +59,8 @@ def _finding(evidence: Evidence, ranks: HungRanks) -> Finding:
     is_over = has_passed(evidence, first.process, ranks.seen_ns)
     last = ranks.last.get(first.process)
     collective = f" after {last.op}" if last else ""
-    who = f"{' and '.join(missing)} never arrived" if missing else "all ranks are inside: a GPU or a link hangs"
+    hangs = f"all ranks are inside: a GPU or a link hangs{_or_order(evidence, ranks)}"
+    who = f"{' and '.join(missing)} never arrived" if missing else hangs
     return Finding(
         cause=CAUSE,
         resource="collective",

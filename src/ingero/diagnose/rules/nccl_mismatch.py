@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ingero.diagnose.collective_counts import CountedDisagreement, counted_disagreement
 from ingero.diagnose.evidence import Evidence
-from ingero.diagnose.hung_ranks import disagreement, hung_ranks
+from ingero.diagnose.hung_ranks import HungRanks, disagreement, hung_ranks
 from ingero.diagnose.model import Culprit, Finding, FindingKind, Fix, Link
 from ingero.diagnose.passed import has_passed, severity_of_stop
 from ingero.diagnose.rule import Rule
@@ -13,6 +14,7 @@ from ingero.store.records import Collective, Window
 from ingero.units import format_bytes, format_ns
 
 CAUSE = "nccl-mismatch"
+_FIX = Fix(text="make every rank call the same collectives in the same order, also in if-branches")
 
 
 def watch(evidence: Evidence) -> Iterator[Finding]:
@@ -42,9 +44,39 @@ def watch(evidence: Evidence) -> Iterator[Finding]:
                         order="neither has returned since",
                     ),
                 ),
-                fixes=(Fix(text="make every rank call the same collectives in the same order, also in if-branches"),),
+                fixes=(_FIX,),
                 evidence={"sequence": first.sequence or 0},
             )
+        elif counted := counted_disagreement(evidence, ranks):
+            yield _counted(evidence, ranks, counted)
+
+
+def _counted(evidence: Evidence, ranks: HungRanks, counted: CountedDisagreement) -> Finding:
+    """Of collectives that were not recorded one by one."""
+    length, call = ranks.seen_ns - ranks.since_ns, ranks.inside[counted.second]
+    is_over = has_passed(evidence, call.process, ranks.seen_ns)
+    pair = [evidence.processes[one] for one in (counted.first, counted.second)]
+    return Finding(
+        cause=CAUSE,
+        resource="collective",
+        root=",".join(str(one.pid) for one in pair),
+        kind=FindingKind.EVENT,
+        severity=severity_of_stop(evidence, length, is_over=is_over),
+        window=Window(begin_ns=ranks.since_ns, end_ns=ranks.seen_ns + 1),
+        summary=f"ranks hang for {format_ns(length)}; they disagree about a collective: {counted.text}",
+        culprits=tuple(Culprit(pid=one.pid, name=one.name) for one in pair),
+        line=evidence.own_line(call.stack_hash) if call.stack_hash else None,
+        chain=(
+            Link(
+                text=counted.text,
+                seen_ns=length,
+                structure="exact counts and bytes of all collectives, as many in each communicator on both ranks",
+                order="neither has returned since",
+            ),
+        ),
+        fixes=(_FIX,),
+        evidence={"counted": counted.text},
+    )
 
 
 def _text(evidence: Evidence, one: Collective) -> str:
@@ -61,7 +93,9 @@ RULE = Rule(
     title="ranks disagree about a collective",
     order=18,
     needs=("in_flight", "communicators", "NCCL"),
-    shows="operation, type, root and bytes of each rank at the same place of one communicator",
-    limits="only for communicators whose creation was traced; collectives that were not recorded are not compared",
+    shows="operation, type, root and bytes of each rank at the same place of one communicator; where these were not "
+    "recorded, the exact counts and bytes of each operation, of ranks with as many collectives in each communicator",
+    limits="only for communicators whose creation was traced; of collectives that were not recorded one by one another "
+    "order, type or root is not visible",
     watch=watch,
 )
