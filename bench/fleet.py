@@ -1,4 +1,4 @@
-"""What asking many nodes costs, their clocks compared on the way: `python -m bench.fleet [NODES [RELAYS]]`.
+"""What asking many nodes costs, their clocks compared on the way: `python -m bench.fleet [NODES [RELAYS [ROUNDS]]]`.
 
 Against bare TLS requests in the same run, and through relays against asking directly.
 
@@ -59,7 +59,8 @@ def main() -> None:
         folder, *numbers = sys.argv[2:]
         asyncio.run((_serve if sys.argv[1] == "--serve" else _relay)(Path(folder), *map(int, numbers)))
         return
-    count, relays = (int(text) for text in [*sys.argv[1:], *(str(_NODES), "0")[len(sys.argv) - 1 :]])
+    given = [int(text) for text in sys.argv[1:]]
+    count, relays, rounds = [*given, *(_NODES, 0, _ROUNDS)[len(given) :]]
     with tempfile.TemporaryDirectory(prefix="ingero-fleet-") as name:
         access = _certificates(Path(name), count, relays)
         with _beside("--serve", name, count) as [port]:
@@ -67,16 +68,16 @@ def main() -> None:
                 nodes=tuple(Node(_address(place), port) for place in range(count)), access=access,
                 context=client_context(access), timeout_s=_TIMEOUT_S,
             )  # fmt: skip
-            bare = min(_cost(lambda: asyncio.run(_bare(reach))) for _ in range(_ROUNDS))
-            ours = min(_cost(lambda: _ours(reach)) for _ in range(_ROUNDS))
+            bare = min(_cost(lambda: asyncio.run(_bare(reach))) for _ in range(rounds))
             _print("bare TLS 1.3 requests", count, bare)
+            ours = min(_cost(lambda: _ours(reach)) for _ in range(rounds))
             _print("query --nodes", count, ours)
             _print_ratio("query --nodes / bare", ours, bare)
             if relays:
                 with _beside("--relay", name, relays, port) as ports:
                     levels = [[Node(_RELAY, port) for port in ports]]
                     behind = replace(reach, via=via_of(reach.nodes, levels))
-                    through = min(_cost(lambda: _ours(behind)) for _ in range(_ROUNDS))
+                    through = min(_cost(lambda: _ours(behind)) for _ in range(rounds))
                 _print(f"the same --via {relays}", count, through)
                 _print_ratio("--via / direct", through, ours)
 
@@ -95,11 +96,11 @@ def _beside(what: str, folder: str, *numbers: int) -> Iterator[list[int]]:
 
 def _print(text: str, count: int, cost: tuple[float, float]) -> None:
     cpu_s, wall_s = cost
-    print(f"{text:22} {count:,} nodes  {wall_s:.2f} s  {cpu_s / count * 1e3:.3f} ms of CPU a node")
+    print(f"{text:22} {count:,} nodes  {wall_s:.2f} s  {cpu_s / count * 1e3:.3f} ms of CPU a node", flush=True)
 
 
 def _print_ratio(text: str, one: tuple[float, float], other: tuple[float, float]) -> None:
-    print(f"{text}: CPU {one[0] / other[0]:.3f}, wall time {one[1] / other[1]:.2f}")
+    print(f"{text}: CPU {one[0] / other[0]:.3f}, wall time {one[1] / other[1]:.2f}", flush=True)
 
 
 def _cost(ask: Callable[[], None]) -> tuple[float, float]:
@@ -116,7 +117,9 @@ def _ours(reach: Reach) -> None:
 
     found = ask_nodes(reach, ask)
     assert len(found.answered) == len(reach.nodes), found.missing[:3]
-    assert all(one.clock is not None and one.clock.exchanges == EXCHANGES for one in found.answered)
+    known = sum(one.clock is not None and one.clock.exchanges == EXCHANGES for one in found.answered)
+    if known < len(reach.nodes):  # a machine that is busy with other things makes exchanges take too long
+        print(f"  clocks are known of {known:,} nodes only", flush=True)
 
 
 async def _bare(reach: Reach) -> None:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -42,7 +42,7 @@ from ingero.fleet.relay_frames import (
     question_for,
     whole,
 )
-from ingero.fleet.relay_list import parse_relay_list
+from ingero.fleet.relay_list import RelayList, parse_relay_list
 from ingero.fleet.relay_server import RelayService
 from ingero.fleet.relays import ViaError, longest_s, via_of
 from ingero.serve.row_lines import MEDIA_TYPE as ROWS_TYPE
@@ -110,16 +110,16 @@ class AnyNode:
         return True
 
 
-def service(certificates: Certificates, allowed: Any = None) -> RelayService:
+def service(certificates: Certificates, allowed: RelayList | None = None) -> RelayService:
     """What asks nodes of that authority with a certificate of its own."""
     access = certificates.client("relay")
     context = client_context(access)
     assert context is not None
-    return RelayService(access=access, context=context, allowed=allowed or AnyNode())
+    return RelayService(access=access, context=context, allowed=allowed or cast("RelayList", AnyNode()))
 
 
 @contextmanager
-def relaying(path: Path, certificates: Certificates, allowed: Any = None, *, has_tls: bool = True,
+def relaying(path: Path, certificates: Certificates, allowed: RelayList | None = None, *, has_tls: bool = True,
              clock: Callable[[], int] | None = None) -> Iterator[Node]:  # fmt: skip
     """A node that asks others for its clients."""
     if not path.exists():
