@@ -185,7 +185,7 @@ def test_parquet_into_a_folder_that_is_missing_is_an_error(query: Query, tmp_pat
         (("DELETE FROM events",), "only SELECT"),
         (("SELEC 1",), "SQLite does not understand"),
         (("",), "there is no statement"),
-        (("--since", "soon"), "no duration"),
+        (("--since", "soon"), "is not a duration"),
         (
             ("--timeout", "0.000001s", "SELECT count(*) FROM events a, events b, events c, events d, events e"),
             "--timeout",

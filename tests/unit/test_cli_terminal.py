@@ -167,7 +167,7 @@ def test_a_mistyped_choice_is_answered_with_the_one_that_was_meant(piped: Piped)
     ("arguments", "error"),
     [
         (("frobnicate",), "there is no command 'frobnicate'"),
-        (("explain", "--zigzag"), "there is no option --zigzag"),
+        (("explain", "--xyzzy"), "there is no option --xyzzy"),
         (("query", "--limit", "-1"), "invalid value for '--limit': -1 is less than 0"),
         (("query", "--limit", "ten"), "invalid value for '--limit': 'ten' is not a whole number"),
         (("certs", "client", "alice", "--days", "9999"), "invalid value for '--days': 9999 is more than 3650"),

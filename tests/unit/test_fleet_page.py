@@ -231,7 +231,7 @@ def test_only_views_of_these_nodes_can_be_asked_for(page: str, place: str) -> No
 
 
 def test_a_time_that_is_none_is_refused(page: str) -> None:
-    assert "no duration" in refused(f"{page}api/v1/fleet?since=soon")["message"]
+    assert "is not a duration" in refused(f"{page}api/v1/fleet?since=soon")["message"]
 
 
 def test_nodes_are_asked_again_while_somebody_looks_and_not_too_often() -> None:

@@ -523,7 +523,7 @@ BAD: dict[str, tuple[Handler, str]] = {
     "silence": (silence, "it did not answer within 5.00 s"),
     "whole, without an end": (endless_end, "good"),
     "not ingero": (says(http("200 OK", b"<html>", "text/html")), "another service answers there"),
-    "elsewhere": (says(http("302 Found", b"", Location="http://169.254.169.254/")), "sends elsewhere"),
+    "elsewhere": (says(http("302 Found", b"", Location="http://169.254.169.254/")), "redirects elsewhere"),
     "a refusal that acts on terminals": (
         says(http("400 Bad Request", b'{"error":{"message":"\\u001b[2Jboo","hint":"x"}}')), r"\x1b[2Jboo",
     ),

@@ -197,7 +197,7 @@ def test_older_database_with_tables_that_are_none_is_refused(tmp_path: Path) -> 
 def test_pipe_beside_a_database_keeps_nobody_waiting(tmp_path: Path, suffix: str) -> None:
     path = recording(tmp_path)
     os.mkfifo(f"{path}{suffix}")
-    with pytest.raises(HostileDatabaseError, match="no regular file"):
+    with pytest.raises(HostileDatabaseError, match="not a regular file"):
         open_database(path)
     refused_by_recorder(path, HostileDatabaseError)
 

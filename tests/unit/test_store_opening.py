@@ -88,7 +88,7 @@ def test_damage_that_is_met_later_says_so_too(tmp_path: Path, recorded: Path) ->
 
 def test_named_pipe_keeps_nobody_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.db")
-    with pytest.raises(NotADatabaseError, match="no regular file"):
+    with pytest.raises(NotADatabaseError, match="not a regular file"):
         open_reader(tmp_path / "a.db")
 
 

@@ -308,7 +308,7 @@ def test_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_pipe_is_refused_and_nothing_left_beside_it(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.db")
-    with pytest.raises(NotWritableError, match="no regular file"), make_writer(tmp_path / "a.db"):
+    with pytest.raises(NotWritableError, match="not a regular file"), make_writer(tmp_path / "a.db"):
         pass
     assert [file.name for file in tmp_path.iterdir()] == ["a.db"]
 

@@ -110,7 +110,7 @@ def test_nothing_is_sent_that_tells_who_asks(serve: Serve, asked: list[tuple[str
      b'{"tag_name": "1.0.0rc1"}'],
 )  # fmt: skip
 def test_an_answer_that_names_no_version_is_none(body: bytes, serve: Serve) -> None:
-    with pytest.raises(UpdateError, match="names no version"):
+    with pytest.raises(UpdateError, match="contains no version"):
         newest_version(serve(body))
 
 
@@ -159,7 +159,7 @@ def test_redirections_are_followed_a_few_times_and_never_to_another_kind_of_addr
     assert newest_version(serve(b"", 302, location=serve())) == "99.1.2"
     with pytest.raises(UpdateError, match="not allowed"):
         newest_version(serve(b"", 302, location="file:///etc/passwd"))
-    with pytest.raises(UpdateError, match="HTTPS"):
+    with pytest.raises(UpdateError, match="https"):
         newest_version(serve(b"", 302, location="http://example.org/"))
 
 

@@ -49,7 +49,7 @@ def test_a_rate_of_graphs_that_drops_for_single_launches_is_told(tmp_path: Path)
     assert isinstance(before, float)
     assert isinstance(now, float)
     assert 0.2 < now / before < 0.4
-    assert " a second for " in incident.summary
+    assert " per second for " in incident.summary
 
 
 def test_graphs_that_come_slower_without_more_single_launches_are_silent(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_equal_ordinals_are_no_equal_gpus(tmp_path: Path, mine: str, theirs: str
     diagnosis = diagnosed(tmp_path, lambda scene, trainer: on_gpus(scene, trainer, mine, theirs))
     assert causes(diagnosis) == ["gpu-slower"]
     said = [one.reason for one in diagnosis.not_evaluated if one.cause == "gpu-contention"]
-    assert any("is not known" in one for one in said) is (not (mine and theirs))
+    assert any("is unknown" in one for one in said) is (not (mine and theirs))
 
 
 def listed(scene: Scene, trainer: Actor, *gpus: tuple[tuple[int, int], ...]) -> None:

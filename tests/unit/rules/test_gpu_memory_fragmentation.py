@@ -20,7 +20,7 @@ def test_a_request_that_failed_beside_free_memory_is_fragmentation(tmp_path: Pat
     assert causes(diagnosis) == ["gpu-memory-fragmentation"]
     incident = diagnosis.incidents[0]
     assert "asked for 2.00 GiB" in incident.summary
-    assert "although 6.00 GiB were free" in incident.summary
+    assert "although 6.00 GiB was free" in incident.summary
     assert incident.line is not None
     assert incident.line.line == 42
 
