@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ingero.demo.scene import Actor, Scene, Step
 from ingero.diagnose.model import CodeLine, Incident, Where
 from ingero.given_up import STACKS_OFF
@@ -43,6 +45,13 @@ def test_the_sync_that_was_late_is_named_with_its_line_though_the_cause_has_none
     assert where.mean_ns > 1.3 * where.baseline_ns
     assert where.is_exact
     assert where.text.startswith("forward() at train.py:142: cudaStreamSynchronize ")
+
+
+def test_of_very_many_calls_some_are_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = incident_of(tmp_path / "whole", has_stacks=True).where
+    monkeypatch.setattr("ingero.diagnose.where._MOST_CALLS", 2)
+    some = incident_of(tmp_path / "some", has_stacks=True).where
+    assert (some.line, some.call, some.mean_ns) == (whole.line, whole.call, whole.mean_ns)
 
 
 def test_without_stacks_it_says_why_there_is_no_line(tmp_path: Path) -> None:

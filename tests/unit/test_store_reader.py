@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import apsw
 import numpy as np
 import pytest
 
+from ingero.demo.scene import Scene
+from ingero.ops import Source
 from ingero.store import arrays, tables
 from ingero.store.errors import MissingColumnError
 from ingero.store.reader import Reader, open_reader
@@ -154,6 +157,39 @@ def test_calls_of_many_time_ranges_are_those_of_each_together(reader: Reader) ->
             )
     whole = {one.name: one for one in reader.op_shares([WHOLE], process=1)}
     assert whole == {one.name: one for one in reader.op_shares_by_process(WHOLE)[1]}
+
+
+def test_recorded_calls_are_summed_by_operation_stack_and_thread(tmp_path: Path) -> None:
+    path = tmp_path / "recording.db"
+    with Scene(path, seconds=4) as scene:
+        trainer, other = scene.process(100, "python"), scene.process(200, "python")
+        stack = scene.stack([("/srv/train.py", 3, "step")])
+        for actor, tid, ms, stack_hash in [
+            (trainer, 100, 5.0, stack),
+            (trainer, 100, 8.0, stack),
+            (trainer, 101, 2.0, stack),
+            (trainer, 100, 7.0, 0),
+            (other, 200, 9.0, stack),
+        ]:
+            scene.call(actor, "cudaStreamSynchronize", 1, ms, tid=tid, stack_hash=stack_hash)
+        window = Window(begin_ns=scene.at(0), end_ns=scene.at(4))
+    with open_reader(path) as made:
+        found = made.call_sums(window, process=1, sources=(Source.CUDA,))
+    assert [(one.tid, one.stack_hash, one.count, one.sum_ns, one.max_ns) for one in found] == [
+        (100, stack, 2, 13_000_000, 8_000_000),
+        (101, stack, 1, 2_000_000, 2_000_000),
+    ]
+
+
+def test_the_first_calls_of_a_window_say_when_the_last_of_them_began(reader: Reader) -> None:
+    window = reader.window(None, END_NS)
+    assert window is not None
+    begins = reader.call_rows(window, sources=range(20), process=1)["start_ns"]
+    assert len(begins) > 2
+    assert reader.first_calls(window, process=1, most=2) == (2, begins[1])
+    assert reader.first_calls(window, process=1, most=10_000) == (len(begins), begins[-1])
+    empty = replace(window, end_ns=int(begins[0]))
+    assert reader.first_calls(empty, process=1, most=2) == (0, window.begin_ns)
 
 
 def test_windows_grow_to_the_seconds_of_calls_that_they_touch(reader: Reader) -> None:

@@ -7,7 +7,7 @@ the part of the steps in which the time was lost, that grew most.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -19,13 +19,14 @@ from ingero.diagnose.model import Bucket, CodeLine, Moment, Part, Where
 from ingero.diagnose.places import MIN_SAMPLES, RUN, SLEEP, Stay, host_spans, stays
 from ingero.diagnose.recorded import SAMPLES
 from ingero.ops import BY_CODE, Kind, Source
-from ingero.store.records import Window
+from ingero.store.records import CallSums, Window
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _Place: TypeAlias = "tuple[str, int, str]"  # file, line, function
 
 _SOURCES = (Source.CUDA, Source.DRIVER, Source.CUDA_GRAPH, Source.NCCL)
-_MOST_NS = 30_000_000_000  # of a time range is looked at, around where most was lost
+_MOST_NS = 30_000_000_000  # of a time range is read, around where most was lost
+_MOST_CALLS = 200_000  # and of the baseline; more would take seconds to sum up and change no mean
 _MAIN = 0.8  # of the recorded calls of an operation, before its exact sums are those of one line
 _WAITS = Kind.SYNC | Kind.COPY | Kind.ALLOC | Kind.FREE
 _OF_EVENT = "this is about the process as a whole, not about one line"
@@ -36,18 +37,38 @@ _NONE_FOUND = "no recorded call or sample of the critical-path threads in this t
 
 
 @dataclass(slots=True)
+class _Sums:
+    """Of recorded calls."""
+
+    count: int = 0
+    sum_ns: int = 0
+    max_ns: int = 0
+
+    def add(self, one: CallSums) -> None:
+        """Takes more calls in."""
+        self.count += one.count
+        self.sum_ns += one.sum_ns
+        self.max_ns = max(self.max_ns, one.max_ns)
+
+    @property
+    def mean_ns(self) -> float | None:
+        """Of one call; None where there is none."""
+        return self.sum_ns / self.count if self.count else None
+
+
+@dataclass(slots=True)
 class _Calls:
     """Recorded calls of one operation at one line."""
 
     source: int
     op: int
     line: CodeLine
-    now: list[int] = field(default_factory=list)  # ns each
-    baseline: list[int] = field(default_factory=list)
+    now: _Sums = field(default_factory=_Sums)
+    baseline: _Sums = field(default_factory=_Sums)
 
     def grown_ns(self, scale: float) -> float:
         """How much more of it there is than in the baseline; scale: by what to multiply that for as many steps."""
-        return sum(self.now) - scale * sum(self.baseline)
+        return self.now.sum_ns - scale * self.baseline.sum_ns
 
     def is_any(self, kinds: Kind) -> bool:
         """Whether it is a call of one of these kinds."""
@@ -82,7 +103,7 @@ class _Seen:
 
     def most_grown(self, calls: Sequence[_Calls]) -> _Calls:
         """Of several."""
-        return max(calls, key=lambda one: (one.grown_ns(self.scale), sum(one.now)))
+        return max(calls, key=lambda one: (one.grown_ns(self.scale), one.now.sum_ns))
 
 
 def where_of(case: Case, line: CodeLine | None, claims: Mapping[Bucket, int]) -> Where:
@@ -93,7 +114,7 @@ def where_of(case: Case, line: CodeLine | None, claims: Mapping[Bucket, int]) ->
     lost, outside = claims or case.buckets, _outside(case)
     kinds = _kinds_of_waits(lost)
     found = _in_a_wait(seen, outside, kinds) if kinds else _in_the_host(seen, outside)
-    return found or Where(why_not=_why_not(case))
+    return found or Where(why_not=_why_not(seen))
 
 
 def where_of_event(line: CodeLine | None) -> Where:
@@ -111,7 +132,7 @@ def _kinds_of_waits(lost: Mapping[Bucket, int]) -> Kind:
 
 
 def _seen(case: Case) -> _Seen:
-    now, baseline = _looked_at(case), _shortened(case.baselines)
+    now, baseline = _looked_at(case), _shortened(case, case.baselines)
     steps, before = (sum(map(case.sync_intervals_in, windows)) for windows in (now, baseline))
     return _Seen(
         case=case,
@@ -125,19 +146,30 @@ def _seen(case: Case) -> _Seen:
 def _looked_at(case: Case) -> tuple[Window, ...]:
     """The time ranges of a case, of long ones the part around where most was lost."""
     if case.window.duration_ns <= _MOST_NS or not case.timeline:
-        return _shortened(case.time_ranges)
+        return _shortened(case, case.time_ranges)
     worst: Moment = max(case.timeline, key=lambda one: one.lost_ratio)
     begin = min(max(worst.begin_ns - _MOST_NS // 2, case.window.begin_ns), case.window.end_ns - _MOST_NS)
-    return (Window(begin_ns=begin, end_ns=begin + _MOST_NS),)
+    around = Window(begin_ns=begin, end_ns=begin + _MOST_NS)
+    # where these are too many calls, from the worst moment on: it is what the incident is about
+    return _shortened(case, [around] if _holds_few(case, around) else [replace(around, begin_ns=worst.begin_ns)])
 
 
-def _shortened(windows: Iterable[Window]) -> tuple[Window, ...]:
-    """The first of them, together at most so long."""
-    found, left_ns = [], _MOST_NS
+def _holds_few(case: Case, window: Window) -> bool:
+    most = _MOST_CALLS + 1
+    return case.evidence.reader.first_calls(window, process=case.process.process, most=most)[0] < most
+
+
+def _shortened(case: Case, windows: Iterable[Window]) -> tuple[Window, ...]:
+    """The first of them, together at most so long, and with at most so many recorded calls."""
+    found, left_ns, left = [], _MOST_NS, _MOST_CALLS
     for one in windows:
-        if left_ns > 0:
-            found.append(replace(one, end_ns=min(one.end_ns, one.begin_ns + left_ns)))
-            left_ns -= found[-1].duration_ns
+        if left_ns <= 0 or left <= 0:
+            break
+        window = replace(one, end_ns=min(one.end_ns, one.begin_ns + left_ns))
+        count, last_ns = case.evidence.reader.first_calls(window, process=case.process.process, most=left)
+        left -= count
+        found.append(window if left else replace(window, end_ns=last_ns + 1))
+        left_ns -= found[-1].duration_ns
     return tuple(found)
 
 
@@ -150,28 +182,25 @@ def _calls(case: Case, now: Sequence[Window], baseline: Sequence[Window]) -> lis
     path = _path_threads(case)
     for windows, is_now in ((now, True), (baseline, False)):
         for window in windows:
-            for source, op, line, durations in _placed(case, window, path):
-                one = found.setdefault((source, op, _place(line)), _Calls(source, op, line))
-                (one.now if is_now else one.baseline).extend(durations)
-    return [one for one in found.values() if one.now]
+            for sums, line in _placed(case, window, path):
+                key = (sums.source, sums.op, _place(line))
+                one = found.setdefault(key, _Calls(sums.source, sums.op, line))
+                (one.now if is_now else one.baseline).add(sums)
+    return [one for one in found.values() if one.now.count]
 
 
-def _placed(case: Case, window: Window, path: Sequence[int]) -> Iterable[tuple[int, int, CodeLine, list[int]]]:
-    rows = case.evidence.events(window, _SOURCES, case.process.process)
-    rows = rows[rows["stack_hash"] != 0]
-    on_path = np.isin(rows["tid"], path)
-    rows = rows[on_path] if on_path.any() else rows
-    case.evidence.stacks.read(np.unique(rows["stack_hash"]).tolist())
-    keys, inverse = np.unique(rows[["source", "op", "stack_hash"]], return_inverse=True)
-    for number, (source, op, stack_hash) in enumerate(keys.tolist()):
-        mine = rows[inverse == number]
-        line = case.evidence.own_line(stack_hash)
-        stack = case.evidence.stacks.of(stack_hash)
+def _placed(case: Case, window: Window, path: Sequence[int]) -> Iterator[tuple[CallSums, CodeLine]]:
+    process = case.process.process
+    calls = case.evidence.reader.call_sums(window, process=process, sources=_SOURCES)
+    calls = [one for one in calls if one.tid in path] or calls
+    case.evidence.stacks.read([one.stack_hash for one in calls])
+    for one in calls:
+        line = case.evidence.own_line(one.stack_hash)
+        stack = case.evidence.stacks.of(one.stack_hash)
         if stack is not None and stack.is_a_librarys:  # the line that a person can change is that of who waits for it
-            waited = case.evidence.call_line(window, case.process.process, source, op)
-            line = waited or line
+            line = case.evidence.call_line(window, process, one.source, one.op) or line
         if line:
-            yield source, op, line, mine["duration_ns"].tolist()
+            yield one, line
 
 
 def _path_threads(case: Case) -> list[int]:
@@ -214,15 +243,15 @@ def _name(case: Case, tid: int) -> str:
 def _of_call(seen: _Seen, one: _Calls) -> Where:
     """With what such a call took on average: of all of them where they are counted as one, else of the recorded."""
     alike = [other for other in seen.calls if (other.source, other.op) == (one.source, one.op)]
-    is_main = len(one.now) >= _MAIN * sum(len(other.now) for other in alike)
+    is_main = one.now.count >= _MAIN * sum(other.now.count for other in alike)
     means = (_sync_means(seen.case, one) or _exact_means(seen, one)) if is_main else None
-    mean_ns, baseline_ns = means or (float(np.mean(one.now)), float(np.mean(one.baseline)) if one.baseline else None)
+    mean_ns, baseline_ns = means or (one.now.sum_ns / one.now.count, one.baseline.mean_ns)
     return Where(
         line=one.line,
         call=BY_CODE[Source(one.source), one.op].name,
         mean_ns=round(mean_ns),
         baseline_ns=None if baseline_ns is None else round(baseline_ns),
-        longest_ns=max(one.now),
+        longest_ns=one.now.max_ns,
         is_exact=means is not None,
     )
 
@@ -320,10 +349,10 @@ def _in_the_host(seen: _Seen, outside: Sequence[_Outside]) -> Where | None:
     return _of_outside(seen.case, outside[0]) if outside else _in_a_wait(seen, outside, _WAITS)
 
 
-def _why_not(case: Case) -> str:
-    rows = (case.evidence.events(one, _SOURCES, case.process.process) for one in case.time_ranges)
-    samples = case.evidence.samples(case.time_ranges, case.process.process)
-    if any((one["stack_hash"] != 0).any() for one in (*rows, samples)):
+def _why_not(seen: _Seen) -> str:
+    case, process = seen.case, seen.case.process.process
+    has_calls = any(case.evidence.reader.call_sums(one, process=process, sources=_SOURCES) for one in seen.now)
+    if has_calls or (case.evidence.samples(case.time_ranges, process)["stack_hash"] != 0).any():
         return _NONE_FOUND
     if case.evidence.were_stacks_off:
         return _SWITCHED_OFF

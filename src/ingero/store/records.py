@@ -633,6 +633,19 @@ class StackTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallSums:
+    """The recorded calls of one operation by one thread that have one stack."""
+
+    source: int
+    op: int
+    stack_hash: int
+    tid: int
+    count: int
+    sum_ns: int
+    max_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LastSample:
     """Where a thread outside traced calls was when it was last looked at; stack_hash 0: it is not known."""
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from ingero.store import arrays
 from ingero.store.conditions import of_process, within
 from ingero.store.reader.questions import Questions, fields_of, listed
-from ingero.store.records import LastSample, SampleTotals, Stack, StackTime, Window
+from ingero.store.records import CallSums, LastSample, SampleTotals, Stack, StackTime, Window
 
 
 class StackQuestions(Questions):
@@ -32,6 +32,28 @@ class StackQuestions(Questions):
             window,
             process=process,
         )
+
+    def call_sums(self, window: Window, *, process: int, sources: Sequence[int]) -> list[CallSums]:
+        """The recorded calls of these sources with a stack that began in the window, by operation, stack and thread."""
+        return self._records(
+            CallSums,
+            f"SELECT source, op, stack_hash, tid, count(*), sum(duration_ns), max(duration_ns) FROM raw_events "
+            f"WHERE {within('start_ns')} AND process = :process AND stack_hash <> 0 "
+            f"AND source IN ({listed(sources)}) GROUP BY source, op, stack_hash, tid",
+            window,
+            process=process,
+        )
+
+    def first_calls(self, window: Window, *, process: int, most: int) -> tuple[int, int]:
+        """How many of the first `most` recorded calls and events began in the window, and when the last of them did."""
+        rows = self._rows(
+            f"SELECT count(*), coalesce(max(start_ns), :begin) FROM (SELECT start_ns FROM raw_events "
+            f"WHERE {within('start_ns')} AND process = :process ORDER BY start_ns LIMIT :most)",
+            window,
+            process=process,
+            most=most,
+        )
+        return rows[0]
 
     def sync_stacks(self, window: Window, *, process: int) -> dict[int, int]:
         """When a recorded sync of the process returned (sync_end_ns of its sync interval) -> the hash of its stack."""
