@@ -40,21 +40,6 @@ _IN_A_CONTAINER = ("unshare", "--pid", "--fork", "--kill-child")  # another owne
 _PERIOD_S = 0.2
 _QUIET = "nobody"
 
-# Somebody else: counts its calls from the moment that it is let go until it is ended.
-OTHER = """
-import ctypes, signal, sys, time
-cuda = ctypes.CDLL(sys.argv[1])
-count, is_over = 0, []
-signal.signal(signal.SIGTERM, lambda *_: is_over.append(1))
-sys.stdin.readline()
-while not is_over:
-    cuda.cudaStreamSynchronize(None)
-    count += 1
-    time.sleep(0.002)
-print(count, flush=True)
-sys.stdin.readline()
-"""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
@@ -118,7 +103,7 @@ def run(kind: str, seed: int, seconds: float) -> Outcome:
 @contextmanager
 def _other(folder: Path) -> Iterator[subprocess.Popen[str]]:
     mine = simulation(folder)
-    command = [sys.executable, "-c", OTHER, str(mine.libraries / "libcudart.so.12")]
+    command = [sys.executable, "-c", hostile_programs.OTHER, str(mine.libraries / "libcudart.so.12")]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=mine.environment
     ) as other:

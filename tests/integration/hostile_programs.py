@@ -10,6 +10,20 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+# Somebody else: counts its calls from the moment that it is let go until SIGTERM, and waits for the end of its input.
+OTHER = """
+import ctypes, signal, sys, time
+cuda = ctypes.CDLL(sys.argv[1])
+count, is_over = 0, []
+signal.signal(signal.SIGTERM, lambda *_: is_over.append(1))
+sys.stdin.readline()
+while not is_over:
+    cuda.cudaStreamSynchronize(None)
+    count += 1
+    time.sleep(0.002)
+print(count, flush=True)
+sys.stdin.readline()
+"""
 _CALLS = """
 #include <unistd.h>
 int cudaStreamSynchronize(void *);

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ingero.capture.watchdog import STOOD_STILL
+from tests.integration.hostile_programs import OTHER
 from tests.integration.targets import rows, simulation
-from tests.integration.test_hostile_programs import OTHER
 from tests.integration.tracing import tracing
 from tests.integration.withheld import KINDS, withholding
 

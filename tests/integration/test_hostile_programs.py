@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bench.agent import peak_rss_bytes
-from tests.integration.hostile_programs import KINDS
+from tests.integration.hostile_programs import KINDS, OTHER
 from tests.integration.targets import rows, simulation
 from tests.integration.tracing import tracing
 
@@ -24,19 +24,6 @@ _MOST_MORE_BYTES = 300 << 20
 _QUIET_BYTES = 160 << 20  # of the agent, its probes and the processes that read for it
 _IN_A_CONTAINER = ["unshare", "--pid", "--fork", "--kill-child"]  # another owner of its files to the agent
 _SEED = int(os.environ.get("INGERO_HOSTILE_SEED", "7"))
-
-OTHER = """
-import ctypes, signal, sys, time
-cuda = ctypes.CDLL(sys.argv[1])
-count, is_over = 0, []
-signal.signal(signal.SIGTERM, lambda *_: is_over.append(1))
-sys.stdin.readline()
-while not is_over:
-    cuda.cudaStreamSynchronize(None)
-    count += 1
-    time.sleep(0.002)
-print(count, flush=True)
-"""
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
