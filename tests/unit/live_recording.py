@@ -43,6 +43,7 @@ class Live:
         busy_s: float = 1.0,
         is_looked_at: bool = True,
         is_last: bool = False,
+        has_time: bool = True,
     ) -> None:
         for _ in range(count):
             second, self._second = self._second, self._second + 1
@@ -55,7 +56,7 @@ class Live:
                 hog(self._scene, self._trainer, second)
             self._scene.flush()
             if is_looked_at:
-                self.changes += [(self._second, change) for change in self._look(is_last=is_last)]
+                self.changes += [(self._second, change) for change in self._look(is_last=is_last, has_time=has_time)]
 
     def passing(self, count: int) -> list[int]:
         """Processes that have come and gone by now; their numbers."""

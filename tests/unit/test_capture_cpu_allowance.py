@@ -42,3 +42,13 @@ def test_no_more_is_saved_than_the_most() -> None:
     allowance = CpuAllowance(0.02, most_s=1.2, clock=clock)
     clock.now_s += 86_400
     assert allowance.spend(2.2) == pytest.approx(1.0 / 0.02)
+
+
+def test_half_is_left_until_it_is_spent_and_again_when_it_was_saved() -> None:
+    clock = Clock()
+    allowance = CpuAllowance(0.02, most_s=1.2, clock=clock)
+    assert allowance.is_half_left
+    allowance.spend(0.1)
+    assert not allowance.is_half_left
+    clock.now_s += 5.1
+    assert allowance.is_half_left

@@ -23,7 +23,7 @@ def test_whoever_stops_a_recording_waits_for_a_last_look_only_if_it_is_quick(
 ) -> None:
     has_looked, looks = threading.Event(), 0
 
-    def look(_diagnosis: LiveDiagnosis, *, is_last: bool) -> list[Change]:
+    def look(_diagnosis: LiveDiagnosis, *, is_last: bool, **_options: bool) -> list[Change]:
         del is_last
         nonlocal looks
         looks += 1
@@ -47,7 +47,7 @@ def test_calls_that_do_not_return_are_looked_at_whatever_looks_have_cost(
 ) -> None:
     has_looked = threading.Semaphore(0)
 
-    def look(_diagnosis: LiveDiagnosis, *, is_last: bool) -> list[Change]:
+    def look(_diagnosis: LiveDiagnosis, *, is_last: bool, **_options: bool) -> list[Change]:
         del is_last
         has_looked.release()
         return []
@@ -71,7 +71,7 @@ def test_after_a_look_that_fails_looking_begins_anew(
 ) -> None:
     has_looked_again, looked = threading.Event(), list[LiveDiagnosis]()
 
-    def look(diagnosis: LiveDiagnosis, *, is_last: bool) -> list[Change]:
+    def look(diagnosis: LiveDiagnosis, *, is_last: bool, **_options: bool) -> list[Change]:
         del is_last
         looked.append(diagnosis)
         if len(looked) == 1:
@@ -98,7 +98,7 @@ def test_the_second_after_a_look_that_saw_a_drop_begin_is_hurried(
     begin, has_looked = [True, False], threading.Semaphore(0)
     hurried: list[bool] = []
 
-    def look(diagnosis: LiveDiagnosis, *, is_last: bool) -> list[Change]:
+    def look(diagnosis: LiveDiagnosis, *, is_last: bool, **_options: bool) -> list[Change]:
         hurried.append(findings.is_hurried())
         diagnosis.sees_a_beginning = not is_last and begin.pop(0)
         has_looked.release()

@@ -187,6 +187,15 @@ def test_what_is_slow_at_best_is_looked_at_now_and_then_and_goes_on_meanwhile(
         assert [second for second, change in recording.changes if change.kind is ChangeKind.OPENED] == [31]
 
 
+def test_what_is_slow_at_best_leaves_the_time_to_what_begins_but_is_looked_at_each_minute(
+    tmp_path: Path, looks_at_best: list[int]
+) -> None:
+    with live(tmp_path) as recording:
+        recording.seconds(125, WAITING, has_time=False)
+        assert len(looks_at_best) == 2, "after one minute and after two"
+        assert {change.incident.kind for _, change in recording.changes} == {FindingKind.BOTTLENECK}
+
+
 @pytest.mark.parametrize(("late_ms", "second"), [(2.5, 2), (1.0, 31)])
 def test_a_program_that_others_kept_from_running_before_the_recording_began_need_not_wait(
     tmp_path: Path, late_ms: float, second: int

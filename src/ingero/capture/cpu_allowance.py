@@ -14,6 +14,11 @@ class CpuAllowance:
         self._left_s = most_s / 2
         self._at_s = clock()
 
+    @property
+    def is_half_left(self) -> bool:
+        """Whether half of the most is left: what can wait leaves so much to what cannot."""
+        return self._left_s + self._share * (self._clock() - self._at_s) >= self._most_s / 2
+
     def spend(self, spent_s: float) -> float:
         """Takes so much; answers for how many seconds to pause until nothing is owed."""
         now_s = self._clock()

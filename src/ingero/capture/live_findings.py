@@ -122,7 +122,7 @@ class LiveFindings:
             if is_last and took_s > _LONGEST_WAIT_S:
                 log.debug("no final diagnosis while recording: it takes %.1f s; run ingero explain", took_s)
                 break
-            took_s = self._look(diagnosis, is_last=is_last)
+            took_s = self._look(diagnosis, is_last=is_last, has_time=allowance.is_half_left)
             pause_s = allowance.spend(took_s)
             if is_last:
                 break
@@ -131,12 +131,12 @@ class LiveFindings:
             self._ends_pause.wait(0.0 if is_owed else min(pause_s, _LONGEST_PAUSE_S))
             self._ends_pause.clear()  # what closing has set, too: that is due
 
-    def _look(self, diagnosis: LiveDiagnosis, *, is_last: bool) -> float:
+    def _look(self, diagnosis: LiveDiagnosis, *, is_last: bool, has_time: bool) -> float:
         """Tells what has changed; answers the CPU seconds that it took."""
         began_s = time.thread_time()
         try:
             self._writer.flush()
-            for change in diagnosis.look(is_last=is_last):
+            for change in diagnosis.look(is_last=is_last, has_time=has_time):
                 self._tell(change)
         except IngeroError as error:  # the disk refuses; the writer has said so
             log.debug("not diagnosed: %s", error)

@@ -43,7 +43,10 @@ _MOST_SYNC_INTERVALS = (
 )
 _FORGET_NS = 10 * SECOND_NS  # between two times of letting old sync intervals go
 _BEFORE_NS = 5 * SECOND_NS  # kept from before an incident began
-_AT_BEST_NS = 10 * SECOND_NS  # so often what is slow at best is looked at, a share of a minute; at first after 1, 2, 4
+# So often what is slow at best is looked at, a share of a minute; at first after 1, 2, 4 seconds. It can wait, but no
+# longer than that minute, where the time is better kept for what begins.
+_AT_BEST_NS = 10 * SECOND_NS
+_AT_BEST_AT_LAST_NS = LOOK_BACK_NS
 
 
 class LiveDiagnosis:
@@ -62,10 +65,11 @@ class LiveDiagnosis:
         self.tracker = IncidentTracker(first_number)
         self.sees_a_beginning = False  # something began to lose time, too little yet to be told, or stands still
 
-    def look(self, *, is_last: bool = False) -> list[Change]:
+    def look(self, *, is_last: bool = False, has_time: bool = True) -> list[Change]:
         """What has changed since the last look; nothing where no second has been stored since.
 
         What goes on as it was told is explained anew only now and then; by the last look it is.
+        has_time: for what can wait.
         """
         until_ns = self._reader.counted_until_ns()
         if until_ns <= self._until_ns:
@@ -75,12 +79,14 @@ class LiveDiagnosis:
         if until_ns - self._forgot_ns >= _FORGET_NS:
             self._forgot_ns = until_ns
             self._forget(until_ns)
-        changes = self.tracker.update(self._diagnosis(until_ns, is_last=is_last), until_ns, self._goes_on)
+        changes = self.tracker.update(
+            self._diagnosis(until_ns, is_last=is_last, has_time=has_time), until_ns, self._goes_on
+        )
         self._reads.end_look()
         self._answers.end_look()
         return changes
 
-    def _diagnosis(self, until_ns: int, *, is_last: bool) -> Diagnosis:
+    def _diagnosis(self, until_ns: int, *, is_last: bool, has_time: bool) -> Diagnosis:
         window = Window(begin_ns=self._begin_ns(until_ns), end_ns=until_ns)
         evidence = _LiveEvidence(self._reader, window, list(self._gpu_streams.values()), self._reads, self._answers)
         search = CaseSearch(evidence)
@@ -99,7 +105,8 @@ class LiveDiagnosis:
             return found
         self._explained = None
         found = diagnose_evidence(evidence, all_rules(), ())
-        is_due = until_ns - self._at_best_ns >= min(_AT_BEST_NS, (until_ns - self._began_ns) // 2)
+        often_ns = min(_AT_BEST_NS, (until_ns - self._began_ns) // 2)
+        is_due = until_ns - max(self._at_best_ns, self._began_ns) >= (often_ns if has_time else _AT_BEST_AT_LAST_NS)
         if is_due or self.tracker.awaits_what_others_take:
             self._at_best = diagnose_evidence(evidence, _rules_of_cases(), search.bottlenecks()).incidents
             self._at_best_ns = until_ns
