@@ -36,7 +36,6 @@ _KEEP = _ROOT / "build/live-cases"
 _LONGEST_S = 150
 # What the cases call by an earlier name.
 _RENAMED = (
-    (r"\.drain\(", ".sync("),
     (r"gpu-shared", "gpu-contention"),
     (r"--account\b", "--per-process"),
     (r'raw_processes", "SELECT pid, gpu_id', 'processes", "SELECT pid, gpu_id'),  # by `query`, which shows views only

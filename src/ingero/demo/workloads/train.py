@@ -41,6 +41,7 @@ class Trainer:
         self.copy_stream = cuda.Stream() if options.streams != "none" else cuda.Stream.default()
         self.copied = cuda.Event()
         self.read_loss = loss_reading.reader(options.sync, options.behind)
+        self.drain = self.read_loss  # its earlier name, in programs that lie beside the checkout (bench/live_cases.py)
         self.graph: Graph | None = None
         self.steps = 0
 
