@@ -16,16 +16,25 @@ _LOOKED_AT_NS = 10_000_000_000  # of a time range, for single intervals off the 
 _KEPT = [THREAD_STATES.index(name) for name in ("runq", "yielded")]
 
 
-def first_of(case: Case) -> Window:
-    """The part of a case whose intervals off the CPU are looked at one by one."""
-    return Window(begin_ns=case.window.begin_ns, end_ns=min(case.window.end_ns, case.window.begin_ns + _LOOKED_AT_NS))
+def worst_part(case: Case) -> Window:
+    """The ten seconds of a case in which most was lost: its intervals off the CPU are looked at one by one."""
+    latest_ns = case.window.end_ns - _LOOKED_AT_NS
+    if latest_ns <= case.window.begin_ns:
+        return case.window
+    ended = np.argsort(case.sync_intervals["sync_end_ns"], kind="stable")
+    begins_ns, ends_ns = case.sync_intervals["prev_sync_end_ns"][ended], case.sync_intervals["sync_end_ns"][ended]
+    lost_until = np.concatenate([[0.0], np.cumsum(np.maximum(case.excess_ns[ended], 0.0))])
+    lost_ns = lost_until[np.searchsorted(ends_ns, begins_ns + _LOOKED_AT_NS, side="right")] - lost_until[:-1]
+    worst_ns = int(begins_ns[np.argmax(lost_ns)]) if len(lost_ns) else case.window.begin_ns
+    begin_ns = min(max(worst_ns, case.window.begin_ns), latest_ns)
+    return Window(begin_ns=begin_ns, end_ns=begin_ns + _LOOKED_AT_NS)
 
 
 def longest_wait(case: Case, cpu_users: Sequence[Culprit]) -> Link | None:
-    """Behind one of these, in the first ten seconds of the case; None where no interval of it is recorded."""
+    """Behind one of these, in the worst ten seconds of the case; None where no interval of it is recorded."""
     if not case.evidence.has_offcpu:
         return None
-    rows = case.evidence.offcpu_in(first_of(case))
+    rows = case.evidence.offcpu_in(worst_part(case))
     waited = np.where(rows["woken_ns"] > 0, rows["start_ns"] + rows["duration_ns"] - rows["woken_ns"], 0)
     waited = np.where(np.isin(rows["state"], _KEPT), rows["duration_ns"], waited)
     mine = np.isin(rows["pid"], list(case.family)) & np.isin(rows["culprit_pid"], [one.pid for one in cpu_users])

@@ -15,7 +15,7 @@ import numpy as np
 
 from ingero.diagnose.cases import Case
 from ingero.diagnose.cpu_use import grown_use, would_fit_alone
-from ingero.diagnose.longest_wait import first_of, longest_wait
+from ingero.diagnose.longest_wait import longest_wait, worst_part
 from ingero.diagnose.model import Bucket, Culprit, Finding, Fix, Link, Part
 from ingero.diagnose.numa import near_cpus
 from ingero.diagnose.scheduler_facts import IDLE_POLICY, SchedulerFacts
@@ -206,7 +206,7 @@ def _by_thread(case: Case, cpu_users: list[Culprit]) -> list[Culprit]:
     """
     if not case.evidence.has_offcpu:
         return cpu_users
-    rows = case.evidence.offcpu_in(first_of(case))
+    rows = case.evidence.offcpu_in(worst_part(case))
     path = {
         int(tid)
         for name in ("prev_sync_tid", "first_launch_tid", "sync_tid")
@@ -258,7 +258,7 @@ def apart(case: Case, culprits: list[Culprit]) -> Fix | None:
     cores, where = near.cpus, f" of {near.where}" if near.where else ""
     if len(cores) < 2:
         return None
-    rows = case.evidence.offcpu_in(first_of(case))
+    rows = case.evidence.offcpu_in(worst_part(case))
     theirs = set(rows["cpu"][np.isin(rows["culprit_pid"], [one.pid for one in culprits])].tolist()) & cores
     free = cores - theirs
     if free:

@@ -17,20 +17,27 @@ LENGTH_S = 12.0
 Script = Callable[[Scene, Actor], None]
 
 
-def diagnosed(folder: Path, script: Script, *, not_traced: dict[str, str] | None = None, **process: Value) -> Diagnosis:
+def diagnosed(
+    folder: Path,
+    script: Script,
+    *,
+    not_traced: dict[str, str] | None = None,
+    length_s: float = LENGTH_S,
+    **process: Value,
+) -> Diagnosis:
     """The diagnosis of a trainer (pid 100), healthy for QUIET_S; the script adds the rest. process: columns of it."""
     path = folder / "scene.db"
-    with Scene(path, seconds=LENGTH_S, not_traced=not_traced) as scene:
+    with Scene(path, seconds=length_s, not_traced=not_traced) as scene:
         trainer = scene.process(100, "python", **process)
         scene.train(trainer, 0, QUIET_S, Step())
         script(scene, trainer)
-    return diagnosed_file(path)
+    return diagnosed_file(path, length_s=length_s)
 
 
-def diagnosed_file(path: Path) -> Diagnosis:
+def diagnosed_file(path: Path, *, length_s: float = LENGTH_S) -> Diagnosis:
     """The diagnosis of all of a recording."""
     with open_reader(path) as reader:
-        window = reader.window(None, BEGIN_NS + int(LENGTH_S * 1e9))
+        window = reader.window(None, BEGIN_NS + int(length_s * 1e9))
         assert window is not None
         diagnosis = diagnose(reader, window)
     assert not [one for one in diagnosis.not_evaluated if one.reason.startswith(FAILED)]

@@ -44,6 +44,21 @@ def test_the_quota_is_told_with_what_would_have_been_enough(tmp_path: Path) -> N
     assert "at least 0.72 CPUs" in incident.fixes[0].text
 
 
+def test_the_own_threads_are_those_of_the_worst_ten_seconds_not_of_the_first(tmp_path: Path) -> None:
+    """Something slight may begin an incident long before the threads that use up the quota."""
+
+    def throttled(scene: Scene, trainer: Actor) -> None:
+        scene.train(trainer, QUIET_S, 26, Step(late_ms=2, sync={"throttled": 1.95}))
+        scene.train(trainer, 26, 40, Step(late_ms=8, sync={"throttled": 7.95}))
+        scene.scheduling(trainer.pid, QUIET_S, process=trainer.number, quota_us=50_000, period_us=100_000)
+        for second in range(26, 40):
+            for thread in range(16):
+                scene.off_cpu(trainer, second + thread / 100, second + 0.2, "throttled", tid=trainer.pid + thread)
+
+    (incident,) = diagnosed(tmp_path, throttled, length_s=40).incidents
+    assert "was used up by 16 threads of its own" in incident.summary
+
+
 def test_the_own_threads_that_share_the_quota_are_told_with_the_setting_of_the_framework(tmp_path: Path) -> None:
     """16 of them would use up 15 CPUs, where the machine has 4: 0.72 instead of 0.5 would change little."""
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ingero.diagnose.cases import Case
 from ingero.diagnose.limit_commands import group_of, set_cpus
-from ingero.diagnose.longest_wait import first_of
+from ingero.diagnose.longest_wait import worst_part
 from ingero.diagnose.model import Finding, Fix, Link
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import HOST_PARTS
@@ -90,7 +90,7 @@ def _threads(case: Case) -> int:
     """How many threads of the process and its workers ran out of it, as far as intervals off the CPU show."""
     if not case.evidence.has_offcpu:
         return 0
-    rows = case.evidence.offcpu_in(first_of(case))
+    rows = case.evidence.offcpu_in(worst_part(case))
     mine = rows[(rows["state"] == _THROTTLED) & np.isin(rows["process"], case.members)]
     return len(np.unique(mine["tid"]))
 
