@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+_ESCAPED = re.compile(r"\\x([2-7][0-9a-f])")
 _SCHEDULERS = {
     "slurm": "Slurm",
     "flux": "Flux",
@@ -12,6 +15,11 @@ _SCHEDULERS = {
     "ray": "Ray",
 }
 _SHOWN_ID_DIGITS = 12  # as `docker ps` and `crictl ps` show a container's id
+
+
+def unescaped_unit(name: str) -> str:
+    r"""A machine's name out of a unit's, in which `-` is `\x2d` (systemd.unit(5), "String escaping")."""
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), name)
 
 
 def short_id(container_id: str) -> str:

@@ -145,7 +145,6 @@ def test_a_job_is_changed_through_its_scheduler() -> None:
         "init.scope",
         "systemd-machined.service",
         "snap.lxd.daemon.service",
-        "machine-qemu\\x2d1\\x2dwin10.scope",
     ],
 )
 def test_a_manager_is_never_limited(unit: str) -> None:
@@ -154,6 +153,29 @@ def test_a_manager_is_never_limited(unit: str) -> None:
     assert (asked.command, unit in asked.text, "hog [7]" in asked.text) == ("", True, True)
     by_path = replace(BARE, unit="", cgroup_path=f"/system.slice/{unit}/inner")
     assert ask_instead(by_path, "hog [7]") == asked
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "command"),
+    [
+        (
+            "/machine.slice/machine-qemu\\x2d1\\x2dwin10.scope/libvirt/emulator",
+            "win10",
+            "sudo virsh schedinfo --live win10 cpu_shares=2",
+        ),
+        (
+            "/machine.slice/machine-qemu\\x2d12\\x2da\\x2db\\x3bid.scope/libvirt/vcpu3",
+            "a-b;id",
+            "sudo virsh schedinfo --live 'a-b;id' cpu_shares=2",
+        ),
+        ("/qemu.slice/100.scope", "100", "sudo qm set 100 --cpuunits 1"),
+    ],
+)
+def test_a_virtual_machine_is_called_one_and_limited_through_its_manager(path: str, name: str, command: str) -> None:
+    asked = ask_instead(replace(BARE, cgroup_path=path, unit=path.split("/")[2]), "qemu-system-x86 [7]")
+    assert asked is not None
+    assert f"virtual machine {name} (qemu-system-x86 [7])" in asked.text
+    assert asked.command == command
 
 
 @pytest.mark.parametrize("group", [UNIT, POD, DOCKER, BARE, replace(BARE, unit="session-3.scope")])

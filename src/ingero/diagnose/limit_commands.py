@@ -13,7 +13,7 @@ import re
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.model import Fix
 from ingero.foreign_text import operand, shell_word
-from ingero.identity import job_text, short_id
+from ingero.identity import job_text, short_id, unescaped_unit
 from ingero.store.records import Container
 
 PERIOD_US = 100_000  # of a quota, unless its group has another
@@ -24,8 +24,16 @@ _MANAGER = re.compile(
     r"(?:[\w-]*slurmstepd|slurmd[\w@.-]*|slurmctld|condor|htcondor|pbs|pbs_mom|lsfd?|flux|sge_?execd[\w.-]*|nomad|ray"
     r"|containerd|docker|podman|crio|cri-docker|kubelet|k3s(?:-agent)?|rke2-(?:server|agent)|k0s\w+"
     r"|snap\.(?:microk8s|k8s|lxd|docker|incus)\..+|ecs|amazon-ecs-agent|garden|mesos-\w+"
-    r"|libvirtd|virtqemud|lxd|incus|lxc[\w-]*|lxcfs|machine-qemu.+|actions\.runner\..+"
+    r"|libvirtd|virtqemud|lxd|incus|lxc[\w-]*|lxcfs|actions\.runner\..+"
     r"|user@\d+|init|dbus[\w-]*|systemd-(?!nspawn)[\w@-]+|sshd?|crond?|atd)\.(?:service|scope)"
+)
+# Virtual machines by the path of their group (libvirt, Proxmox), and how each is given as good as none of the CPUs.
+_VIRTUAL_MACHINES = (
+    (
+        re.compile(r"/machine-qemu\\x2d\d+\\x2d([^/]+)\.scope(?:/|\Z)"),
+        "sudo virsh schedinfo --live {name} cpu_shares=2",
+    ),
+    (re.compile(r"/qemu\.slice/(\d+)\.scope(?:/|\Z)"), "sudo qm set {name} --cpuunits 1"),
 )
 # How a job is given more CPUs or memory, and how it is held, in the words of its scheduler.
 _MORE = {
@@ -152,6 +160,11 @@ def ask_instead(group: Container, who: str) -> Fix | None:
         job = job_text(group.scheduler, group.job)
         command = _HOLD.get(group.scheduler, "").format(job=shell_word(group.job))
         return Fix(text=f"or move {job} ({who}) to another host, or suspend it", command=command)
+    for pattern, template in _VIRTUAL_MACHINES:
+        if machine := pattern.search(f"{group.cgroup_path}/{group.unit}"):
+            name = unescaped_unit(machine[1])
+            text = f"or lower the CPU weight of virtual machine {name} ({who}), or move it to another host"
+            return Fix(text=text, command=template.format(name=operand(name)))
     if not group.container_id and _MANAGER.fullmatch(_own_unit(group)):
         text = f"or ask the owner of {who}: a limit on its cgroup, {_own_unit(group)}, would apply to everything in it"
         return Fix(text=text)

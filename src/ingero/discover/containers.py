@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ingero.discover.rooted import RootFiles
+from ingero.identity import unescaped_unit
 
 _ID = r"[0-9a-f]{64}"
 _FARGATE_ID = r"[0-9a-f]{32}-\d+"  # the task's id and a number
@@ -48,7 +49,6 @@ _SLURM = re.compile(
 )
 _ECS_TASK = re.compile(rf"/(?:ecs/(?:[^/]+/)?|ecstasks-)([0-9a-f]{{32}}|{_UUID})(?:\.slice)?/")
 _FARGATE_TASK = re.compile(r"/ecs/(?:[^/]+/)?([0-9a-f]{32})-\d+(?=/|\Z)")
-_ESCAPED = re.compile(r"\\x([2-7][0-9a-f])")
 _UNIT = re.compile(r"/([^/]+\.(?:service|scope))(?=/|\Z)")
 _FARGATE_URI = re.compile(r"/v4/([0-9a-f]{32})-\d+\Z")  # on EC2 the last part is a random name
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")  # of a pod or namespace (DNS-1123 subdomain)
@@ -199,12 +199,7 @@ def _container(path: str) -> tuple[str | None, str | None]:
     if found is None:
         return None, None
     _, runtime, name = found
-    return runtime or None, _unescaped(name) if runtime in _NAMED_BY_SYSTEMD else name
-
-
-def _unescaped(name: str) -> str:
-    r"""A machine's name out of a unit's, in which `-` is `\x2d` (systemd.unit(5), "String escaping")."""
-    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), name)
+    return runtime or None, unescaped_unit(name) if runtime in _NAMED_BY_SYSTEMD else name
 
 
 def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str | None:

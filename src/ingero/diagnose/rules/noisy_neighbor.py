@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.limit_commands import cap, exclusive_cores, group_of
+from ingero.diagnose.limit_commands import cap, exclusive_cores, group_of, group_of_pid
 from ingero.diagnose.model import Culprit, Finding, Fix
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import CpuUser, contention, of_kind, weighty
@@ -33,8 +33,13 @@ def _fixes(case: Case, cpu_users: list[Culprit]) -> Iterator[Fix]:
     """Cores of its own for the affected process, or a limit for each neighbor, by who runs it."""
     if exclusive := exclusive_cores(group_of(case.evidence, case.process.cgroup_id)):
         yield exclusive
+    capped_groups = set[str]()
     for one in cpu_users[:_MOST_FIXES]:
-        capped = cap(case.evidence, one.pid, one.name)
+        group = group_of_pid(case.evidence, one.pid)
+        if group and group.cgroup_path in capped_groups:
+            continue
+        if capped := cap(case.evidence, one.pid, one.name):
+            capped_groups.add(group.cgroup_path if group else "")
         yield from [capped] if capped else _of_the_host(case, one)
 
 
