@@ -146,6 +146,13 @@ def test_per_process_names_workers_stalls_and_cpu_users(hogged: Path) -> None:
     assert re.search(r"cudaLaunchKernel +[\d,]+ +\S+ µs +\S+ µs +\S+ µs", shown)
 
 
+def test_io_waits_inside_the_calls_are_said_to_be_none_for_the_gpu(tmp_path: Path) -> None:
+    path = tmp_path / "copied.db"
+    with Scene(path, seconds=4) as scene:
+        scene.train(trainer(scene), 0, 4, Step(busy_ms=26, sync={"io": 20, "sleep": 5}), sync_op="cudaMemcpy")
+    assert re.search(r"in I/O wait for 3\.\d+ s, which is no wait for the GPU", "\n".join(lines(path, "--per-process")))
+
+
 def test_the_worst_stall_is_the_longest_wait_for_a_cpu_however_long_others_slept(tmp_path: Path) -> None:
     path = tmp_path / "stalls.db"
     with Scene(path, seconds=LENGTH_S) as scene:

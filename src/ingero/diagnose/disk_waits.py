@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,8 +12,9 @@ import numpy as np
 from ingero.diagnose.blocked import PathWaits
 from ingero.diagnose.cases import Case
 from ingero.diagnose.host_timeline import Timeline, begin_ns, overlap_ns
-from ingero.diagnose.model import Culprit, Fact
+from ingero.diagnose.model import Bucket, CodeLine, Culprit, Fact, Part
 from ingero.diagnose.paths import BLOCKED
+from ingero.diagnose.places import waited_at
 from ingero.diagnose.waits import Segment
 from ingero.ops import IoOp, Source
 from ingero.store.host_events import HostEvent
@@ -154,9 +155,25 @@ class DiskWaits:
         return segment.waker_kind == "thread" and waker not in self._own_threads
 
     def behind(self, segments: Iterable[Segment]) -> Requests:
-        """The requests behind these waits, each once."""
-        found = {id(event): event for one in segments for event in self.requests_of(one)}
-        return Requests(sorted(found.values(), key=begin_ns))
+        """The requests behind these waits, each once: reads or writes, whichever was waited for longer."""
+        waited = Counter[bool]()
+        found: dict[bool, dict[int, HostEvent]] = {True: {}, False: {}}
+        for one in segments:
+            events = self.requests_of(one)
+            if events:
+                is_write = Requests(events).is_write
+                waited[is_write] += one.duration_ns
+                found[is_write] |= {id(event): event for event in events}
+        return Requests(sorted(found[waited[True] > waited[False]].values(), key=begin_ns))
+
+    def line(self, segments: Sequence[Segment], claims: Mapping[Bucket, int]) -> CodeLine | None:
+        """Where whoever waited longest waited; None where that was in GPU calls, which have a line of their own."""
+        in_calls_ns = sum(ns for bucket, ns in claims.items() if bucket.part is Part.RETURN_DELAY)
+        if 2 * in_calls_ns > sum(claims.values()):
+            return None
+        main = longest(segments)
+        mine = [one for one in segments if one.pid == main.pid]
+        return waited_at(self.case.evidence, main.process or self.case.process.process, self.case.time_ranges, mine)
 
     def usual(self, requests: Requests) -> Requests:
         """Requests of the same processes to the same device in the reference."""
@@ -204,6 +221,14 @@ class DiskWaits:
             for (pid, name), ns in weighty
             if ns >= 0.1 * most
         ]
+
+
+def longest(segments: Sequence[Segment]) -> Segment:
+    """A wait of the process that waited longest in all."""
+    waited: Counter[int] = Counter()
+    for one in segments:
+        waited[one.pid] += one.duration_ns
+    return max(segments, key=lambda one: (waited[one.pid], one.duration_ns))
 
 
 def _size_bytes(events: Iterable[HostEvent]) -> int:

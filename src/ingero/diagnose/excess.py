@@ -22,6 +22,7 @@ DEVICE = "gpu_execution"
 UNKNOWN = "unknown"
 _NOT_RECORDED = -1
 _WAITING = tuple(STATES.index(name) for name in ("runq", "throttled", "yielded", "io", "uninterruptible", "stopped"))
+_NEVER_FOR_GPU = ("stopped", "io")  # states in which no thread waits for a GPU
 _MAY_BE_BLOCKED = np.array([STATES.index(name) for name in ("run", "sleep")])  # on a full queue, or the host's own work
 _MOSTLY_DEVICE = 0.1  # of the excess of GPU busy time beyond what the host can have caused: then the GPU is slower, too
 
@@ -88,9 +89,8 @@ def _host_and_wait(sums: dict[Bucket, float], sync_intervals: Array, usual: Usua
     clocks = sync_intervals["idle_state_ns"]
     known = clocks[:, 0] != _NOT_RECORDED
     spread(sums, Part.IDLE, host, (clocks[known] - usual.idle_state_ns).sum(axis=0))
-    stopped = min(_stopped(sync_intervals, usual), max(total - host, 0.0))
-    sums[Bucket(Part.RETURN_DELAY, "stopped")] += stopped
-    sums[Bucket(Part.GPU, DEVICE)] += total - host - stopped
+    kept = _kept_by_host(sums, sync_intervals, usual, total - host)
+    sums[Bucket(Part.GPU, DEVICE)] += total - host - kept
 
 
 def _busy(sums: dict[Bucket, float], sync_intervals: Array, usual: Usual) -> None:
@@ -112,16 +112,25 @@ def _busy(sums: dict[Bucket, float], sync_intervals: Array, usual: Usual) -> Non
     clocks = sync_intervals["launch_state_ns"]
     known = clocks[:, 0] != _NOT_RECORDED
     spread(sums, Part.LAUNCH, host, (clocks[known] - usual.launch_state_ns).sum(axis=0))
-    stopped = min(_stopped(sync_intervals, usual), max(total - host, 0.0))
-    sums[Bucket(Part.RETURN_DELAY, "stopped")] += stopped
-    sums[Bucket(Part.GPU, DEVICE)] += total - host - stopped
+    kept = _kept_by_host(sums, sync_intervals, usual, total - host)
+    sums[Bucket(Part.GPU, DEVICE)] += total - host - kept
 
 
-def _stopped(sync_intervals: Array, usual: Usual) -> float:
-    """A thread stopped in its sync goes back to sleep when it continues, so that X seems to last until then."""
-    index = STATES.index("stopped")
-    clocks = sync_intervals["sync_state_ns"][:, index]
-    return float(np.maximum(clocks - usual.sync_state_ns[index], 0)[clocks > 0].sum())
+def _kept_by_host(sums: dict[Bucket, float], sync_intervals: Array, usual: Usual, most_ns: float) -> float:
+    """What of a wait for the GPU, most_ns at most, was another wait inside the call; answers how much.
+
+    A thread that is stopped in its call goes back to sleep when it continues; one that is in I/O wait reads what it
+    copies. Either way the GPU seems to take until then.
+    """
+    kept = 0.0
+    for state in _NEVER_FOR_GPU:
+        index = STATES.index(state)
+        clocks = sync_intervals["sync_state_ns"][:, index]
+        grown = float(np.maximum(clocks - usual.sync_state_ns[index], 0)[clocks > 0].sum())
+        taken = min(grown, max(most_ns - kept, 0.0))
+        sums[Bucket(Part.RETURN_DELAY, state)] += taken
+        kept += taken
+    return kept
 
 
 def _late(sums: dict[Bucket, float], sync_intervals: Array, usual: Usual) -> None:

@@ -14,6 +14,7 @@ from ingero.diagnose.offcpu_blocks import BLOCK_NS
 from ingero.diagnose.roles import data_workers
 from ingero.diagnose.usual_work import Growth, Steps, beyond_usual, work_growth
 from ingero.diagnose.waits import Segment
+from ingero.events import STATES
 
 if TYPE_CHECKING:
     from ingero.diagnose.cases import Case
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 
 BLOCKED = ("io", "uninterruptible")  # in the kernel
+_IO = STATES.index("io")
 WAITS = ("sleep", *BLOCKED)  # states that a path explains
 _MOST_PATHS = 2000  # sync intervals whose waits are followed; the slowest, scaled to all
 _MOST_BLOCKS = 8  # of BLOCK_NS, whose intervals off the CPU are read for that
@@ -58,15 +60,24 @@ def paths(case: Case, part: Part, chosen: Array, growth: Growth) -> Paths:
 
 
 def late_waits(case: Case) -> list[Segment]:
-    """Waits of the syncing thread between the GPU's end and its return, of the sync intervals picked up latest."""
-    late = case.sync_intervals[case.sync_intervals["return_delay_ns"] > WORTH_NS]
-    chosen = late[np.argsort(-late["return_delay_ns"], kind="stable")[:_MOST_LATE]]
+    """Waits of the syncing thread between the GPU's end and its return, of the sync intervals picked up latest.
+
+    I/O waits anywhere in the call: none of them is for the GPU.
+    """
+    sync_intervals = case.sync_intervals
+    late_ns = sync_intervals["return_delay_ns"] + np.maximum(sync_intervals["sync_state_ns"][:, _IO], 0)
+    latest = np.argsort(-late_ns, kind="stable")[:_MOST_LATE]
     found: list[Segment] = []
-    for sync_interval in chosen:
-        path = case.evidence.waits.path(
-            int(sync_interval["sync_tid"]), int(sync_interval["gpu_done_ns"]), int(sync_interval["sync_end_ns"])
-        )
-        found += [one for one in path if one.depth == 0 and one.state in BLOCKED]
+    for sync_interval in sync_intervals[latest[late_ns[latest] > WORTH_NS]]:
+        done_ns, begin_ns = int(sync_interval["gpu_done_ns"]), int(sync_interval["sync_start_ns"])
+        if sync_interval["sync_state_ns"][_IO] <= 0:
+            begin_ns = done_ns
+        path = case.evidence.waits.path(int(sync_interval["sync_tid"]), begin_ns, int(sync_interval["sync_end_ns"]))
+        found += [
+            one
+            for one in path
+            if one.depth == 0 and (one.state == "io" or (one.state in BLOCKED and one.begin_ns >= done_ns))
+        ]
     return found
 
 

@@ -48,6 +48,10 @@ def device_lines(
     yield _share(busy, gpu_stream.busy_ns, wall)
     if utilization:
         yield f"      {utilization.words(gpu_stream.busy_ns / max(wall, 1))}"
+    in_io = gpu_stream.sync.clock("io")
+    if in_io > wall * _SHOWN_SHARE:
+        spent = format_ns(in_io)
+        yield f"      inside these calls the thread was in I/O wait for {spent}, which is no wait for the GPU"
     bounds = ""
     if gpu_stream.return_delay_high_ns - gpu_stream.return_delay_low_ns > wall * _SHOWN_SHARE:
         bounds = (

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ingero.demo.scene import Actor, Scene, Step
+from ingero.events import HostFlag
 from ingero.ops import IoOp
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed
 
@@ -54,3 +55,22 @@ def test_a_limit_of_another_disk_or_direction_is_not_to_blame(tmp_path: Path) ->
 def test_a_kernel_worker_is_not_to_be_limited(tmp_path: Path) -> None:
     incident = diagnosed(tmp_path, lambda scene, trainer: reading(scene, trainer, limits=[])).incidents[0]
     assert [one.command for one in incident.fixes if "ionice" in one.command] == ["sudo ionice -c 3 -p 900"]
+
+
+def test_io_waits_inside_copies_are_no_work_of_the_gpu(tmp_path: Path) -> None:
+    """A copy touches pages of a mapped file, which are read below the limit: hardly a request is seen."""
+
+    def copying(scene: Scene, trainer: Actor) -> None:
+        scene.scheduling(trainer.pid, process=trainer.number, io_limits=json.dumps(LIMITS))
+        step = Step(busy_ms=6 + WAIT_MS, sync={"io": WAIT_MS, "sleep": 5.0})
+        for number, (_, first, _) in enumerate(scene.train(trainer, QUIET_S, LENGTH_S, step, sync_op="cudaMemcpy")):
+            scene.off_cpu(trainer, first + 0.001, first + 0.001 + WAIT_MS / 1e3, "io", waker="block")
+            if number % 10 == 0:
+                flags = int(HostFlag.IN_PAGE_FAULT)
+                end = first + 0.001 + WAIT_MS / 1e3
+                scene.host_event(IoOp.READ, end - 0.001, actor=trainer, ms=1, arg0=1 << 20, arg2=DISK, flags=flags)
+
+    (incident,) = diagnosed(tmp_path, copying).incidents
+    assert incident.cause == "io-throttled"
+    assert incident.lost_ratio == pytest.approx(WAIT_MS / 24.55, rel=0.1)
+    assert "read the mapped file whole" in incident.fixes[1].text

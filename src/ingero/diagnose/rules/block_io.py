@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.disk_waits import DiskWaits, Requests, device_name
+from ingero.diagnose.disk_waits import DiskWaits, Requests, device_name, longest
 from ingero.diagnose.model import Culprit, Finding, Fix, Link
-from ingero.diagnose.places import waited_at
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import named, pids
 from ingero.diagnose.time_ranges import UNOWNED_RATIO
@@ -31,10 +29,8 @@ def find(case: Case) -> Iterator[Finding]:
     lost = sum(claims.values())
     others = waits.others(requests.device)
     strangers = [one for one, _ in others if one.pid not in case.job and not one.name.startswith("kworker")]
-    main = _longest(segments)
+    main = longest(segments)
     issuer = f"{case.thread_name(main)} [{main.pid}]"
-    mine = [one for one in segments if one.pid == main.pid]
-    line = waited_at(case.evidence, main.process or case.process.process, case.time_ranges, mine)
     doing = _doing(requests, is_own=main.pid == case.process.pid)
     beside = _beside(others)
     yield Finding(
@@ -46,7 +42,7 @@ def find(case: Case) -> Iterator[Finding]:
         claims=claims,
         least_ratio=0.0 if others or not waits.asks_as_usual else UNOWNED_RATIO,
         culprits=tuple(culprit for culprit, _ in others),
-        line=line,
+        line=waits.line(segments, claims),
         chain=tuple(_chain(waits, requests, issuer, lost)),
         fixes=tuple(_fixes(requests, strangers, main, case)),
         evidence=requests.facts
@@ -58,14 +54,6 @@ def find(case: Case) -> Iterator[Finding]:
         | {"other processes on the disk (bytes)": sum(size for _, size in others)},
         waits_for=workers_of(case, segments),
     )
-
-
-def _longest(segments: Sequence[Segment]) -> Segment:
-    """A wait of the process that waited longest in all."""
-    waited: Counter[int] = Counter()
-    for one in segments:
-        waited[one.pid] += one.duration_ns
-    return max(segments, key=lambda one: (waited[one.pid], one.duration_ns))
 
 
 def _doing(requests: Requests, *, is_own: bool) -> str:

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ingero.diagnose.cases import Case
-from ingero.diagnose.disk_waits import DiskWaits, Requests, device_number
+from ingero.diagnose.disk_waits import DiskWaits, Requests, device_number, longest
 from ingero.diagnose.limit_commands import free_io
 from ingero.diagnose.model import Finding, Fix, Link
-from ingero.diagnose.places import waited_at
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.scheduler_facts import SchedulerFacts
 from ingero.diagnose.waits import Segment
@@ -52,15 +51,14 @@ def find(case: Case) -> Iterator[Finding]:
     waited_ns = sum(one.duration_ns for one in segments)
     requests = waits.behind(segments)
     in_device_ns = (requests.queue_ns + requests.device_ns) * len(requests.events)
-    limit = _of(requests, limits)
+    seen_ns = sum(one.duration_ns for one in segments if waits.requests_of(one))
+    limit = _of(requests, limits, is_sure=2 * seen_ns >= waited_ns)
     if not limit or in_device_ns > _IN_DEVICE * waited_ns:
         return
     claims = waits.paths.claim(is_disk)
     if not claims:
         return
-    lost, main = sum(claims.values()), max(segments, key=lambda one: one.duration_ns)
-    mine = [one for one in segments if one.pid == main.pid]
-    line = waited_at(case.evidence, main.process or case.process.process, case.time_ranges, mine)
+    lost, main = sum(claims.values()), longest(segments)
     yield Finding(
         cause=CAUSE,
         resource="io limit",
@@ -68,7 +66,7 @@ def find(case: Case) -> Iterator[Finding]:
         summary=f"{case.who} lost {case.amount(lost)} while {case.thread_name(main)} [{main.pid}] was in I/O wait on a "
         f"disk that its own cgroup {label(limit.path)} limits to {limit.text}",
         claims=claims,
-        line=line,
+        line=waits.line(segments, claims),
         chain=(
             Link(
                 text=f"its I/O waits took {format_ns(waited_ns)}, its requests in queue and device "
@@ -84,7 +82,7 @@ def find(case: Case) -> Iterator[Finding]:
             Fix(
                 text="or read the mapped file whole, or copy it to another disk, before it is used: page by page each "
                 "touch waits"
-                if any(one.is_page_fault for one in requests.events)
+                if any(one.is_page_fault for one in waits.own)
                 else "or read less at once: smaller files, what is read twice kept in memory or on another disk"
             ),
         ),
@@ -100,12 +98,17 @@ def _limits(case: Case) -> list[_Limit]:
     return [_Limit(*map(str, one)) for row in rows if row for one in json.loads(row.io_limits)]
 
 
-def _of(requests: Requests, limits: list[_Limit]) -> _Limit | None:
-    """The limit of the device that the requests were for; of any, where none of them was seen."""
+def _of(requests: Requests, limits: list[_Limit], *, is_sure: bool) -> _Limit | None:
+    """The limit of the device that the requests were for; of any, where none of them was seen.
+
+    is_sure: most of the waits had requests that were seen, so that the limit has their direction. Else it is the one
+    that there is: what is held back before it is a request is not seen.
+    """
     device = device_number(requests.device) if requests.events else ""
     letter = "w" if requests.events and requests.is_write else "r"
     mine = [one for one in limits if one.device == device or not device]
-    return next((one for one in mine if one.limit.startswith(letter)), None)
+    same = (one for one in mine if one.limit.startswith(letter))
+    return next(same, None if is_sure or not mine else mine[0])
 
 
 RULE = Rule(
