@@ -90,7 +90,7 @@ CASES: dict[str, tuple[Variant, ...]] = {
         for what, *wanted in (
             ("pipe", r"waits for room in a pipe", r"04-hang\S*\.py:\d+"),
             ("fork", r"a lock in its own memory", r"04-hang\S*\.py:\d+"),
-            ("lockfile", r"sleeps again and again", r"04-hang\S*\.py:\d+"),
+            ("lockfile", r"polls for something that does not come", r"04-hang\S*\.py:\d+"),
             ("flock", r"the lock of \S+/lock that \S+ \[\d+\] holds", r"04-hang\S*\.py:\d+"),
             ("dead", r"ended with code 0", r"04-hang\S*\.py:\d+"),
             ("stopped", r"is stopped", r"04-hang\S*\.py:\d+"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ingero.diagnose.call_evidence import CallEvidence
+from ingero.diagnose.coverage_changes import WholeWork
 from ingero.diagnose.host_evidence import HostEvidence
 from ingero.diagnose.kept_answers import Answer
 from ingero.diagnose.kept_reads import KeptReads
@@ -28,7 +29,6 @@ from ingero.diagnose.run_ahead import joined, joined_like
 from ingero.diagnose.step_gpu_streams import ProcessSteps, pacing_streams, process_steps
 from ingero.diagnose.thread_evidence import ThreadEvidence
 from ingero.diagnose.wait_windows import WaitWindows
-from ingero.events import SyncIntervalFlag
 from ingero.ops import is_launch
 from ingero.store import arrays
 from ingero.store.gpu_streams import GpuStream
@@ -40,16 +40,13 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_UNUSABLE = int(SyncIntervalFlag.COVERAGE_CHANGED | SyncIntervalFlag.FIRST_UNKNOWN)
-
 
 def _usable(gpu_streams: Iterable[GpuStream]) -> list[GpuStream]:
     """Without the sync intervals that nothing can be compared with."""
     found = []
     for gpu_stream in gpu_streams:
-        mine = gpu_stream.sync_intervals
-        usable = (mine["prev_sync_end_ns"] > 0) & ((mine["flags"] & _UNUSABLE) == 0)
-        found.append(gpu_stream if usable.all() else replace(gpu_stream, sync_intervals=mine[usable]))
+        work = WholeWork(gpu_stream.sync_intervals, are_steps=gpu_stream.is_steps)
+        found.append(replace(gpu_stream, sync_intervals=work.comparable(gpu_stream.sync_intervals)))
     return [gpu_stream for gpu_stream in found if len(gpu_stream.sync_intervals)]
 
 
@@ -71,6 +68,7 @@ class Evidence(ProcessEvidence, ThreadEvidence, CallEvidence, HostEvidence):
         self.gpu_idle: dict[int, GpuIdle] = {}  # what `diagnose.gpu_idle` has found, by process
         self._launching: dict[int, Launching] = {}
         self._leads: dict[int, Leads] = {}
+        self._works: dict[int, WholeWork] = {}
         self._offcpu = OffcpuBlocks(reader.offcpu_rows)
 
     def name_of_pid(self, pid: int) -> str:
@@ -213,16 +211,27 @@ class Evidence(ProcessEvidence, ThreadEvidence, CallEvidence, HostEvidence):
         steps = self._reads.get(window, -process, lambda: self._fed(self._read_steps(window, process), process))
         return joined_like(steps, short) if is_joined else steps
 
+    def _whole_work(self, process: int) -> WholeWork:
+        """What the steps or sync intervals do that a process is judged by."""
+        if process not in self._works:
+            main = self.main_streams[process]
+            known = self.repeated_steps if main.is_steps else self.synced_streams
+            mine = next(
+                one
+                for one in known
+                if one.process == process and (main.is_steps or (one.device, one.stream) == (main.device, main.stream))
+            )
+            self._works[process] = WholeWork(mine.sync_intervals, are_steps=main.is_steps)
+        return self._works[process]
+
     def _read_steps(self, window: Window, process: int) -> Array:
-        steps: Array = self.reader.steps(window, process=process)
-        usable: Array = steps[(steps["flags"] & _UNUSABLE) == 0]
-        return usable
+        return self._whole_work(process).comparable(self.reader.steps(window, process=process))
 
     def _read_sync_intervals(self, window: Window, process: int) -> Array:
         gpu_stream = self.main_streams[process]
         mine: Array = self.reader.sync_intervals(window, process=process)
         mine = mine[(mine["stream"] == gpu_stream.stream) & (mine["device"] == gpu_stream.device)]
-        mine = mine[(mine["prev_sync_end_ns"] > 0) & ((mine["flags"] & _UNUSABLE) == 0)]
+        mine = self._whole_work(process).comparable(mine)
         known = self.gpu_stream_in(window, process)
         if len(mine) >= len(known):
             return mine
