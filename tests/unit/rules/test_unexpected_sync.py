@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scripted_steps import Phase
 from ingero.diagnose.model import Diagnosis, FindingKind
 from tests.unit.rules.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 
@@ -76,6 +77,22 @@ def test_a_loop_that_has_always_waited_at_several_lines_is_told_from_zero(tmp_pa
     assert incident.kind is FindingKind.BOTTLENECK
     assert incident.lost_ratio == pytest.approx(2 / 3 * 1.0 / PER_QUARTER_MS, rel=0.1)
     assert "to 3 GPU syncs per step, at log_loss() at /srv/job/train.py:110 and" in incident.summary
+
+
+def test_a_wait_costs_no_more_than_the_gpu_is_idle_after_it(tmp_path: Path) -> None:
+    """A server waits for the copy of a request and at once launches: it is idle after the result of the one before."""
+    path = tmp_path / "server.db"
+    phases = (
+        Phase(step=Step(empty_ms=1.4, enqueue_ms=0.02, busy_ms=0.34, launches=0), sync_op="cudaMemcpy"),
+        Phase(step=Step(empty_ms=0.05, enqueue_ms=0.3, busy_ms=4.0, launches=20), sync_op="cudaStreamSynchronize"),
+    )
+    with Scene(path, seconds=LENGTH_S) as scene:
+        server = scene.process(100, "python")
+        lines = [scene.stack((("/srv/job/serve.py", line, "answer"),)) for line in (20, 30)]
+        for begin, _, end in scene.cycle(server, 0, LENGTH_S, phases):
+            scene.call(server, "cudaMemcpy", begin - 0.00034, 0.34, stack_hash=lines[0])
+            scene.call(server, "cudaStreamSynchronize", end - 0.0037, 3.7, stack_hash=lines[1])
+    assert "unexpected-sync" not in causes(diagnosed_file(path))
 
 
 def test_a_loop_that_waits_at_one_line_waits_for_its_step(tmp_path: Path) -> None:

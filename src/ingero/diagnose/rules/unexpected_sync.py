@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from ingero.diagnose.calls import kind_of
 from ingero.diagnose.case_search import BOTTLENECK_RATIO
 from ingero.diagnose.cases import Case
 from ingero.diagnose.excess import DEVICE
+from ingero.diagnose.longest_wait import worst_part
 from ingero.diagnose.model import CodeLine, Finding, FindingKind, Fix, Link, Part
 from ingero.diagnose.rule import Rule
 from ingero.events import STATES
@@ -87,7 +88,7 @@ def _at_best(case: Case) -> Finding | None:
     waits = sum(counts[line] for line in lines) / max(most, 1)
     if len(lines) < 2 or waits < _MIN_PLACES:
         return None
-    claims = case.take((Part.IDLE,), ("run",), case.total((Part.IDLE,), ("run",)) * (1 - 1 / waits))
+    claims = case.take((Part.IDLE,), ("run",), _after_all_but_one(case, lines))
     lost = sum(claims.values())
     if lost < BOTTLENECK_RATIO * case.wall_ns:
         return None
@@ -113,6 +114,28 @@ def _at_best(case: Case) -> Finding | None:
         fixes=_FIXES,
         evidence={"waits a step": round(waits, 2), "places": len(lines)},
     )
+
+
+def _after_all_but_one(case: Case, lines: Sequence[CodeLine]) -> float:
+    """How long the GPU was idle because of all but one of these waits, scaled to the case, in ns.
+
+    Without a wait the host had been earlier by as long as it waited: no more of the idle time after it is due to it.
+    The wait that cost most is the one that a step may have.
+    """
+    sync_intervals, window = case.sync_intervals, worst_part(case)
+    following = np.flatnonzero(sync_intervals["prev_sync_end_ns"][1:] == sync_intervals["sync_end_ns"][:-1])
+    waited = sync_intervals["sync_end_ns"] - sync_intervals["sync_start_ns"]
+    spared = np.minimum(waited[following], sync_intervals["idle_ns"][following + 1])
+    stacks = case.evidence.reader.sync_stacks(window, process=case.process.process)
+    case.evidence.stacks.read(set(stacks.values()))
+    of_line: defaultdict[CodeLine, list[int]] = defaultdict(list)
+    for end_ns, spared_ns in zip(sync_intervals["sync_end_ns"][following].tolist(), spared.tolist(), strict=True):
+        line = case.evidence.own_line(stacks[end_ns]) if end_ns in stacks else None
+        if line and line in lines:
+            of_line[line].append(spared_ns)
+    found = sorted(sum(one) for one in of_line.values())
+    known = sum(map(len, of_line.values()))
+    return sum(found[:-1]) * len(sync_intervals) / max(known, 1) * case.scale
 
 
 def _host_ns(case: Case) -> float:
