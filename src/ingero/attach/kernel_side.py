@@ -8,6 +8,7 @@ import os
 import resource
 import struct
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -376,11 +377,10 @@ class KernelSide:
                 telling.detach(owner)
 
     def detach_calls(self) -> None:
-        """Detaches the calls, last attached first."""
-        self.probes.close()
-        for telling in (self.communicator_probes, self.kernel_name_probes):
-            if telling:
-                telling.close()
+        """Detaches the calls, and what tells of them meanwhile: each waits for the kernel."""
+        probes = [one for one in (self.probes, self.communicator_probes, self.kernel_name_probes) if one]
+        with ThreadPoolExecutor(len(probes), "ingero-detach") as threads:
+            list(threads.map(CallProbes.close, probes))
 
     def enroll(self, pid: int, start_boottime_ns: int) -> int | None:
         """Makes a running process a target: its calls count, then all its threads have accounts. None: no slot is left.

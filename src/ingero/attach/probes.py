@@ -14,6 +14,7 @@ from functools import lru_cache
 from ingero.attach.groups import Coverage, Coverages, Group, group_of_cookie
 from ingero.attach.libbpf import AttachType, BpfError, BpfObject, Link
 from ingero.discover.kernel import read_kernel
+from ingero.ops import BY_ID, Library
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +40,10 @@ UPROBE_TYPES: dict[ProbeMode, dict[str, AttachType]] = {
     ProbeMode.PERF_EVENT: {},
     ProbeMode.ENTRY_ONLY: {"call_count": AttachType.UPROBE_MULTI},
 }
+
+
+_INNER_FIRST = (None, Library.CUDA, Library.CUDART, Library.NCCL)
+_MOST_THREADS = 32  # that detach at once
 
 
 @lru_cache(maxsize=1)
@@ -83,6 +88,12 @@ class _GroupLinks:
     owner: object = None
     file: int | None = None
 
+    @property
+    def library(self) -> Library | None:
+        """Whose calls these are; None: they stand for no traced calls."""
+        op = BY_ID.get(self.sites[0].cookie & 0xFF)
+        return op.library if op else None
+
     def close(self) -> None:
         """Detaches: entries before returns, else an entry would stay open for ever."""
         for name in list(reversed(self.links)):
@@ -96,8 +107,8 @@ class _GroupLinks:
 class CallProbes:
     """Links of the call programs, one per file, group and program.
 
-    Detached in reverse order of attaching: the driver before the runtime. What `coverages` says holds for files that
-    are probed later, too.
+    The driver is detached before the runtime: a call inside another one is told by that. What `coverages` says holds
+    for files that are probed later, too.
     """
 
     def __init__(self, calls: BpfObject, mode: ProbeMode) -> None:
@@ -210,11 +221,16 @@ class CallProbes:
             self._close(mine)
 
     def close(self) -> None:
-        """Detaches everything, the file attached last first; the groups of a file at once, as each only waits."""
-        while self._files:
-            self._close([place for place in self._files if place.path == self._files[-1].path])
+        """Detaches everything: the driver, then the runtime, then NCCL, each in all its copies at once.
+
+        Nearly all of it is waiting: one copy after the other takes 20 to 50 ms each, and anybody may map a hundred.
+        """
+        for library in _INNER_FIRST:
+            self._close([place for place in self._files if place.library is library])
 
     def _close(self, places: list[_GroupLinks]) -> None:
+        if not places:
+            return
         self._files = [place for place in self._files if place not in places]
-        with ThreadPoolExecutor(len(places)) as threads:
+        with ThreadPoolExecutor(min(len(places), _MOST_THREADS), "ingero-detach") as threads:
             list(threads.map(_GroupLinks.close, places))

@@ -24,7 +24,6 @@ logger = logging.getLogger(__name__)
 _PERIOD_S = 5.0  # a program that starts meanwhile is seen when it maps the library
 _WELL_KNOWN_EVERY = 12  # searches; a package that was installed meanwhile is found a minute later
 _NAMING = ("LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX")
-_LAST_WAIT_S = 1.0
 _OWN_ROOT = Path("/")
 
 
@@ -68,10 +67,8 @@ class DiskSearch:
             return None
 
     def close(self) -> None:
-        """Ends the thread."""
+        """Ends the thread, which is not waited for: it holds nothing, and may stand in a network file system."""
         self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(_LAST_WAIT_S)  # a network file system may not answer, and the recording has to end
 
     def _run(self) -> None:
         searches = 0

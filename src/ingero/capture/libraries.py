@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from ingero.attach.kernel_side import KernelSide
@@ -22,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 # A nested call is told by the open outer one, so the outer library must be probed first.
 _OUTER_FIRST = (Library.NCCL, Library.CUDART, Library.CUDA)
+_TURN_S = 0.25  # at once: the rings are drained that often; a library takes 20 to 60 ms, and longer on a busy host
 _LOOKS_UNTIL_LET_GO = 5  # without a user, on a file system other than the host's root
 _HELD = (
     "%s is not probed yet: process %d maps it and withholds its memory; the kernel would wait for that, and every fork "
@@ -66,7 +70,10 @@ class LibraryProbes:
         self._kernel, self._libraries = kernel, libraries
         self._launches_at_driver_only = launches_at_driver_only
         self._reader = reader or LibraryReader()
-        self._scanner = LibraryScanner(given_files=given_files, reader=self._reader)
+        self._turn_until_s = math.inf
+        self._scanner = LibraryScanner(
+            given_files=given_files, reader=self._reader, is_turn_over=lambda: self.is_turn_over
+        )
         self._put_off: dict[int, int] = {}  # copies that are not probed yet: the process on whose behalf
         self._held: dict[int, Held] = {}  # the files of those that are
         self.probed_ns: dict[int, int] = {}  # by the copy's number, CLOCK_MONOTONIC
@@ -77,22 +84,38 @@ class LibraryProbes:
         self._root_device = _root_device()
         self.copies: list[LibraryCopy] = []
 
+    def begin_turn(self) -> None:
+        """The loop has come round: what follows is done for a moment, and the rest when it comes round again.
+
+        Before the first turn everything is done at once: nobody's records wait then.
+        """
+        self._turn_until_s = time.monotonic() + _TURN_S
+
+    @property
+    def is_turn_over(self) -> bool:
+        """Whether the rings have been left alone for long enough."""
+        return time.monotonic() > self._turn_until_s
+
     def scan(self, pids: Collection[int] | None = None) -> LibraryScan:
         """Which processes use which copies right now; cheap when nothing has changed. pids: looks at no others."""
         return self._wanted(self._scanner.scan(pids))
 
     def put_off(self) -> set[int]:
         """The processes that are to be looked at again, and may be."""
-        return {pid for pid in {*self._scanner.put_off, *self._put_off.values()} if self._reader.may_read(pid)}
+        return {pid for pid in self._scanner.put_off if self._reader.may_read(pid)}
+
+    def waiting(self) -> set[int]:
+        """The processes whose copies are known and not probed yet, and may be."""
+        return {pid for pid in set(self._put_off.values()) if self._reader.may_read(pid)}
 
     @property
     def may_search(self) -> bool:
         """Whether copies on disk may be looked at now."""
         return self._reader.may_read(0)
 
-    def look_again(self, pids: Iterable[int]) -> LibraryScan:
-        """The same after a look at these processes only."""
-        return self._wanted(self._scanner.look_again(pids))
+    def look_again(self, pids: Iterable[int], waiting: Iterable[int] = ()) -> LibraryScan:
+        """The same after a look at these processes only; at those that wait if they have changed."""
+        return self._wanted(self._scanner.look_again(pids, waiting))
 
     def _wanted(self, scan: LibraryScan) -> LibraryScan:
         return replace(scan, copies=tuple(copy for copy in scan.copies if copy.file.library in self._libraries))
@@ -114,6 +137,8 @@ class LibraryProbes:
         probed = [copy for copy in self._scanner.known() if copy.number in self._probed]
         for copy, now in zip(probed, self._reader.keys(copy.file.path for copy in probed), strict=True):
             self._idle[copy.number] = 0 if copy.pids else self._idle.get(copy.number, 0) + 1
+            if self.is_turn_over:  # the kernel takes 20 to 50 ms for each
+                continue
             if self._is_gone(copy, now):
                 self._drop(copy, "the file was deleted or replaced")
             elif self._keeps_a_mount(copy):
@@ -143,14 +168,21 @@ class LibraryProbes:
         return is_cheap and self._idle[copy.number] >= _LOOKS_UNTIL_LET_GO
 
     def attach_new(self, copies: Iterable[LibraryCopy]) -> list[ProbeResult]:
-        """Probes the copies that are not probed yet; one result per site and per missing call."""
+        """Probes the copies that are not probed yet, as many as there is time for in this turn.
+
+        One result per site and per missing call.
+        """
         given = [copy for copy in self._scanner.given if copy.file.library in self._libraries]
         wanted = {copy.number: copy for copy in (*given, *copies)}
         new = [copy for copy in wanted.values() if copy.number not in self._probed]
         results: list[ProbeResult] = []
-        for copy in sorted(new, key=lambda one: _OUTER_FIRST.index(one.file.library)):
+        withholds = cache(self._reader.withholds)  # of a process with a hundred copies it is asked once
+        for place, copy in enumerate(self._in_order(new)):
             before, pid = self._put_off.pop(copy.number, 0), next(iter(copy.pids), 0)
-            if holder := next(filter(self._reader.withholds, copy.pids), 0):
+            if place and self.is_turn_over:
+                self._put_off[copy.number] = before or pid
+                continue
+            if holder := next(filter(withholds, copy.pids), 0):
                 self._put_off[copy.number] = holder
                 if holder != before:
                     logger.warning(_HELD, copy.mapped_path, holder)
@@ -161,6 +193,14 @@ class LibraryProbes:
             except PutOffError:
                 self._put_off[copy.number] = pid
         return results
+
+    def _in_order(self, copies: Iterable[LibraryCopy]) -> list[LibraryCopy]:
+        """Those of processes that have been put off come behind those of all others."""
+        waiting = set(self._put_off.values())
+        return sorted(
+            copies,
+            key=lambda one: (not waiting.isdisjoint(one.pids), _OUTER_FIRST.index(one.file.library)),
+        )
 
     def _attach(self, copy: LibraryCopy) -> list[ProbeResult]:
         key = next(iter(self._reader.keys([copy.file.path])))

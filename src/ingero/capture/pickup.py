@@ -171,6 +171,7 @@ class Pickup:
 
     def catch_up(self) -> None:
         """What has come since the last time; called often."""
+        self.libraries.begin_turn()
         if self._admitted:
             admitted, self._admitted = self._admitted, {}
             self._kernel.enroll_threads(admitted)
@@ -181,8 +182,9 @@ class Pickup:
         for target in filter(None, map(self._targets.of_pid, changed)):
             target.callers.read_mappings()
         changed |= self.libraries.put_off()
-        if changed:
-            scan = self.libraries.look_again(changed)
+        waiting = self.libraries.waiting()
+        if changed or waiting:
+            scan = self.libraries.look_again(changed, waiting)
             self._probe(scan)
             if not self._wanted.pids:
                 self._enroll_users(sorted(changed.intersection(scan.pids)))
@@ -198,6 +200,7 @@ class Pickup:
 
     def tick(self) -> None:
         """Once a second: makes sure that nothing was missed."""
+        self.libraries.begin_turn()
         self.libraries.drop_unused()
         now_ns = kernel_clock.monotonic_ns()
         if now_ns - self._scanned_ns < (_SCAN_WITH_EVENTS_NS if self._events else _SCAN_NS):
@@ -258,7 +261,7 @@ class Pickup:
 
     def _probe_one_on_disk(self) -> None:
         """One copy at a time, so that the rings are not left alone for long."""
-        while not self._on_disk and (path := self._search.take()):
+        while not self._on_disk and not self.libraries.is_turn_over and (path := self._search.take()):
             self._on_disk = self.libraries.on_disk([path])
         if self._on_disk:
             copy = self._on_disk.pop()

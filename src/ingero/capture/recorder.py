@@ -312,6 +312,9 @@ class Recorder:
         for target in self.targets:
             if target.exit_ns is None:
                 self._processes.write(target, second.time_ns)
+        # each may be in what does not answer, or have much to do: they end while the rows are written, and all at once
+        for one in (self._kernel_names.worker, self._samples, self.stacks.worker, self._halts.worker):
+            one.end()
         return second
 
     def _read_second(self) -> Second:

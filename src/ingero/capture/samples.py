@@ -131,8 +131,12 @@ class Samples:
         self._thread.start()
         return self
 
+    def end(self) -> None:
+        """Looks at none any more."""
+        self._is_ended.set()
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._is_ended.set()
+        self.end()
         self._thread.join(_LAST_LOOK_S)  # a process's memory may lie in a file that does not answer

@@ -45,11 +45,16 @@ class Worker:
         self._is_open = True
         return self
 
+    def end(self) -> None:
+        """Takes no more jobs: does what waits and settles, while others end, too."""
+        if self._is_open:
+            self._is_open = False
+            self._jobs.put(None)
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._is_open = False
-        self._jobs.put(None)
+        self.end()
         until_s = time.monotonic() + _LAST_S
         while self._thread.is_alive() and time.monotonic() < until_s and not self._is_stuck():
             self._thread.join(_LOOK_S)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -108,8 +108,28 @@ class _Seen:
     unreadable: tuple[UnreadableLibrary, ...] = ()
 
 
+def _as_changed(seen: _Seen) -> _Seen:
+    return replace(seen, sign=(seen.sign[0], b""))
+
+
+@dataclass(slots=True)
+class _Found:
+    """What is known of a process that was not looked at to its end, by what is mapped where. inode: of its folder."""
+
+    inode: int
+    places: dict[tuple[str, int, int], tuple[_Use | UnreadableLibrary, ...]] = field(default_factory=dict)
+
+    @property
+    def uses(self) -> tuple[_Use, ...]:
+        return tuple(one for found in self.places.values() for one in found if isinstance(one, _Use))
+
+    @property
+    def unreadable(self) -> tuple[UnreadableLibrary, ...]:
+        return tuple(one for found in self.places.values() for one in found if isinstance(one, UnreadableLibrary))
+
+
 class PutOffError(IngeroError):
-    """Whose process it is has used up its share of the agent's time; it is looked at again when there is some."""
+    """Whose process it is has used up its share of the agent's time, or this turn is over; it is looked at again."""
 
     def __init__(self) -> None:
         super().__init__("it is put off", hint="its files take longer to read than others: check where they come from")
@@ -118,17 +138,23 @@ class PutOffError(IngeroError):
 class LibraryScanner:
     """Remembers between two scans which process mapped what, and gives each file one number for good.
 
-    given_files: looked for as well, whatever they are called. reader: reads the files.
+    given_files: looked for as well, whatever they are called. reader: reads the files. is_turn_over: whether what is
+    left is to be put off: a process may map thousands of files that are called like libraries.
 
     Raises:
         OSError, IngeroError: a given file is gone, damaged or exports no traced call.
     """
 
     def __init__(
-        self, proc: Path = PROC, given_files: Sequence[Path] = (), reader: LibraryReader | None = None
+        self,
+        proc: Path = PROC,
+        given_files: Sequence[Path] = (),
+        reader: LibraryReader | None = None,
+        is_turn_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._proc, self._reader = proc, reader or LibraryReader()
-        self.put_off: set[int] = set()  # processes that are to be looked at again: their share is used up
+        self._proc, self._reader, self._is_turn_over = proc, reader or LibraryReader(), is_turn_over
+        self.put_off: set[int] = set()  # processes that are to be looked at again: their share or the turn is used up
+        self._begun: dict[int, _Found] = {}  # of those what is known already
         self._given_names = [path.resolve().name for path in given_files]
         self._seen: dict[int, _Seen] = {}
         self._copies: dict[int, LibraryCopy] = {}
@@ -152,27 +178,33 @@ class LibraryScanner:
         A copy stays known, with no pids, after its last process has gone.
         """
         before, self._seen = self._seen, {}
-        self.put_off.clear()
         return self._scanned({pid: inode for pid, inode in self._list() if pids is None or pid in pids}, before)
 
-    def look_again(self, pids: Iterable[int]) -> LibraryScan:
-        """Looks at these processes only; of the others, what the last scan found still holds."""
-        before = self._seen
+    def look_again(self, pids: Iterable[int], waiting: Iterable[int] = ()) -> LibraryScan:
+        """Looks at these processes only; of the others, what the last scan found still holds.
+
+        waiting: others, at which it looks if they have changed.
+        """
+        before, wanted = self._seen, set(pids)
         again: dict[int, int] = {}
-        for pid in pids:
+        for pid in sorted({*wanted, *waiting}, key=self.put_off.__contains__):  # who was put off comes last
             with suppress(OSError):
                 again[pid] = (self._proc / str(pid)).stat().st_ino
         self._seen = {pid: seen for pid, seen in before.items() if pid not in again}
-        return self._scanned(again, {})
+        known = {pid: before[pid] for pid in again if pid in before}
+        return self._scanned(again, {pid: _as_changed(one) if pid in wanted else one for pid, one in known.items()})
 
     def _scanned(self, inodes: Mapping[int, int], before: Mapping[int, _Seen]) -> LibraryScan:
         skipped: Counter[str] = Counter()
         for pid, inode in inodes.items():
+            self.put_off.discard(pid)
             seen = self._look_at(pid, inode, before.get(pid))
             if isinstance(seen, _Seen):
                 self._seen[pid] = seen
             else:
                 skipped[_reason(seen)] += 1
+        self.put_off &= self._seen.keys()  # the others have ended
+        self._begun = {pid: found for pid, found in self._begun.items() if pid in self.put_off}
         read_again = sum(1 for pid in inodes if self._seen.get(pid) is not before.get(pid))
         self._collect_uses()
         return LibraryScan(
@@ -206,6 +238,8 @@ class LibraryScanner:
                     yield int(entry.name), entry.inode()
 
     def _look_at(self, pid: int, inode: int, before: _Seen | None) -> _Seen | OSError:
+        if before is not None and before.sign[0] != inode:
+            before = None  # of an earlier process with this pid
         if before is not None and before.sign == (inode, _NO_PAGES):
             return before
         try:
@@ -219,24 +253,38 @@ class LibraryScanner:
             return replace(before or _Seen((inode, b"")), sign=(inode, b"")) if is_withheld else error
         if b"/libcuda" not in raw and b"/libnccl" not in raw and not any(hint in raw for hint in self._given_hints):
             return _Seen(sign)
+        begun = self._begun.pop(pid, None)
+        found = begun if begun and begun.inode == inode else _Found(inode)
+        try:
+            with self._reader.on_behalf_of(pid):
+                self._look_into(pid, raw, found)
+        except PutOffError:
+            self.put_off.add(pid)
+            self._begun[pid] = found
+            known = before or _Seen(sign)
+            uses = tuple(dict.fromkeys((*known.uses, *found.uses)))
+            return replace(known, sign=(inode, b""), uses=uses)  # it is looked at again
+        return _Seen(sign, found.uses, found.unreadable)
+
+    def _look_into(self, pid: int, raw: bytes, found: _Found) -> None:
+        """Looks at what a process maps, except what has been found before."""
         # A library has several mappings, one per segment: the last stands for all.
         files = {
             (mapped.path, mapped.device, mapped.inode): mapped for mapped in mappings_named(raw, self._mapped_name)
         }
-        self.put_off.discard(pid)
-        try:
-            with self._reader.on_behalf_of(pid):
-                found = [one for mapped in files.values() for one in self._uses(pid, mapped)]
-                wanted = looked_for(raw)
-                found += [one for mapped in candidates(raw, wanted) for one in self._linked_uses(pid, mapped, wanted)]
-        except PutOffError:
-            self.put_off.add(pid)
-            return replace(before or _Seen(sign), sign=(inode, b""))  # of no process: it is looked at again
-        return _Seen(
-            sign,
-            tuple(use for use in found if isinstance(use, _Use)),
-            tuple(problem for problem in found if isinstance(problem, UnreadableLibrary)),
-        )
+        for mapped in files.values():
+            self._add(found, mapped, lambda mapped=mapped: self._uses(pid, mapped))  # type: ignore[misc]
+        wanted = looked_for(raw)
+        for mapped in candidates(raw, wanted):
+            self._add(found, mapped, lambda mapped=mapped: self._linked_uses(pid, mapped, wanted))  # type: ignore[misc]
+
+    def _add(self, found: _Found, mapped: MappedRange, look: Callable[[], Iterator[_Use | UnreadableLibrary]]) -> None:
+        place = mapped.range_name, mapped.device, mapped.inode
+        if place in found.places:
+            return
+        if self._is_turn_over():
+            raise PutOffError
+        found.places[place] = tuple(look())
 
     def _uses(self, pid: int, mapped: MappedRange) -> Iterator[_Use | UnreadableLibrary]:
         """How a process reaches a mapped library; none where that has gone meanwhile, or is only called like one."""
