@@ -6,23 +6,30 @@ import ctypes
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from ingero.attach.objects import object_path
 from ingero.capture.foreign import OPENER, READER, Foreign, nursery
 from ingero.capture.library_processes import LibraryProcesses
 from ingero.capture.mapped_files import MappedFiles
+from ingero.capture.memory_reader import MemoryReader
 from ingero.capture.native_reader import NativeReader
+from ingero.capture.python_layouts import layout_row
 from ingero.capture.shares import NOBODY, Shares
+from ingero.decode.btf import btf_of
 from ingero.decode.native.unwinder import Ending, ThreadCopy
 from ingero.demo.gpusim.build import build
 from ingero.discover.elf import UnreadableElfError
+from ingero.discover.interpreters import Interpreter, UnreadableInterpreter
 from ingero.discover.libraries import LibraryScanner, PutOffError
 from ingero.discover.library_files import StubLibraryError
 from ingero.discover.library_reader import LibraryReader
+from ingero.discover.memory import ProcessMemory
 from ingero.discover.memory_files import LaunchedWith, MemoryFiles
 from ingero.discover.rooted import open_regular
 from ingero.sandbox.process import NoAnswerError, SandboxedProcess
@@ -182,6 +189,117 @@ def test_memory_that_was_withheld_is_not_asked_for_again_at_once(
     while files.launched_with(os.getpid()).is_withheld:
         time.sleep(0.05)
     assert files.maps(os.getpid())
+
+
+@pytest.fixture(scope="module")
+def sleeper() -> Iterator[tuple[int, Interpreter]]:
+    """A Python that sleeps in a function, and its interpreter as it is read here and now."""
+    with subprocess.Popen([sys.executable, "-c", _SLEEPER], stdout=subprocess.PIPE, stdin=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        while not (position := MemoryFiles().positions(process.pid, [process.pid])[0]) or not position.is_parked:
+            time.sleep(0.01)
+        found = MemoryReader().interpreter(process.pid)
+        assert isinstance(found, Interpreter)
+        yield process.pid, found
+        process.kill()
+
+
+_SLEEPER = """
+import sys
+def inner():
+    print(flush=True)
+    sys.stdin.read()
+def outer():
+    inner()
+outer()
+"""
+
+
+def _layout(interpreter: Interpreter) -> dict[str, int]:
+    row = layout_row(interpreter, btf_of(object_path("layouts")).dtype("python_layout"))
+    return {name: int(row[name][0]) for name in row.dtype.names or () if name != "pad"}
+
+
+def _thread_pointer(pid: int, layout: dict[str, int]) -> int:
+    """Of its only thread, as its interpreter knows it."""
+    with ProcessMemory(pid) as memory:
+        interpreter = memory.word(layout["runtime"] + layout["interpreters"])
+        return memory.word(memory.word(interpreter + layout["interpreter_threads"]) + layout["thread_id"])
+
+
+def test_an_interpreter_is_found_alike(foreign: Foreign, sleeper: tuple[int, Interpreter]) -> None:
+    reader = foreign.native.memory
+    assert reader.interpreter(sleeper[0]) == sleeper[1]
+    assert reader.interpreter(2) is None, "a thread of the kernel"
+    assert reader.interpreter(2**22 + 1) is None, "it is gone"
+    with subprocess.Popen(["sleep", "60"]) as process:
+        assert reader.interpreter(process.pid) is None
+        process.kill()
+
+
+def test_stacks_and_code_in_memory_are_read_alike(foreign: Foreign, sleeper: tuple[int, Interpreter]) -> None:
+    pid, interpreter = sleeper
+    layout, reader, own = _layout(interpreter), foreign.native.memory, MemoryReader()
+    pointers = [_thread_pointer(pid, layout) - layout["thread_bias"], 4096]
+    for _ in range(2):  # the second time they are known there
+        frames, nobody = reader.frames(pid, layout, interpreter.version, pointers)
+        assert [(one.function, one.line) for one in frames] == [("inner", 5), ("outer", 7), ("<module>", 8)]  # type: ignore[union-attr]  # frames
+        assert nobody == []
+    assert reader.frames(pid, layout, interpreter.version, pointers) == own.frames(
+        pid, layout, interpreter.version, pointers
+    )
+    assert reader.positions(pid, [pid, 2**22 + 1]) == own.positions(pid, [pid, 2**22 + 1])
+    address = interpreter.code_type
+    assert reader.mapped(pid, address, 100) == own.mapped(pid, address, 100)
+    assert reader.code(pid, address, 1, layout) is own.code(pid, address, 1, layout) is None
+    with pytest.raises(OSError, match=r"\w"):
+        reader.mapped(pid, 4096, 8)
+    if "interpreter.freed_code" not in interpreter.layout.offsets:
+        places = [one.destructor(pid, interpreter) for one in (reader, own)]
+        assert places[0].offset == places[1].offset
+        assert os.stat(places[0].path).st_ino == os.stat(places[1].path).st_ino  # noqa: PTH116  # of descriptors
+
+
+def test_a_ring_of_interpreters_has_an_end(foreign: Foreign, sleeper: tuple[int, Interpreter]) -> None:
+    layout = _layout(sleeper[1])
+    ring = (ctypes.c_uint64 * 512)()
+    ring[layout["interpreter_next"] // 8] = ctypes.addressof(ring)
+    ring[511] = ctypes.addressof(ring)
+    circles = {**layout, "runtime": ctypes.addressof(ring) + 511 * 8, "interpreters": 0, "interpreter_threads": 8 * 500}
+    (why,) = foreign.native.memory.frames(os.getpid(), circles, sleeper[1].version, [1])
+    assert why == "more than 256 interpreters"
+
+
+def test_memory_that_takes_too_long_costs_the_stacks_of_its_process_only(
+    monkeypatch: pytest.MonkeyPatch, foreign: Foreign, sleeper: tuple[int, Interpreter]
+) -> None:
+    foreign.drops()
+    pid, interpreter = sleeper
+    layout, reader = _layout(interpreter), foreign.native.memory
+    monkeypatch.setattr("ingero.capture.memory_reader._WALL_S", 0.0)
+    monkeypatch.setattr("ingero.capture.memory_files._FIRST_PAUSE_S", 0.0)
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            reader.frames(os.getpid(), layout, interpreter.version, [1])
+    monkeypatch.undo()
+    unread = reader.interpreter(os.getpid())
+    assert isinstance(unread, UnreadableInterpreter)
+    assert not unread.is_starting
+    assert foreign.drops()["python_stacks_given_up"] == 3
+    assert reader.interpreter(pid) == interpreter, "others are read"
+
+
+def test_nothing_is_probed_after_memory_was_withheld(monkeypatch: pytest.MonkeyPatch) -> None:
+    with nursery() as makes, Foreign(makes) as own:
+        assert own.native.memory.may_probe()
+        monkeypatch.setattr("ingero.capture.memory_files._WALL_S", 0.0)
+        with pytest.raises(TimeoutError):
+            own.native.memory.mapped(os.getpid(), 4096, 8)
+        unread = own.native.memory.interpreter(os.getpid())
+        assert isinstance(unread, UnreadableInterpreter)
+        assert unread.is_starting, "it may answer later"
+        assert not own.native.memory.may_probe()
 
 
 @pytest.mark.parametrize("what", ["pipe", "device", "folder"])

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from ingero.attach.libbpf import Link
-from ingero.capture import freed_code
 from ingero.capture.freed_code import FreedCode
+from ingero.capture.memory_reader import MemoryReader
 from ingero.discover.freed_code import Destructor, NoDestructorError
+from ingero.discover.interpreters import Interpreter
 
 IMAGE = 1_000
 
@@ -46,15 +47,34 @@ def interpreter(*, counts: bool = False) -> Any:
     return SimpleNamespace(layout=SimpleNamespace(offsets={"interpreter.freed_code": 8} if counts else {}))
 
 
+class Memory(MemoryReader):
+    """Of processes whose destructor is known, or is none; is_held: somebody withholds his memory."""
+
+    is_held, is_known = False, True
+
+    def destructor(self, pid: int, interpreter: Interpreter) -> Destructor:
+        del pid, interpreter
+        if not self.is_known:
+            raise NoDestructorError("a probe would be single-stepped")
+        return Destructor(path="python", offset=64)
+
+    def may_probe(self) -> bool:
+        return not self.is_held
+
+
 @pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    monkeypatch.setattr(freed_code, "code_destructor", lambda *_: Destructor(path="python", offset=64))
+def kernel() -> Kernel:
     return Kernel()
 
 
 @pytest.fixture
-def freed(kernel: Kernel) -> FreedCode:
-    return FreedCode(kernel, lambda: kernel.now)  # type: ignore[arg-type]  # what it uses of it
+def memory() -> Memory:
+    return Memory()
+
+
+@pytest.fixture
+def freed(kernel: Kernel, memory: Memory) -> FreedCode:
+    return FreedCode(kernel, memory, lambda: kernel.now)  # type: ignore[arg-type]  # what it uses of it
 
 
 def after(seconds: float, kernel: Kernel, freed: FreedCode) -> dict[int, int]:
@@ -105,14 +125,22 @@ def test_a_slot_that_is_another_process_s_gets_no_probe(kernel: Kernel, freed: F
 
 
 def test_where_no_destructor_is_found_each_code_object_is_read(
-    kernel: Kernel, freed: FreedCode, monkeypatch: pytest.MonkeyPatch
+    kernel: Kernel, freed: FreedCode, memory: Memory
 ) -> None:
-    def none(*_: object) -> Destructor:
-        raise NoDestructorError("a probe would be single-stepped")
-
-    monkeypatch.setattr(freed_code, "code_destructor", none)
+    memory.is_known = False
     freed.begin(target(1), interpreter())
     assert after(1, kernel, freed) == {}
+
+
+def test_nothing_is_probed_while_somebody_withholds_his_memory(
+    kernel: Kernel, freed: FreedCode, memory: Memory
+) -> None:
+    """Who runs the same Python maps the same file, and a probe on that waits for each of them."""
+    memory.is_held = True
+    freed.begin(target(1), interpreter())
+    assert after(1, kernel, freed) == {}
+    memory.is_held = False
+    assert after(1, kernel, freed)
 
 
 def test_closing_detaches_all(kernel: Kernel, freed: FreedCode) -> None:

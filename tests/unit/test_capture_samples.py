@@ -15,6 +15,7 @@ from ingero.attach.cpu_samples import VARIED_NS, parse_cpus, varied_ns
 from ingero.attach.objects import object_path
 from ingero.attach.sample_pace import MOST_HZ
 from ingero.capture.clocks import WallClock
+from ingero.capture.memory_reader import MemoryReader
 from ingero.capture.parked_samples import GPU_PLACES, PLACES, ParkedSampler, chosen
 from ingero.capture.process_stacks import ProcessStacks
 from ingero.capture.samples import Samples
@@ -74,7 +75,8 @@ def test_threads_of_processes_that_are_no_targets_give_no_sample() -> None:
 def test_a_thread_that_was_looked_at_as_it_went_to_sleep_is_not_read() -> None:
     threads = parked(mains=2)
     threads["is_looked_at"], threads["python_stack"] = 1, (77, 0)  # the second has no Python frames
-    process = SimpleNamespace(interpreter=object(), pid=NO_PID)
+    interpreter = SimpleNamespace(version=(3, 12))
+    process = SimpleNamespace(interpreter=interpreter, layout={}, memory=MemoryReader(), pid=NO_PID)
     sampler = ParkedSampler(lambda _pid: (7, cast(ProcessStacks, process)), _PARKED, lambda _rows: None)
     (found,) = sampler.look(threads.tobytes(), 1000)
     assert (found.process, found.tid, found.python_stack, found.stack_hash) == (7, 100, 77, 0)

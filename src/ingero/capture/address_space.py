@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import itertools
 import logging
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -188,12 +187,8 @@ class ProcessAddressSpace:
 
     def _vdso(self, mapping: Mapping) -> ElfImage | None:
         try:
-            descriptor = os.open(self._proc / str(self.pid) / "mem", os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                data = os.pread(descriptor, mapping.end - mapping.start, mapping.start)
-            finally:
-                os.close(descriptor)
-            return self._images.reader.of_bytes(data)
+            reader = self._images.reader
+            return reader.of_bytes(reader.memory.mapped(self.pid, mapping.start, mapping.end - mapping.start))
         except (OSError, UnreadableImageError) as error:
             logger.info("the vDSO of process %d cannot be read: %s", self.pid, error)
             return None

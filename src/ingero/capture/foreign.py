@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Set
 
-from ingero.capture import native_tasks
+from ingero.capture import memory_tasks, native_tasks
 from ingero.capture.heap import return_large_blocks
 from ingero.capture.library_processes import LibraryProcesses
 from ingero.capture.memory_files import SandboxedMemoryFiles
@@ -17,6 +17,7 @@ from ingero.capture.shares import Shares
 from ingero.decode.native.names import demangle
 from ingero.discover import library_tasks, opener_tasks
 from ingero.discover.entry_points import entry_points
+from ingero.discover.python_layouts import supported_versions
 from ingero.sandbox import rights
 from ingero.sandbox.nursery import Kind, Nursery, Task
 from ingero.sandbox.process import SandboxedProcess, SpareProcess
@@ -37,12 +38,13 @@ def _prepare() -> None:
     return_large_blocks()
     demangle("_Z1fv")
     entry_points()
+    supported_versions()
     for name in ("ascii", "latin-1", "unicode_escape"):
         codecs.lookup(name)
 
 
 def _reader_tasks() -> Mapping[str, Task]:
-    return {**library_tasks.tasks(), **native_tasks.tasks()}
+    return {**library_tasks.tasks(), **native_tasks.tasks(), **memory_tasks.tasks()}
 
 
 class Foreign:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from ingero.attach.kernel_side import KernelSide
 from ingero.attach.libbpf import BpfError, Link
+from ingero.capture.memory_reader import MemoryReader
 from ingero.capture.targets import Target
-from ingero.discover.freed_code import NoDestructorError, code_destructor
+from ingero.discover.freed_code import NoDestructorError
 from ingero.discover.interpreters import Interpreter
 
 log = logging.getLogger(__name__)
@@ -37,10 +38,15 @@ class _Watched:
 
 
 class FreedCode:
-    """The probes of one recording; everything on one thread, but for detaching: that waits 20 to 50 ms."""
+    """The probes of one recording; everything on one thread, but for detaching: that waits 20 to 50 ms.
 
-    def __init__(self, kernel: KernelSide, now: Callable[[], float] = time.monotonic) -> None:
-        self._kernel, self._now = kernel, now
+    memory: who reads in processes.
+    """
+
+    def __init__(
+        self, kernel: KernelSide, memory: MemoryReader | None = None, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._kernel, self._memory, self._now = kernel, memory or MemoryReader(), now
         self._watched: dict[int, _Watched] = {}  # by process number
         self._detaching = ThreadPoolExecutor(_DETACHED_AT_ONCE, "ingero-detach")
 
@@ -77,8 +83,10 @@ class FreedCode:
         image = self._kernel.image_at(target.slot, target.pid)  # before what follows is read of the process
         if probes is None or image is None:
             return False
+        if not self._memory.may_probe():  # the file is mapped by whoever runs the same Python
+            return True
         try:
-            place = code_destructor(target.pid, watched.interpreter)
+            place = self._memory.destructor(target.pid, watched.interpreter)
             watched.link = probes.attach(target.pid, target.slot, image, place.path, place.offset)
         except (OSError, NoDestructorError, BpfError) as error:
             log.debug("freed code of %d is not counted: %s", target.pid, error)

@@ -1,4 +1,6 @@
-"""What processes were started with and what they map, read by the opener of the sandbox, which can be ended."""
+"""What processes were started with, what they map and where they sleep, read by the opener of the sandbox, which can be
+ended.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ingero.capture.shares import WITHHOLDING, Owner, Shares
-from ingero.discover.memory_files import LaunchedWith, MemoryFiles
+from ingero.discover.memory_files import LaunchedWith, MemoryFiles, Position
 from ingero.discover.processes import PROC, real_uid
 from ingero.sandbox.messages import Message
 from ingero.sandbox.process import NoAnswerError, RefusedAnswerError, SandboxedProcess, SpareProcess
@@ -70,6 +73,40 @@ class SandboxedMemoryFiles(MemoryFiles):
         """As there."""
         return self._ask(pid, "maps").data
 
+    def program(self, pid: int) -> str:
+        """As there."""
+        return str(self._ask(pid, "program").content.get("program", ""))
+
+    def positions(self, pid: int, tids: Sequence[int]) -> list[Position | None]:
+        """As there."""
+        found = self._ask(pid, "positions", tids=list(tids)).content.get("positions")
+        try:
+            positions = [None if one is None else Position(str(one[0]), int(one[1])) for one in found or ()]
+        except (LookupError, TypeError, ValueError):
+            positions = []
+        if len(positions) != len(tids):
+            raise OSError(errno.EBADMSG, "the reply is malformed")
+        return positions
+
+    def mapped(self, pid: int, address: int, size: int) -> bytes:
+        """As there."""
+        return self._ask(pid, "mapped", address=address, size=size).data[:size]
+
+    def memory(self, pid: int) -> int:
+        """As there."""
+        files = self._ask(pid, "memory").files
+        if len(files) == 1:
+            return files[0]
+        for one in files:
+            os.close(one)
+        raise OSError(errno.EBADMSG, "the reply is malformed")
+
+    def has_withheld(self) -> bool:
+        """Whether somebody did not answer lately, and may hold the lock of his memory."""
+        now_s = time.monotonic()
+        with self._lock:
+            return any(now_s < pause.until_s + _LONGEST_PAUSE_S for pause in self._pauses.values())
+
     def stat(self, pid: int) -> bytes | None:
         """As there."""
         try:
@@ -79,7 +116,7 @@ class SandboxedMemoryFiles(MemoryFiles):
 
     def pid_namespace(self, pid: int) -> int:
         """As there; asked once of each process. -1: it did not answer, or others before it did not."""
-        sign = _sign(pid)
+        sign = sign_of(pid)
         known_sign, number = self._namespaces.get(pid, (0, 0))
         if known_sign == sign:
             return number
@@ -102,7 +139,7 @@ class SandboxedMemoryFiles(MemoryFiles):
             self._namespaces[pid] = sign, number
         return number
 
-    def _ask(self, pid: int, task: str) -> Message:
+    def _ask(self, pid: int, task: str, **content: Any) -> Message:
         """Raises OSError; of these TimeoutError and BlockingIOError: there was no answer, or it was not waited for."""
         # most machines have nobody who withholds anything: then nobody is asked for, which would cost as much again
         has_some = not self._pauses or self._shares.has_some(self._shares.owner(pid))
@@ -110,7 +147,7 @@ class SandboxedMemoryFiles(MemoryFiles):
             self._lost(_GIVEN_UP)
             raise BlockingIOError(errno.EAGAIN, "it, or others of its user, did not answer before")
         try:
-            answer = self._opener.ask(task, {"pid": pid}, cpu_s=_CPU_S, wall_s=_WALL_S, is_patient=True)
+            answer = self._opener.ask(task, {"pid": pid, **content}, cpu_s=_CPU_S, wall_s=_WALL_S, is_patient=True)
         except NoAnswerError as error:
             self._note(pid, self._owner_at_hand(pid), error)
             raise TimeoutError(errno.ETIMEDOUT, error.reason) from None
@@ -127,12 +164,16 @@ class SandboxedMemoryFiles(MemoryFiles):
         if uid:
             return uid, 0
         known_sign, number = self._namespaces.get(pid, (0, 0))
-        return (0, number) if known_sign == _sign(pid) else WITHHOLDING
+        return (0, number) if known_sign == sign_of(pid) else WITHHOLDING
 
     def _pause_of(self, pid: int) -> _Pause | None:
         with self._lock:
             pause = self._pauses.get(pid)
-        return pause if pause and pause.sign == _sign(pid) else None
+        return pause if pause and pause.sign == sign_of(pid) else None
+
+    def note_wait(self, pid: int, error: NoAnswerError) -> None:
+        """Somebody else has waited for the memory of a process."""
+        self._note(pid, self._owner_at_hand(pid), error)
 
     def _note(self, pid: int, owner: Owner, error: NoAnswerError) -> None:
         self._lost(_GIVEN_UP)
@@ -143,17 +184,17 @@ class SandboxedMemoryFiles(MemoryFiles):
         with self._lock:
             if len(self._pauses) >= _MOST_KNOWN:
                 del self._pauses[next(iter(self._pauses))]
-            self._pauses[pid] = _Pause(_sign(pid), seconds, time.monotonic() + seconds)
+            self._pauses[pid] = _Pause(sign_of(pid), seconds, time.monotonic() + seconds)
         if not before:
             logger.warning(
-                "the memory of process %d is withheld: its command line, environment and mappings are not known (%s); "
-                "it waits for a file system, or was made to wait: ps hangs at it, too",
+                "the memory of process %d is withheld: its command line, environment, mappings and stacks are not "
+                "known (%s); it waits for a file system, or was made to wait: ps hangs at it, too",
                 pid,
                 error.reason,
             )
 
 
-def _sign(pid: int) -> int:
+def sign_of(pid: int) -> int:
     """Of this very process: the number of its folder, which is another one for a process that has its pid later."""
     try:
         return os.stat(PROC / str(pid)).st_ino  # noqa: PTH116  # for every process of the host

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ingero.capture.memory_files import SandboxedMemoryFiles
+from ingero.capture.memory_reader import MemoryReader, SandboxedMemoryReader
 from ingero.capture.shares import Shares
 from ingero.decode.native import names
 from ingero.decode.native.deciding import Word
@@ -36,7 +38,10 @@ _MOST_TEXT = 1 << 16
 
 
 class NativeReader:
-    """In this process."""
+    """In this process. memory: reads what lies in the memory of processes."""
+
+    def __init__(self) -> None:
+        self.memory = MemoryReader()
 
     def maps(self, process: Path) -> bytes:
         """What a process maps, as the kernel tells it.
@@ -126,11 +131,12 @@ class SandboxedNativeReader(NativeReader):
         self,
         opener: SandboxedProcess,
         reader: SandboxedProcess,
-        memory: MemoryFiles,
+        memory: SandboxedMemoryFiles,
         shares: Shares,
         lost: Callable[[str], None],
     ) -> None:
         self._opener, self._reader, self._memory, self._shares, self._lost = opener, reader, memory, shares, lost
+        self.memory = SandboxedMemoryReader(memory, opener, reader, lost)
         self._names: dict[str, str] = {}
         self._given_up: dict[object, int] = {}  # files and processes: how often there was no answer
 

@@ -8,6 +8,7 @@ is not known: else short sleeps would seem to be none.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +16,8 @@ from typing import Any
 import numpy as np
 
 from ingero.capture.hung_calls import content_hash
-from ingero.capture.parked_threads import NotParkedError, check_still_parked
 from ingero.capture.process_stacks import ProcessStacks
-from ingero.capture.python_walk import BrokenWalkError, KnownCode, python_frames
 from ingero.capture.stack_frames import PythonFrame, merge, stack_row
-from ingero.discover.memory import ProcessMemory
 from ingero.foreign_text import decoded
 from ingero.store.tables import Row
 
@@ -27,7 +25,6 @@ TICK_S = 0.25
 PLACES = 16  # threads per look: a read takes the agent 0.5 ms and more
 GPU_PLACES = 12  # of them at most for threads that have made traced calls
 _FORGET_TICKS = 40  # a thread without Python frames is read again so much later
-_MAX_CODE = 1 << 13  # code objects of a process
 _MAX_STORED = 1 << 14
 
 _Key = tuple[int, int]
@@ -76,7 +73,6 @@ class ParkedSampler:
     ) -> None:
         self._process_of, self._dtype, self._store = process_of, dtype, store
         self._read: dict[_Key, _Read] = {}
-        self._code: dict[int, KnownCode] = {}
         self._stored: dict[int, None] = {}
         self._tick = 0
 
@@ -88,12 +84,15 @@ class ParkedSampler:
         with_process = [(one, *known[int(one["pid"])]) for one in threads if int(one["pid"]) in known]
         candidates = [one for one in with_process if self._may_have_frames(*one)]
         samples: list[ParkedSample] = []
-        for index, weight in chosen([one for one, _, _ in candidates], self._tick):
-            thread, number, process = candidates[index]
-            stack_hash = self._stack_of(thread, number, process)
+        places = list(chosen([one for one, _, _ in candidates], self._tick))
+        unread = self._read_anew([candidates[index] for index, _ in places])
+        for index, weight in places:
+            thread, number, _ = candidates[index]
+            key = number, int(thread["tid"])
+            stack_hash = 0 if thread["is_looked_at"] or key in unread else self._read[key].stack_hash
             if stack_hash is not None:
                 samples.append(_sample(thread, number, round(weight * elapsed_ns), stack_hash))
-        self._forget({(number, int(one["tid"])) for one, number, _ in with_process}, {n for n, _ in known.values()})
+        self._forget({(number, int(one["tid"])) for one, number, _ in with_process})
         return samples
 
     def _may_have_frames(self, thread: Any, number: int, process: ProcessStacks) -> bool:
@@ -104,31 +103,44 @@ class ParkedSampler:
         last = self._read.get((number, int(thread["tid"])))
         return last is None or last.stack_hash is not None or self._tick - last.tick >= _FORGET_TICKS
 
-    def _stack_of(self, thread: Any, number: int, process: ProcessStacks) -> int | None:
-        if thread["is_looked_at"]:
-            return 0
-        key, switches = (number, int(thread["tid"])), int(thread["switches"])
-        last = self._read.get(key)
-        if last and last.switches == switches and last.stack_hash is not None:
-            return last.stack_hash
-        try:
-            frames = self._frames(thread, number, process)
-        except (NotParkedError, BrokenWalkError, OSError):
-            return 0
-        self._read[key] = _Read(switches, self._keep(number, process, frames) if frames else None, self._tick)
-        return self._read[key].stack_hash
+    def _read_anew(self, threads: Sequence[tuple[Any, int, ProcessStacks]]) -> set[_Key]:
+        """Reads those that are in another sleep than when they were read last; answers which could not be read."""
+        wanted: dict[int, list[Any]] = defaultdict(list)
+        processes = {number: process for _, number, process in threads}
+        for thread, number, _ in threads:
+            last = self._read.get((number, int(thread["tid"])))
+            is_known = last and last.stack_hash is not None and last.switches == int(thread["switches"])
+            if not thread["is_looked_at"] and not is_known:
+                wanted[number].append(thread)
+        unread: set[_Key] = set()
+        for number, mine in wanted.items():
+            for thread, frames in zip(mine, self._frames(mine, processes[number]), strict=True):
+                key = number, int(thread["tid"])
+                if frames is None:
+                    unread.add(key)
+                    continue
+                stack_hash = self._keep(number, processes[number], frames) if frames else None
+                self._read[key] = _Read(int(thread["switches"]), stack_hash, self._tick)
+        return unread
 
-    def _frames(self, thread: Any, number: int, process: ProcessStacks) -> list[PythonFrame]:
+    def _frames(self, threads: Sequence[Any], process: ProcessStacks) -> list[list[PythonFrame] | None]:
+        """Of threads of one process; None: it could not be read, or the thread ran meanwhile."""
         assert process.interpreter is not None
-        code = self._code.setdefault(number, {})
-        if len(code) > _MAX_CODE:
-            code.clear()
-        with ProcessMemory(process.pid) as memory:
-            frames = python_frames(
-                memory.read, process.layout, process.interpreter.version, int(thread["thread_pointer"]), code
-            )
-        check_still_parked(process.pid, int(thread["tid"]), int(thread["switches"]))
-        return [PythonFrame(frame.file, frame.line, frame.function) for frame in frames]
+        pointers, tids = ([int(one[name]) for one in threads] for name in ("thread_pointer", "tid"))
+        try:
+            walked = process.memory.frames(process.pid, process.layout, process.interpreter.version, pointers)
+            positions = process.memory.positions(process.pid, tids)
+        except OSError:  # gone, or it does not answer
+            return [None] * len(threads)
+        return [
+            [PythonFrame(frame.file, frame.line, frame.function) for frame in frames]
+            if not isinstance(frames, str)
+            and position
+            and position.is_parked
+            and position.switches == int(thread["switches"])
+            else None
+            for thread, frames, position in zip(threads, walked, positions, strict=True)
+        ]
 
     def _keep(self, number: int, process: ProcessStacks, frames: Sequence[PythonFrame]) -> int:
         stack = merge(None, frames, process.interpreter.file if process.interpreter else "")
@@ -140,7 +152,7 @@ class ParkedSampler:
             self._store(stack_row(found, stack, number))
         return found
 
-    def _forget(self, asleep: set[_Key], processes: set[int]) -> None:
+    def _forget(self, asleep: set[_Key]) -> None:
         """What is known of threads that are awake or gone, and have Python frames."""
         self._read = {
             key: one
@@ -148,7 +160,6 @@ class ParkedSampler:
             if (one.stack_hash is not None and key in asleep)
             or (one.stack_hash is None and self._tick - one.tick < _FORGET_TICKS)
         }
-        self._code = {number: code for number, code in self._code.items() if number in processes}
 
 
 def chosen(threads: Sequence[Any], tick: int) -> Iterator[tuple[int, float]]:

@@ -11,14 +11,14 @@ import numpy as np
 
 from ingero.capture.address_space import ProcessAddressSpace
 from ingero.capture.deciding_words import DecidingWords
+from ingero.capture.memory_reader import MemoryReader
 from ingero.capture.native_reader import NativeReader
 from ingero.capture.stack_frames import NativeFrame, NativeFrames, PythonFrame
 from ingero.decode.native.machines import MACHINES
 from ingero.decode.native.symbols import SymbolTable
 from ingero.decode.native.unwinder import Frame, NativeStack, ThreadCopy
-from ingero.decode.python_code import CodeObject, from_memory, from_record
+from ingero.decode.python_code import CodeObject, from_record
 from ingero.discover.interpreters import Interpreter
-from ingero.discover.memory import ProcessMemory
 from ingero.elf import ElfImage
 
 _MACHINE = platform.machine()
@@ -78,6 +78,11 @@ class ProcessStacks:
         self._python_endings: dict[int, str] = {}
         self._native: dict[int, NativeStack] = {}
         self._unasked: set[int] = set()  # of its keys: those of which the kernel side sends no copy
+
+    @property
+    def memory(self) -> MemoryReader:
+        """Who reads in its memory."""
+        return self._symbols.reader.memory
 
     def add_code(self, record: Any) -> None:
         """A code object (`struct python_code_record`); what the record does not hold is read from the process."""
@@ -187,8 +192,7 @@ class ProcessStacks:
 
     def _from_memory(self, address: int, key: int) -> CodeObject | None:
         try:
-            with ProcessMemory(self.pid) as memory:
-                code = from_memory(memory.read, address, key, self.layout)
+            code = self.memory.code(self.pid, address, key, self.layout)
         except OSError:
             code = None
         if code is None:

@@ -17,7 +17,7 @@ _WORD = struct.Struct("<Q")
 _FRAME_BYTES = 136  # the largest offset in a frame, and eight bytes
 _MAX_FRAMES = 1024
 _MAX_ENTRY_FRAMES = 256  # of the interpreter itself, between Python frames
-_MAX_THREADS = 4096
+_MAX_INTERPRETERS, _MAX_THREADS = 256, 4096
 
 KnownCode = MutableMapping[tuple[int, int], CodeObject]
 """Code objects read earlier, by key and address."""
@@ -79,9 +79,12 @@ def _thread(read: Read, layout: Mapping[str, int], self: int) -> int:
 
 
 def _threads(read: Read, layout: Mapping[str, int]) -> Iterator[int]:
-    walked = 0
+    walked = interpreters = 0
     interpreter = _word(read, layout["runtime"] + layout["interpreters"])
     while interpreter:
+        interpreters += 1
+        if interpreters > _MAX_INTERPRETERS:
+            raise BrokenWalkError(f"more than {_MAX_INTERPRETERS} interpreters")
         thread = _word(read, interpreter + layout["interpreter_threads"])
         while thread:
             walked += 1

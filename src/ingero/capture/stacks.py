@@ -28,7 +28,7 @@ from ingero.capture.python_layouts import layout_row
 from ingero.capture.stack_frames import MergedStack, merge, stack_row
 from ingero.capture.targets import Target
 from ingero.capture.worker import Worker
-from ingero.discover.interpreters import Interpreter, UnreadableInterpreter, find_interpreter
+from ingero.discover.interpreters import Interpreter, UnreadableInterpreter
 from ingero.events import INTERPRETER_LOCK
 from ingero.store.tables import Row
 
@@ -73,7 +73,7 @@ class Stacks:
         self._files = MappedFiles(reader)
         answers, seen = kernel.maps["deciding"], kernel.maps["seen_python"]
         self._deciding = DecidingWords(answers, seen, kernel.layouts.dtype("deciding_words"))
-        self._freed = FreedCode(kernel)
+        self._freed = FreedCode(kernel, self._files.reader.memory)
         self._processes: dict[int, ProcessStacks] = {}
         self._starting: dict[int, Target] = {}
         self._ended: dict[int, float] = {}  # by process number: when
@@ -183,7 +183,7 @@ class Stacks:
     def _begin(self, target: Target) -> None:
         process = self._process(target.number, target.pid)
         self._files[target.number].forget()
-        found = self.interpreters[target.pid] = find_interpreter(target.pid, maps=self._files.reader.maps)
+        found = self.interpreters[target.pid] = self._files.reader.memory.interpreter(target.pid)
         self._starting.pop(target.number, None)
         row = np.zeros(1, self._layout_type)
         process.interpreter = None

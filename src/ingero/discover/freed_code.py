@@ -5,7 +5,7 @@ Source: CPython's PyTypeObject (Include/cpython/object.h): from 3.8 on tp_deallo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ingero.discover.elf import ElfFile, UnreadableElfError
@@ -24,10 +24,11 @@ class NoDestructorError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destructor:
-    """path: of the file, such that this process can open it. offset: of the probe in it, bytes."""
+    """path: of the file, so that this process can open it while `held` is there. offset: of the probe in it, bytes."""
 
     path: str
     offset: int
+    held: object = field(default=None, compare=False)
 
 
 def code_destructor(pid: int, interpreter: Interpreter, proc: Path = PROC) -> Destructor:
@@ -38,20 +39,43 @@ def code_destructor(pid: int, interpreter: Interpreter, proc: Path = PROC) -> De
         OSError: the process has ended, or may not be looked at.
     """
     with ProcessMemory(pid, proc) as memory:
-        address = memory.word(interpreter.code_type + interpreter.layout.object_header_bytes + _DESTRUCTOR_AT)
-    mapping = _mapping_of(address, list(parse_maps(read_maps(pid, proc))))
-    if mapping is None or address not in interpreter.text:
-        raise NoDestructorError(f"what frees its code objects, at {address:#x}, is not in {interpreter.file}")
+        address = memory.word(pointer_at(interpreter))
+    mapping = destructor_mapping(address, interpreter, read_maps(pid, proc))
     path = proc / str(pid) / "map_files" / mapping.range_name
-    offset = address - mapping.start + mapping.offset
     try:
         with ElfFile(path) as elf:  # not the process's memory: there another tracer may have put a breakpoint
-            point = probe_offset(elf.read_at(offset), elf.machine)
+            return Destructor(path=str(path), offset=offset_of_probe(elf, address - mapping.start + mapping.offset))
     except UnreadableElfError as error:
         raise NoDestructorError(str(error)) from error
+
+
+def pointer_at(interpreter: Interpreter) -> int:
+    """Where in its memory the address of the destructor stands."""
+    return interpreter.code_type + interpreter.layout.object_header_bytes + _DESTRUCTOR_AT
+
+
+def destructor_mapping(address: int, interpreter: Interpreter, maps: bytes) -> Mapping:
+    """The mapping that the destructor lies in.
+
+    Raises:
+        NoDestructorError: see there.
+    """
+    mapping = _mapping_of(address, list(parse_maps(maps)))
+    if mapping is None or address not in interpreter.text:
+        raise NoDestructorError(f"what frees its code objects, at {address:#x}, is not in {interpreter.file}")
+    return mapping
+
+
+def offset_of_probe(elf: ElfFile, offset: int) -> int:
+    """Where in its file the probe goes. offset: of the function.
+
+    Raises:
+        NoDestructorError: it would cost too much.
+    """
+    point = probe_offset(elf.read_at(offset), elf.machine)
     if point.instruction.is_single_stepped:
-        raise NoDestructorError(f"a probe at offset {offset:#x} of {interpreter.file} would be single-stepped")
-    return Destructor(path=str(path), offset=offset + point.skip_bytes)
+        raise NoDestructorError(f"a probe at offset {offset:#x} of {elf.path} would be single-stepped")
+    return offset + point.skip_bytes
 
 
 def _mapping_of(address: int, mappings: list[Mapping]) -> Mapping | None:

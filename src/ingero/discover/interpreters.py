@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePath
 
 from ingero.discover.elf import ElfFile, UnreadableElfError
@@ -58,7 +59,8 @@ class Interpreter:
 
     file: the name of the program or library that holds it. runtime, code_type, none: addresses in the process of
     `_PyRuntime`, `PyCode_Type` and `None`. thread_bias: pthread_self() minus the processor's thread pointer.
-    text: where its own code is. runtime_bytes: the length of `_PyRuntime`; 0: not known.
+    text: where its own code is. runtime_bytes: the length of `_PyRuntime`; 0: not known. debug_offsets: the memory that
+    the layout was made of.
     """
 
     file: str
@@ -69,6 +71,7 @@ class Interpreter:
     thread_bias: int
     text: range = range(0)
     runtime_bytes: int = 0
+    debug_offsets: bytes = b""
 
     @property
     def version(self) -> tuple[int, int]:
@@ -99,36 +102,137 @@ class UnreadableInterpreter:
         return f"{self.file}, no Python lines: {self.reason}"
 
 
-def find_interpreter(
-    pid: int, proc: Path = PROC, maps: Callable[[Path], bytes] | None = None
-) -> Interpreter | UnreadableInterpreter | None:
-    """The interpreter of a process; None if it has none, does not answer, or has ended.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A file that may hold an interpreter. start, offset: of its first mapping; text: where its code is."""
 
-    maps: what the process with this folder maps; None: read here and now.
+    path: str
+    start: int
+    offset: int
+    text: range = range(0)
+
+    @property
+    def file(self) -> str:
+        """Its name."""
+        return PurePath(self.path).name
+
+
+@dataclass(slots=True)
+class Examined:
+    """What was found in candidates. place: of the one with the interpreter. problems: by their place, why one that
+    holds an interpreter cannot be read; "" of one that could not be opened for want of a right.
     """
+
+    interpreter: Interpreter | UnreadableInterpreter | None = None
+    place: int = -1
+    problems: dict[int, str] = field(default_factory=dict)
+
+
+class ProcessFiles:
+    """What is asked of a process to find its interpreter; asked here and now.
+
+    Raises:
+        OSError: from all; it has ended, may not be read, or does not answer.
+    """
+
+    def __init__(self, pid: int, proc: Path = PROC) -> None:
+        self._pid, self._proc = pid, proc
+
+    def maps(self) -> bytes:
+        """What it maps, as the kernel tells it."""
+        return read_maps(self._pid, self._proc)
+
+    def program(self) -> str:
+        """The path of what it runs."""
+        return str((self._proc / str(self._pid) / "exe").readlink())
+
+    def examined(
+        self, candidates: Sequence[Candidate], libc: Sequence[Candidate], mappings: Sequence[Mapping]
+    ) -> Examined:
+        """As `examined`. mappings: of the candidates, then of the C library."""
+
+        def opened(place: int) -> ElfFile:
+            return ElfFile(self._proc / str(self._pid) / "map_files" / mappings[place].range_name)
+
+        return examined(candidates, libc, opened, lambda: ProcessMemory(self._pid, self._proc))
+
+
+def find_interpreter(
+    pid: int, proc: Path = PROC, files: ProcessFiles | None = None
+) -> Interpreter | UnreadableInterpreter | None:
+    """The interpreter of a process; None if it has none, or has ended.
+
+    files: who reads what is the process's; None: it is read here and now.
+    """
+    files = files or ProcessFiles(pid, proc)
     try:
-        mappings = list(parse_maps(maps(proc / str(pid)) if maps else read_maps(pid, proc)))
-        program = str((proc / str(pid) / "exe").readlink()).removesuffix(_DELETED)
+        mappings = list(parse_maps(files.maps()))
+        program = files.program().removesuffix(_DELETED)
+        first, libc = _candidates(mappings, program), _c_library(mappings)
+        candidates = [_candidate(one, mappings) for one in first]
+        found = files.examined(candidates, [_candidate(one, mappings) for one in libc], [*first, *libc])
+    except (TimeoutError, BlockingIOError):
+        return not_answered(pid)
     except OSError:
         return None
-    unreadable: UnreadableInterpreter | None = None
-    for mapping in _candidates(mappings, program):
+    if found.interpreter:
+        return found.interpreter
+    if _is_loading(mappings):
+        name = PurePath(program).name
+        return UnreadableInterpreter(file=name, reason="its libraries are being loaded", is_starting=True)
+    problems = (
+        UnreadableInterpreter(file=candidates[place].file, reason=reason)
+        if reason
+        else _closed(pid, first[place], proc)
+        for place, reason in sorted(found.problems.items())
+    )
+    return _of_another_kind(mappings, program) or next(filter(None, problems), None)
+
+
+def not_answered(pid: int) -> UnreadableInterpreter:
+    """Of a process that does not answer, which says nothing about what it runs."""
+    return UnreadableInterpreter(file=f"process {pid}", reason="it does not answer", is_starting=True)
+
+
+def _candidate(mapping: Mapping, mappings: list[Mapping]) -> Candidate:
+    text = _text(mapping.path, mappings)
+    return Candidate(path=mapping.path, start=mapping.start, offset=mapping.offset, text=text)
+
+
+def _c_library(mappings: list[Mapping]) -> list[Mapping]:
+    """Where the C library begins, which must be asked how large its threads are; x86-64 needs no such answer."""
+    if platform.machine() == "x86_64":
+        return []
+    return [one for one in mappings if _LIBC.match(PurePath(one.path).name) and not one.offset]
+
+
+def examined(
+    candidates: Sequence[Candidate],
+    libc: Sequence[Candidate],
+    opened: Callable[[int], ElfFile],
+    open_memory: Callable[[], ProcessMemory],
+) -> Examined:
+    """Looks for the interpreter in files, and proves in the process's memory that its frames can be read.
+
+    opened: opens the file of a candidate by its place; behind them come those of the C library.
+    """
+    found = Examined()
+    for place, candidate in enumerate(candidates):
         try:
-            with ElfFile(proc / str(pid) / "map_files" / mapping.range_name) as elf:
-                image = _image(elf, mapping)
+            with opened(place) as elf:
+                image = _image(elf, candidate)
         except PermissionError:
-            unreadable = unreadable or _closed(pid, mapping, proc)
+            found.problems[place] = ""
             continue
         except (OSError, UnreadableElfError):
             continue
         if isinstance(image, _Image):
-            return _prove(pid, mapping.path, image, mappings, proc)
-        if image and unreadable is None:
-            unreadable = UnreadableInterpreter(file=PurePath(mapping.path).name, reason=image)
-    if _is_loading(mappings):
-        name = PurePath(program).name
-        return UnreadableInterpreter(file=name, reason="its libraries are being loaded", is_starting=True)
-    return _of_another_kind(mappings, program) or unreadable
+            bias_in = partial(_thread_bias, list(enumerate(libc, len(candidates))), opened)
+            found.interpreter, found.place = _prove(candidate, image, open_memory, bias_in), place
+            return found
+        if image:
+            found.problems[place] = image
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +244,7 @@ class _Image:
     tag: str
 
 
-def _image(elf: ElfFile, mapping: Mapping) -> _Image | str:
+def _image(elf: ElfFile, mapping: Candidate) -> _Image | str:
     """The interpreter in a file; why there is one that cannot be read; "" where there is none."""
     symbols, bias = elf.data(_SYMBOLS), elf.bias(mapping.start, mapping.offset)
     if "_PyRuntime" in symbols and bias is not None:
@@ -215,14 +319,18 @@ def _candidates(mappings: list[Mapping], program: str) -> list[Mapping]:
 
 
 def _prove(
-    pid: int, path: str, image: _Image, mappings: list[Mapping], proc: Path
+    candidate: Candidate,
+    image: _Image,
+    open_memory: Callable[[], ProcessMemory],
+    thread_bias_in: Callable[[ProcessMemory], int],
 ) -> Interpreter | UnreadableInterpreter:
-    file, addresses = PurePath(path).name, image.addresses
+    file, addresses = candidate.file, image.addresses
     try:
-        thread_bias = _thread_bias(pid, mappings, proc)
-        with ProcessMemory(pid, proc) as memory:
+        with open_memory() as memory:
+            thread_bias = thread_bias_in(memory)
             version = _version(memory, file, image)
-            layout = layout_of(version, memory.read(addresses["_PyRuntime"], debug_offsets_bytes(version)))
+            debug_offsets = memory.read(addresses["_PyRuntime"], debug_offsets_bytes(version))
+            layout = layout_of(version, debug_offsets)
             _check_members(memory, addresses["PyCode_Type"], layout)
             _check_thread(memory, addresses["_PyRuntime"], layout)
     except _StartingError as error:
@@ -240,8 +348,9 @@ def _prove(
         code_type=addresses["PyCode_Type"],
         none=addresses["_Py_NoneStruct"],
         thread_bias=thread_bias,
-        text=_text(path, mappings),
+        text=candidate.text,
         runtime_bytes=image.runtime_bytes,
+        debug_offsets=debug_offsets,
     )
 
 
@@ -250,20 +359,18 @@ def _text(path: str, mappings: list[Mapping]) -> range:
     return range(min(one.start for one in parts), max(one.end for one in parts)) if parts else range(0)
 
 
-def _thread_bias(pid: int, mappings: list[Mapping], proc: Path) -> int:
+def _thread_bias(libc: Sequence[tuple[int, Candidate]], opened: Callable[[int], ElfFile], memory: ProcessMemory) -> int:
     """x86-64: the thread pointer is what pthread_self() returns. arm64: that lies below it, as far as libc says.
 
     Source: glibc, sysdeps/aarch64/nptl/tls.h; nptl_db/structs.def.
     """
     if platform.machine() == "x86_64":
         return 0
-    for mapping in mappings:
-        if _LIBC.match(PurePath(mapping.path).name) and not mapping.offset:
-            with ElfFile(proc / str(pid) / "map_files" / mapping.range_name) as elf:
-                at, bias = elf.data([_PTHREAD_SIZE]).get(_PTHREAD_SIZE), elf.bias(mapping.start, mapping.offset)
-            if at is not None and bias is not None:
-                with ProcessMemory(pid, proc) as memory:
-                    return -int.from_bytes(memory.read(bias + at, 4), "little")
+    for place, one in libc:
+        with opened(place) as elf:
+            at, bias = elf.data([_PTHREAD_SIZE]).get(_PTHREAD_SIZE), elf.bias(one.start, one.offset)
+        if at is not None and bias is not None:
+            return -int.from_bytes(memory.read(bias + at, 4), "little")
     raise UnknownLayoutError("its C library does not say how large its threads are")
 
 

@@ -16,15 +16,26 @@ class UnreadableMemoryError(OSError):
     """The process has ended, or nothing is mapped there."""
 
 
+def open_memory(pid: int, proc: Path = PROC) -> int:
+    """A descriptor of a process's memory, of the program that it runs now; of a later one it reads nothing.
+
+    Raises:
+        OSError: the process is gone, or CAP_SYS_PTRACE is missing.
+    """
+    return os.open(proc / str(pid) / "mem", os.O_RDONLY | os.O_CLOEXEC)
+
+
 class ProcessMemory:
-    """The memory of one process; use it in a `with` statement.
+    """The memory of one process; use it in a `with` statement. descriptor: of /proc/PID/mem, open already.
+
+    Whoever reads waits for whom the process makes wait (discover/memory_files.py): a recording lets the sandbox read.
 
     Raises:
         OSError: the process is gone, or CAP_SYS_PTRACE is missing.
     """
 
-    def __init__(self, pid: int, proc: Path = PROC) -> None:
-        self._descriptor = os.open(proc / str(pid) / "mem", os.O_RDONLY | os.O_CLOEXEC)
+    def __init__(self, pid: int, proc: Path = PROC, *, descriptor: int | None = None) -> None:
+        self._descriptor = open_memory(pid, proc) if descriptor is None else os.dup(descriptor)
 
     def read(self, address: int, size: int) -> bytes:
         """Exactly `size` bytes.
@@ -39,6 +50,17 @@ class ProcessMemory:
         if len(data) != size:
             raise UnreadableMemoryError(f"{address:#x}: {len(data)} of {size} bytes")
         return data
+
+    def mapped(self, address: int, size: int) -> bytes:
+        """As much of `size` bytes as is mapped in one piece.
+
+        Raises:
+            UnreadableMemoryError: not even the first.
+        """
+        try:
+            return os.pread(self._descriptor, size, address)
+        except (OSError, OverflowError) as error:
+            raise UnreadableMemoryError(f"{address:#x}: {error}") from None
 
     def word(self, address: int) -> int:
         """Eight bytes as an unsigned number."""

@@ -1,4 +1,5 @@
-"""The files of /proc/PID that the kernel reads out of a process's memory, or under a lock that the process can hold.
+"""The files of /proc/PID that the kernel reads out of a process's memory, or under a lock that the process can hold,
+and that memory itself.
 
 Whoever holds it holds up who reads: a program may stand in the middle of an exec because a file that it closes
 lies in a file system that does not answer, or have a page of such a file read for it while it maps another one.
@@ -9,14 +10,16 @@ from __future__ import annotations
 import enum
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ingero.discover.memory import ProcessMemory, open_memory
 from ingero.discover.processes import PROC
 from ingero.foreign_text import decoded
 
 MOST_MAPS_BYTES = 16 << 20  # 65,530 mappings, the most by default, with paths of 150 bytes
+MOST_MAPPED_BYTES = 1 << 20
 _MOST_STAT_BYTES = 4096
 _MOST_ENVIRON_BYTES = 1 << 20  # an environment may have 6 MB: what launchers set comes first
 _MOST_COMMAND_LINE_BYTES = 64 << 10  # of which people are shown the beginning
@@ -32,6 +35,25 @@ class LaunchedWith:
     environ: bytes | None
     command_line: bytes | None
     is_withheld: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a thread is. call: the kernel's words, `running` or the system call; switches: how often it switched."""
+
+    call: str
+    switches: int
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether it sleeps."""
+        return self.call not in ("", "running")
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Stack pointer and program counter of one that sleeps."""
+        sp, pc = self.call.split()[-2:]
+        return int(sp, 16), int(pc, 16)
 
 
 class MemoryFiles:
@@ -63,6 +85,35 @@ class MemoryFiles:
             return (self._proc / str(pid) / "ns" / "pid").stat().st_ino
         except OSError:
             return 0
+
+    def program(self, pid: int) -> str:
+        """The path of what a process runs.
+
+        Raises:
+            OSError: it is gone, not ours to read, or there is no answer; so do all that follow.
+        """
+        return os.fsdecode(os.readlink(self._proc / str(pid) / "exe"))  # noqa: PTH115  # names are any bytes
+
+    def positions(self, pid: int, tids: Sequence[int]) -> list[Position | None]:
+        """Where threads of a process are; None of one that is gone."""
+        return [self._position(pid, tid) for tid in tids]
+
+    def _position(self, pid: int, tid: int) -> Position | None:
+        task = self._proc / str(pid) / "task" / str(tid)
+        call, status = (_first_bytes(task / name, _MOST_STAT_BYTES) for name in ("syscall", "status"))
+        if call is None or status is None:
+            return None
+        lines = (line.split() for line in status.splitlines() if b"ctxt_switches" in line)
+        return Position(decoded(call).strip(), sum(int(line[1]) for line in lines))
+
+    def mapped(self, pid: int, address: int, size: int) -> bytes:
+        """As much of so many bytes of its memory as is mapped in one piece."""
+        with ProcessMemory(pid, self._proc) as memory:
+            return memory.mapped(address, min(size, MOST_MAPPED_BYTES))
+
+    def memory(self, pid: int) -> int:
+        """A descriptor of its memory, which the caller closes, and reads from only where it may wait."""
+        return open_memory(pid, self._proc)
 
     def maps(self, pid: int) -> bytes:
         """The raw text of /proc/PID/maps; empty for kernel threads.

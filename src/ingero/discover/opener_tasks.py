@@ -27,6 +27,10 @@ def tasks() -> Mapping[str, Task]:
         "maps": _maps,
         "stat": _stat,
         "pid_namespace": _pid_namespace,
+        "program": _program,
+        "positions": _positions,
+        "mapped": _mapped_bytes,
+        "memory": _memory,
     }
 
 
@@ -122,6 +126,28 @@ def _stat(question: Message) -> Message:
 def _pid_namespace(question: Message) -> Message:
     """The number of the namespace of a process's pids; 0 where that is not to be had."""
     return Message({"number": MemoryFiles().pid_namespace(question.content["pid"])})
+
+
+def _program(question: Message) -> Message:
+    """The path of what a process runs."""
+    return Message({"program": MemoryFiles().program(question.content["pid"])})
+
+
+def _positions(question: Message) -> Message:
+    """Where threads of a process are; null of one that is gone."""
+    found = MemoryFiles().positions(question.content["pid"], question.content["tids"])
+    return Message({"positions": [[one.call, one.switches] if one else None for one in found]})
+
+
+def _mapped_bytes(question: Message) -> Message:
+    """Bytes of a process's memory, as far as they are mapped."""
+    told = question.content
+    return Message({}, MemoryFiles().mapped(told["pid"], told["address"], told["size"]))
+
+
+def _memory(question: Message) -> Message:
+    """A process's memory, open; who has it may read it without any right."""
+    return Message({}, files=[MemoryFiles().memory(question.content["pid"])])
 
 
 def _keys(question: Message) -> Message:
