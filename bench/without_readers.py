@@ -15,6 +15,7 @@ from ingero.cli.main import main
 from ingero.discover.library_reader import LibraryReader
 from ingero.discover.memory_files import MemoryFiles
 from ingero.discover.rooted import RootFiles
+from ingero.discover.wait_files import WaitFiles
 
 
 class HereAndNow:
@@ -23,7 +24,7 @@ class HereAndNow:
     def __init__(self, makes: object) -> None:
         del makes
         self.libraries, self.native = LibraryReader(), NativeReader()
-        self.root_files, self.memory_files = RootFiles(), MemoryFiles()
+        self.root_files, self.memory_files, self.waits = RootFiles(), MemoryFiles(), WaitFiles()
         self.pids: frozenset[int] = frozenset()
 
     def drops(self) -> dict[str, int]:

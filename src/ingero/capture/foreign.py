@@ -14,6 +14,7 @@ from ingero.capture.memory_files import SandboxedMemoryFiles
 from ingero.capture.native_reader import SandboxedNativeReader
 from ingero.capture.root_files import SandboxedRootFiles
 from ingero.capture.shares import Shares
+from ingero.capture.wait_files import SandboxedWaitFiles
 from ingero.decode.native.names import demangle
 from ingero.discover import library_tasks, opener_tasks
 from ingero.discover.entry_points import entry_points
@@ -53,7 +54,8 @@ class Foreign:
     makes: where the processes come from; None: of its own.
     libraries: for the thread that runs the loop. native: for those that resolve stacks and names; they wait longer, so
     that the loop has an opener and a reader of its own while theirs are busy.
-    root_files: for the loop: who processes are. memory_files: what they were started with, and what they map.
+    root_files: for the loop: who processes are. memory_files: what they were started with, and what they map. waits:
+    what their threads wait for.
     """
 
     def __init__(self, makes: Nursery | None = None) -> None:
@@ -73,6 +75,7 @@ class Foreign:
         self.libraries = LibraryProcesses(
             opens, reads, self.memory_files, Shares(namespace_of=self._namespace_of), self._count
         )
+        self.waits = SandboxedWaitFiles(self.memory_files)
         self.native = SandboxedNativeReader(opener, reader, self.memory_files, of_who_withholds, self._count)
 
     @property

@@ -59,7 +59,7 @@ class SandboxedMemoryFiles(MemoryFiles):
     def launched_with(self, pid: int) -> LaunchedWith:
         """As there."""
         try:
-            answer = self._ask(pid, "launched_with")
+            answer = self.ask(pid, "launched_with")
             sizes = answer.content["sizes"]
             environ = None if sizes[0] is None else answer.data[: int(sizes[0])]
             command_line = None if sizes[1] is None else answer.data[len(environ or b"") :][: int(sizes[1])]
@@ -71,15 +71,15 @@ class SandboxedMemoryFiles(MemoryFiles):
 
     def maps(self, pid: int) -> bytes:
         """As there."""
-        return self._ask(pid, "maps").data
+        return self.ask(pid, "maps").data
 
     def program(self, pid: int) -> str:
         """As there."""
-        return str(self._ask(pid, "program").content.get("program", ""))
+        return str(self.ask(pid, "program").content.get("program", ""))
 
     def positions(self, pid: int, tids: Sequence[int]) -> list[Position | None]:
         """As there."""
-        found = self._ask(pid, "positions", tids=list(tids)).content.get("positions")
+        found = self.ask(pid, "positions", tids=list(tids)).content.get("positions")
         try:
             positions = [None if one is None else Position(str(one[0]), int(one[1])) for one in found or ()]
         except (LookupError, TypeError, ValueError):
@@ -90,11 +90,11 @@ class SandboxedMemoryFiles(MemoryFiles):
 
     def mapped(self, pid: int, address: int, size: int) -> bytes:
         """As there."""
-        return self._ask(pid, "mapped", address=address, size=size).data[:size]
+        return self.ask(pid, "mapped", address=address, size=size).data[:size]
 
     def memory(self, pid: int) -> int:
         """As there."""
-        files = self._ask(pid, "memory").files
+        files = self.ask(pid, "memory").files
         if len(files) == 1:
             return files[0]
         for one in files:
@@ -110,7 +110,7 @@ class SandboxedMemoryFiles(MemoryFiles):
     def stat(self, pid: int) -> bytes | None:
         """As there."""
         try:
-            return self._ask(pid, "stat").data or None
+            return self.ask(pid, "stat").data or None
         except OSError:
             return None
 
@@ -139,8 +139,19 @@ class SandboxedMemoryFiles(MemoryFiles):
             self._namespaces[pid] = sign, number
         return number
 
-    def _ask(self, pid: int, task: str, **content: Any) -> Message:
-        """Raises OSError; of these TimeoutError and BlockingIOError: there was no answer, or it was not waited for."""
+    def ask_of_many(self, task: str, **content: Any) -> Message | None:
+        """What concerns many processes; None: one of them does not answer, and which one is not known."""
+        try:
+            return self._opener.ask(task, content, cpu_s=_CPU_S, wall_s=_WALL_S, is_patient=True)
+        except (NoAnswerError, RefusedAnswerError):
+            return None
+
+    def ask(self, pid: int, task: str, **content: Any) -> Message:
+        """Has the opener do something with one process.
+
+        Raises:
+            OSError: it cannot; of these TimeoutError and BlockingIOError: there was no answer, or none was waited for.
+        """
         # most machines have nobody who withholds anything: then nobody is asked for, which would cost as much again
         has_some = not self._pauses or self._shares.has_some(self._shares.owner(pid))
         if self.is_paused(pid) or not has_some:

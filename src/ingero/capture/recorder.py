@@ -165,7 +165,7 @@ class Recorder:
         self._steps = StepFinder(kernel, self.targets, step_rows)
         marks = MarkRows(sink, self.clock, numbers_of=self._rows.process_numbers, devices_of=self._rows.devices)
         self._communicators = CommunicatorRows(kernel, sink, self.clock, self.targets, self._note_members)
-        self._halts = self._resources.enter_context(Halts(sink, self.clock, self.targets))
+        self._halts = self._resources.enter_context(Halts(sink, self.clock, self.targets, foreign.waits))
         self.seconds.on_forget += [
             self._halts.forget,
             self._communicators.forget,

@@ -1,4 +1,7 @@
-"""What an opener of the sandbox does: it looks where files lie and opens them, and interprets nothing of them."""
+"""What an opener of the sandbox does: it looks where files lie and opens them, and interprets nothing of them.
+
+It also reads what the kernel says of processes, as far as that takes its rights.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from ingero.discover.mapped_paths import reachable_path
 from ingero.discover.mappings import Mapping as MappedRange
 from ingero.discover.memory_files import MemoryFiles
 from ingero.discover.rooted import RootFiles, open_regular
+from ingero.discover.wait_files import WaitFiles
+from ingero.discover.waiting import told_of
 from ingero.sandbox.messages import Message
 from ingero.sandbox.nursery import Task
 
@@ -31,6 +36,11 @@ def tasks() -> Mapping[str, Task]:
         "positions": _positions,
         "mapped": _mapped_bytes,
         "memory": _memory,
+        "waits": _waits,
+        "pipes": _pipes,
+        "sides": _sides,
+        "folder": _folder,
+        "shared_memory": _shared_memory,
     }
 
 
@@ -148,6 +158,33 @@ def _mapped_bytes(question: Message) -> Message:
 def _memory(question: Message) -> Message:
     """A process's memory, open; who has it may read it without any right."""
     return Message({}, files=[MemoryFiles().memory(question.content["pid"])])
+
+
+def _waits(question: Message) -> Message:
+    """What threads of a process wait for; null of one that is gone."""
+    found = WaitFiles().waits(question.content["pid"], question.content["tids"])
+    return Message({"waits": [told_of(one) if one else None for one in found]})
+
+
+def _pipes(question: Message) -> Message:
+    """The pipes that processes have open."""
+    found = WaitFiles().pipes(question.content["pids"], question.content["wanted"])
+    return Message({"pipes": found.found, "cpu_s": found.cpu_s})
+
+
+def _sides(question: Message) -> Message:
+    """What descriptors of a process are, and whether they can write."""
+    return Message({"sides": WaitFiles().sides(question.content["pid"], question.content["numbers"])})
+
+
+def _folder(question: Message) -> Message:
+    """The folder that a process is in."""
+    return Message({"folder": WaitFiles().folder(question.content["pid"])})
+
+
+def _shared_memory(question: Message) -> Message:
+    """Size and free bytes of a process's shared memory; null where it is none."""
+    return Message({"bytes": WaitFiles().shared_memory(question.content["pid"])})
 
 
 def _keys(question: Message) -> Message:

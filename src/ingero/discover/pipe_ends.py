@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingero.discover.processes import PROC, list_pids
-from ingero.discover.waiting import link_target, opened_for_writing
+from ingero.discover.wait_files import PIPE, Pipes, WaitFiles
 
 _MOST_CPU_S, _MOST_S = 0.25, 2.0  # of a search: 5,000 processes with 20 files each; on a busy machine it takes longer
-_MOST_DESCRIPTORS = 4096  # of a process
+_AT_ONCE = 256  # processes
 _KEPT_S = 5.0
-_PIPE = "pipe:["
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +28,8 @@ class Ends:
 class PipeEnds:
     """Finds the ends of pipes by their name. All open files are looked through at once, at most every five seconds."""
 
-    def __init__(self, proc: Path = PROC) -> None:
-        self._proc = proc
+    def __init__(self, proc: Path = PROC, files: WaitFiles | None = None) -> None:
+        self._proc, self._files = proc, files or WaitFiles(proc)
         self._opened: dict[str, list[tuple[int, str]]] = defaultdict(list)  # process and descriptor, by name
         self._pids: set[int] = set()
         self._is_complete = False
@@ -38,17 +37,19 @@ class PipeEnds:
 
     def find(self, target: str, near: Iterable[int]) -> Ends:
         """target: what a descriptor's link says: `pipe:[4711]`, or a FIFO's path. near: pids to look at first."""
-        if not target.startswith(_PIPE) and target not in self._opened:
+        if not target.startswith(PIPE) and target not in self._opened:
             self._forget()  # files were passed over
-        for pid in near:
-            self._look(pid, target)
+        self._look(near, target)
         if not self._is_complete or target not in self._opened:
             self._look_through(target)
+        numbers: dict[int, list[str]] = defaultdict(list)
+        for pid, number in self._opened.get(target, ()):
+            numbers[pid].append(number)
         sides = [
             (pid, is_writer)
-            for pid, number in self._opened.get(target, ())
-            if link_target(self._proc / str(pid) / "fd" / number) == target
-            and (is_writer := opened_for_writing(self._proc / str(pid), number)) is not None
+            for pid, mine in numbers.items()
+            for name, is_writer in self._files.sides(pid, mine)
+            if name == target and is_writer is not None
         ]
         readers, writers = ([pid for pid, side in sides if side is is_writer] for is_writer in (False, True))
         return Ends(tuple(dict.fromkeys(readers)), tuple(dict.fromkeys(writers)), is_complete=self._is_complete)
@@ -64,24 +65,23 @@ class PipeEnds:
         self._is_complete = False
 
     def _look_through(self, target: str) -> None:
-        cpu_until_s, until_s = time.thread_time() + _MOST_CPU_S, time.monotonic() + _MOST_S
+        until_s = time.monotonic() + _MOST_S
+        cpu_s = 0.0
         self._began_s = time.monotonic()
-        for pid in list_pids(self._proc):
-            if time.thread_time() > cpu_until_s or time.monotonic() > until_s:
+        pids = list_pids(self._proc)
+        is_whole = True
+        for begin in range(0, len(pids), _AT_ONCE):
+            if cpu_s > _MOST_CPU_S or time.monotonic() > until_s:
                 return
-            self._look(pid, target)
-        self._is_complete = True
+            looked = self._look(pids[begin : begin + _AT_ONCE], target)
+            cpu_s += looked.cpu_s
+            is_whole = is_whole and not looked.missing
+        self._is_complete = is_whole
 
-    def _look(self, pid: int, wanted: str) -> None:
-        if pid in self._pids:
-            return
-        self._pids.add(pid)
-        folder = self._proc / str(pid) / "fd"
-        try:
-            numbers = [one.name for one, _ in zip(folder.iterdir(), range(_MOST_DESCRIPTORS), strict=False)]
-        except OSError:
-            return
-        for number in numbers:
-            target = link_target(folder / number)
-            if target.startswith(_PIPE) or target == wanted:
-                self._opened[target].append((pid, number))
+    def _look(self, pids: Iterable[int], wanted: str) -> Pipes:
+        new = [pid for pid in pids if pid not in self._pids]
+        found = self._files.pipes(new, wanted)
+        self._pids.update(set(new) - found.missing)
+        for pid, number, target in found.found:
+            self._opened[target].append((pid, number))
+        return found

@@ -10,8 +10,8 @@ import os
 import platform
 import stat
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from ingero.discover.memory import ProcessMemory, UnreadableMemoryError
@@ -135,9 +135,9 @@ def path_arguments() -> dict[int, int]:
     return {number: _OF_PATHS[name] for number, name in names.items() if name in _OF_PATHS}
 
 
-def absolute(pid: int, path: str, proc: Path = PROC) -> str:
-    """A path as a process names it, from the root: by the folder that it is in."""
-    return path if not path or path.startswith("/") else f"{link_target(proc / str(pid) / 'cwd')}/{path}"[:_MOST_PATH]
+def absolute(folder: str, path: str) -> str:
+    """A path as a process names it, from the root. folder: that it is in."""
+    return path if not path or path.startswith("/") else f"{folder}/{path}"[:_MOST_PATH]
 
 
 def parse_call(line: str) -> Call | None:
@@ -148,6 +148,30 @@ def parse_call(line: str) -> Call | None:
         return Call(number, tuple(int(word, 16) for word in words[1:7]) if number >= 0 else ())
     except (IndexError, ValueError):
         return None
+
+
+def told_of(wait: Wait) -> list[object]:
+    """The fields of a wait, as JSON has them."""
+    return [getattr(wait, one.name) for one in fields(Wait)]
+
+
+def taken(told: Sequence[object]) -> Wait:
+    """The wait that these are the fields of.
+
+    Raises:
+        TypeError, ValueError: they are none.
+    """
+    kinds = [type(one.default) for one in fields(Wait)]
+    if len(told) != len(kinds) or any(type(one) is not kind for one, kind in zip(told[1:], kinds[1:], strict=True)):
+        raise ValueError
+    cut = [one[:_MOST_PATH] if isinstance(one, str) else one for one in told]
+    return Wait(**{one.name: value for one, value in zip(fields(Wait), [str(cut[0])[:1], *cut[1:]], strict=True)})  # type: ignore[arg-type]  # as checked
+
+
+def unanswered(pid: int, tid: int, proc: Path = PROC) -> Wait | None:
+    """Of a thread whose process does not answer: what its status says, which nobody can withhold."""
+    status = _status(proc / str(pid) / "task" / str(tid))
+    return status and Wait(state=status.state, kind=OTHER, switches=status.switches, tracer_pid=status.tracer_pid)
 
 
 def read_wait(pid: int, tid: int, proc: Path = PROC) -> Wait | None:
