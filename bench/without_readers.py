@@ -12,6 +12,7 @@ from typing import Any
 from ingero.capture import foreign
 from ingero.capture.native_reader import NativeReader
 from ingero.cli.main import main
+from ingero.discover.disk_files import DiskFiles
 from ingero.discover.library_reader import LibraryReader
 from ingero.discover.memory_files import MemoryFiles
 from ingero.discover.rooted import RootFiles
@@ -25,6 +26,7 @@ class HereAndNow:
         del makes
         self.libraries, self.native = LibraryReader(), NativeReader()
         self.root_files, self.memory_files, self.waits = RootFiles(), MemoryFiles(), WaitFiles()
+        self.disk = DiskFiles()
         self.pids: frozenset[int] = frozenset()
 
     def drops(self) -> dict[str, int]:

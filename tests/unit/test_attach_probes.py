@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from pathlib import Path
 
 from ingero.attach.groups import group_of_cookie
 from ingero.attach.libbpf import Link
-from ingero.attach.probes import CallProbes, CallSite, ProbeMode, _GroupLinks
+from ingero.attach.probes import CallProbes, CallSite, ProbeMode, _GroupLinks, _kept_open
 from ingero.ops import OPS, Library
 
 
@@ -14,6 +16,16 @@ def _place(library: Library, path: str, link: Link) -> _GroupLinks:
     cookie = next(op.id for op in OPS if op.library is library)
     site = CallSite(path=path, offset=0, cookie=cookie)
     return _GroupLinks(path=path, group=group_of_cookie(cookie), sites=[site], links={"call_session": [link]})
+
+
+def test_a_file_that_is_kept_open_is_not_asked_of_its_file_system_again(tmp_path: Path) -> None:
+    """Another pipe end would wait for somebody to open the other one."""
+    os.mkfifo(tmp_path / "pipe")
+    first = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    again = _kept_open(f"/proc/self/fd/{first}")
+    assert os.path.sameopenfile(first, again)
+    os.close(first)
+    os.close(again)
 
 
 def test_all_copies_of_a_library_are_detached_at_once_and_the_driver_first() -> None:

@@ -104,6 +104,14 @@ class _GroupLinks:
             self.file = None
 
 
+def _kept_open(path: str) -> int:
+    """A descriptor of a file; of one that is open already another one: to open it would ask its file system anew."""
+    folder, _, number = path.rpartition("/")
+    if folder == "/proc/self/fd" and number.isdecimal():
+        return os.dup(int(number))
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
 class CallProbes:
     """Links of the call programs, one per file, group and program.
 
@@ -176,7 +184,7 @@ class CallProbes:
         """Whether the file can be probed again, also when the process is gone through whose eyes the path sees it."""
         if place.file is None:
             try:
-                place.file = os.open(place.path, os.O_RDONLY | os.O_CLOEXEC)
+                place.file = _kept_open(place.path)
             except OSError as error:
                 logger.debug("%s stays probed: %s", place.path, error)
         return place.file is not None

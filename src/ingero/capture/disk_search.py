@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ingero.discover.disk_files import DiskFiles, FoundFile
 from ingero.discover.library_files import library_kind
-from ingero.discover.library_search import library_copies_on_disk, python_prefix
+from ingero.discover.library_search import python_prefix
 from ingero.discover.memory_files import MemoryFiles, variables
 from ingero.discover.processes import PROC
 from ingero.ops import Library
@@ -40,15 +41,19 @@ class DiskSearch:
     """Hands over each file once.
 
     pids: the processes of interest, asked for in the thread. homes: see `library_copies_on_disk`. memory: what they
-    were started with.
+    run and were started with. disk: who searches.
     """
 
     def __init__(
-        self, pids: Callable[[], Iterable[int]], homes: Sequence[Path] | None, memory: MemoryFiles | None = None
+        self,
+        pids: Callable[[], Iterable[int]],
+        homes: Sequence[Path] | None,
+        memory: MemoryFiles | None = None,
+        disk: DiskFiles | None = None,
     ) -> None:
-        self._pids, self._homes, self._memory = pids, homes, memory or MemoryFiles()
+        self._pids, self._homes, self._memory, self._disk = pids, homes, memory or MemoryFiles(), disk or DiskFiles()
         self._found: queue.SimpleQueue[Path] = queue.SimpleQueue()
-        self._handed_over: set[tuple[Path, int, int]] = set()
+        self._handed_over: set[FoundFile] = set()
         self._executables: dict[int, str] = {}
         self._programs: set[_Program] = set()
         self._roots: dict[tuple[int, int], Path] = {}
@@ -92,31 +97,33 @@ class DiskSearch:
         for root in {program.root for program in new} | ({_OWN_ROOT} if well_known else set()):
             mine = [program for program in new if program.root == root]
             places = root not in roots or (well_known and root == _OWN_ROOT)
-            self._hand_over(_copies_for(mine, root, self._homes, with_well_known=places))
+            try:
+                self._hand_over(self._copies_for(mine, root, with_well_known=places))
+            except OSError as error:  # one that does not answer costs itself
+                logger.info("search for libraries below %s: %s", root, error)
 
     def _forget_gone(self) -> None:
         """What was seen of containers and files that are gone; not often, as each of them is asked for."""
-        roots = {root for root in {program.root for program in self._programs} if root.exists()}
-        self._programs = {program for program in self._programs if program.root in roots}
-        self._roots = {place: root for place, root in self._roots.items() if root in roots}
-        self._handed_over = {sign for sign in self._handed_over if sign[0].exists()}
+        places = [*{program.root for program in self._programs}, *{sign.path for sign in self._handed_over}]
+        try:
+            there = {place for place, is_there in zip(places, self._disk.present(places), strict=True) if is_there}
+        except OSError:  # one of them does not answer: nothing is forgotten
+            return
+        self._programs = {program for program in self._programs if program.root in there}
+        self._roots = {place: root for place, root in self._roots.items() if root in there}
+        self._handed_over = {sign for sign in self._handed_over if sign.path in there}
 
-    def _hand_over(self, paths: Iterable[Path]) -> None:
+    def _hand_over(self, found: Iterable[FoundFile]) -> None:
         """Those first of which a single call at the start tells what none tells later: who is which rank."""
-        for path in sorted(paths, key=lambda path: library_kind(path.name) is not Library.NCCL):
-            try:
-                status = path.stat()
-            except OSError:  # gone again
-                continue
-            sign = (path, status.st_ino, status.st_mtime_ns)
-            if sign not in self._handed_over:
-                self._handed_over.add(sign)
-                self._found.put(path)
+        for one in sorted(found, key=lambda one: library_kind(one.path.name) is not Library.NCCL):
+            if one not in self._handed_over:
+                self._handed_over.add(one)
+                self._found.put(one.path)
 
     def _program(self, pid: int) -> _Program | None:
         """What a process runs, if it runs something else than when it was asked last."""
         try:
-            executable = str(Path(f"{PROC}/{pid}/exe").readlink())
+            executable = self._memory.program(pid)
             if self._executables.get(pid) == executable:
                 return None
             self._executables[pid] = executable
@@ -128,27 +135,26 @@ class DiskSearch:
 
     def _root_of(self, pid: int) -> Path:
         """The same path for all processes of one container."""
-        status, own = Path(f"{PROC}/{pid}/root").stat(), _OWN_ROOT.stat()
-        if (status.st_dev, status.st_ino) == (own.st_dev, own.st_ino):
+        place = self._disk.root(pid)
+        if place == self._disk.root(0):
             return _OWN_ROOT
-        known = self._roots.get((status.st_dev, status.st_ino))
-        if known is None or not known.exists():
-            known = self._roots[status.st_dev, status.st_ino] = PROC / str(pid) / "root"
+        known = self._roots.get(place)
+        if known is None or not known.parent.exists():
+            known = self._roots[place] = PROC / str(pid) / "root"
         return known
 
+    def _copies_for(self, programs: Sequence[_Program], root: Path, *, with_well_known: bool) -> list[FoundFile]:
+        def inside(path: str) -> str:
+            return str(root / path.lstrip("/")) if path.startswith("/") else path
 
-def _copies_for(
-    programs: Sequence[_Program], root: Path, homes: Sequence[Path] | None, *, with_well_known: bool
-) -> tuple[Path, ...]:
-    def inside(path: str) -> str:
-        return str(root / path.lstrip("/")) if path.startswith("/") else path
-
-    prefixes = {Path(inside(str(python_prefix(Path(one.executable))))) for one in programs}
-    environs = [{name: ":".join(map(inside, value.split(":"))) for name, value in one.environ} for one in programs]
-    return library_copies_on_disk(
-        root=root,
-        prefixes=sorted(prefixes),
-        environs=environs,
-        homes=[Path(inside(str(home))) for home in homes] if homes is not None else None,
-        has_well_known=with_well_known,
-    )
+        prefixes = {Path(inside(str(python_prefix(Path(one.executable))))) for one in programs}
+        environs = [{name: ":".join(map(inside, value.split(":"))) for name, value in one.environ} for one in programs]
+        if not (programs or with_well_known):
+            return []
+        return self._disk.copies(
+            root,
+            prefixes=sorted(prefixes),
+            environs=environs,
+            homes=[Path(inside(str(home))) for home in self._homes] if self._homes is not None else None,
+            has_well_known=with_well_known,
+        )

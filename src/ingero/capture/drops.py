@@ -25,6 +25,7 @@ MEANINGS: dict[str, str] = {
     "memory_files_given_up": "times that a process's command line, mappings or memory could not be read in time",
     "root_files_given_up": "times that a process's job, pod or GPU could not be read in time",
     "library_files_given_up": "times that a mapped library could not be read in time: reading it took too long or hung",
+    "library_searches_given_up": "searches of the disk for libraries given up: a file system did not answer",
     "native_files_given_up": "files or function names not read: reading them took too long or hung",
     "native_stacks_given_up": "native stacks not unwound: unwinding their process took too long",
     "python_stacks_given_up": "Python stacks not read in their process's memory: that took too long",

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Set
 
 from ingero.capture import memory_tasks, native_tasks
+from ingero.capture.disk_files import SandboxedDiskFiles
 from ingero.capture.heap import return_large_blocks
 from ingero.capture.library_processes import LibraryProcesses
 from ingero.capture.memory_files import SandboxedMemoryFiles
@@ -55,7 +56,7 @@ class Foreign:
     libraries: for the thread that runs the loop. native: for those that resolve stacks and names; they wait longer, so
     that the loop has an opener and a reader of its own while theirs are busy.
     root_files: for the loop: who processes are. memory_files: what they were started with, and what they map. waits:
-    what their threads wait for.
+    what their threads wait for. disk: where libraries lie that nobody has loaded yet.
     """
 
     def __init__(self, makes: Nursery | None = None) -> None:
@@ -64,10 +65,11 @@ class Foreign:
         made_by = makes or self._own
         assert made_by
         self._made_by = made_by
-        opener, reader, own_opener, own_reader = (
-            SandboxedProcess(made_by, kind) for kind in (OPENER, READER, OPENER, READER)
+        opener, reader, own_opener, own_reader, searcher = (
+            SandboxedProcess(made_by, kind) for kind in (OPENER, READER, OPENER, READER, OPENER)
         )
-        self._idle_s = {opener: _IDLE_S, reader: _IDLE_S, own_opener: _OWN_IDLE_S, own_reader: _OWN_IDLE_S}
+        self._idle_s = {opener: _IDLE_S, reader: _IDLE_S}
+        self._idle_s |= dict.fromkeys((own_opener, own_reader, searcher), _OWN_IDLE_S)
         opens, reads = SpareProcess(opener, own_opener), SpareProcess(reader, own_reader)
         of_who_withholds = Shares(namespace_of=self._namespace_of)
         self.memory_files = SandboxedMemoryFiles(opens, of_who_withholds, self._count)
@@ -75,6 +77,7 @@ class Foreign:
         self.libraries = LibraryProcesses(
             opens, reads, self.memory_files, Shares(namespace_of=self._namespace_of), self._count
         )
+        self.disk = SandboxedDiskFiles(searcher, self.memory_files, self._count)
         self.waits = SandboxedWaitFiles(self.memory_files)
         self.native = SandboxedNativeReader(opener, reader, self.memory_files, of_who_withholds, self._count)
 
@@ -108,6 +111,6 @@ class Foreign:
 
     def __exit__(self, *_: object) -> None:
         for one in self._idle_s:
-            one.close()
+            one.close_if_idle(0)  # who is asked just now is not waited for: the nursery ends it
         if self._own:
             self._own.__exit__()

@@ -21,6 +21,7 @@ from ingero.capture.disk_search import DiskSearch
 from ingero.capture.libraries import LibraryProbes, ProbeResult
 from ingero.capture.targets import Target, Targets
 from ingero.discover import kernel_clock
+from ingero.discover.disk_files import DiskFiles
 from ingero.discover.libraries import LibraryCopy, LibraryScan, UnreadableLibrary
 from ingero.discover.library_files import may_be_traced
 from ingero.discover.memory_files import MemoryFiles
@@ -130,12 +131,13 @@ class Pickup:
         reports: Reports,
         libraries: LibraryProbes,
         memory: MemoryFiles | None = None,
+        disk: DiskFiles | None = None,
     ) -> None:
         self._kernel, self._targets, self._wanted, self._reports = kernel, targets, wanted, reports
         self.libraries = libraries
         self.unreadable: dict[tuple[str, str], UnreadableLibrary] = {}  # by path and reason
         self.is_open = False
-        self._search = DiskSearch(self._of_interest, wanted.homes(), memory)
+        self._search = DiskSearch(self._of_interest, wanted.homes(), memory, disk)
         self._events: MappingEvents | None = None
         self._admitted: dict[int, int] = {}  # slots by pid, whose other threads have no account yet
         self._on_disk: list[LibraryCopy] = []

@@ -123,7 +123,7 @@ class Recorder:
             given_files=options.given_files,
             reader=foreign.libraries,
         )
-        self.pickup = Pickup(kernel, self.targets, wanted, self, self.libraries, foreign.memory_files)
+        self.pickup = Pickup(kernel, self.targets, wanted, self, self.libraries, foreign.memory_files, foreign.disk)
         self._resources.callback(self.pickup.close)
         self.probes: list[ProbeResult] = []
         self._cgroups = CgroupRows(sink, files=foreign.root_files, memory=foreign.memory_files)

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ingero.discover.library_files import STUB_FOLDER, may_be_traced
+from ingero.discover.rooted import open_regular
 
 _LDCONFIG_CACHE = Path("etc/ld.so.cache")
+_MOST_CACHE_BYTES = 16 << 20  # a usual one has 0.1 MB
 _CACHE_MAGIC = b"glibc-ld.so.cache1.1"
 _CACHE_HEADER = struct.Struct("<20sII20x")  # magic, number of entries, bytes of strings
 _CACHE_ENTRY = struct.Struct("<iIIIQ")  # flags, name, path, osversion, hwcap
@@ -143,9 +145,11 @@ def _cached_by_ldconfig(cache: Path, root: Path) -> Iterator[Path]:
     Source: glibc sysdeps/generic/dl-cache.h (struct cache_file_new).
     """
     try:
-        raw = cache.read_bytes()
+        file = open_regular(cache)
     except OSError:
         return
+    with os.fdopen(file, "rb") as opened:
+        raw = opened.read(_MOST_CACHE_BYTES)
     start = raw.find(_CACHE_MAGIC)  # an older cache may come first in the same file
     if start < 0 or len(raw) < start + _CACHE_HEADER.size:
         return

@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from ingero.discover.disk_files import DiskFiles
 from ingero.discover.mapped_paths import reachable_path
 from ingero.discover.mappings import Mapping as MappedRange
 from ingero.discover.memory_files import MemoryFiles
@@ -36,6 +37,8 @@ def tasks() -> Mapping[str, Task]:
         "positions": _positions,
         "mapped": _mapped_bytes,
         "memory": _memory,
+        "root": _root,
+        "copies": _copies,
         "waits": _waits,
         "pipes": _pipes,
         "sides": _sides,
@@ -158,6 +161,25 @@ def _mapped_bytes(question: Message) -> Message:
 def _memory(question: Message) -> Message:
     """A process's memory, open; who has it may read it without any right."""
     return Message({}, files=[MemoryFiles().memory(question.content["pid"])])
+
+
+def _root(question: Message) -> Message:
+    """Device and inode of a process's root."""
+    return Message({"root": DiskFiles().root(question.content["pid"])})
+
+
+def _copies(question: Message) -> Message:
+    """Files that are called like traced libraries, in the usual places and where programs say."""
+    told = question.content
+    homes = told["homes"]
+    found = DiskFiles().copies(
+        Path(told["root"]),
+        prefixes=list(map(Path, told["prefixes"])),
+        environs=told["environs"],
+        homes=None if homes is None else list(map(Path, homes)),
+        has_well_known=told["has_well_known"],
+    )
+    return Message({"copies": [[str(one.path), one.inode, one.changed_ns] for one in found]})
 
 
 def _waits(question: Message) -> Message:
