@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -60,3 +61,16 @@ def test_it_ends_in_time_where_a_target_holds_its_memory(tmp_path: Path) -> None
             tracer.wait_for("finished")
             assert tracer.process.wait() == 0
         assert Path(f"/proc/{held}").exists(), "it is there still"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_check_comes_to_its_end_and_says_who_does_not_answer(tmp_path: Path, kind: str) -> None:
+    with withholding(tmp_path, kind) as held:
+        done = subprocess.run(
+            [sys.executable, "-m", "ingero.cli.main", "check", "--json"], capture_output=True, text=True, check=False
+        )
+        assert Path(f"/proc/{held}").exists(), "it is there still"
+    rows = {row["name"]: row for row in json.loads(done.stdout)["rows"]}
+    assert rows["calls of libcuda"]["section"] == "probes", "the last section"
+    if kind == "exec":  # the other one withholds nothing that check asks of a process without libraries
+        assert f"pid {held}" in rows["memory withheld"]["found"]

@@ -67,7 +67,7 @@ def test_a_search_that_does_not_end_is_given_up_and_the_next_one_begun(
 ) -> None:
     foreign.drops()
     search = DiskSearch(lambda: [program], [], foreign.memory_files, foreign.disk)
-    monkeypatch.setattr("ingero.capture.disk_files._SEARCH_S", 0.0)
+    monkeypatch.setattr(foreign.disk, "longest_s", 0.0)
     search.search(well_known=False)
     assert _taken(search) == []
     assert foreign.drops() == {"library_searches_given_up": 1}

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import mmap
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from ingero.cli.machine_check import as_text
+from ingero.cli import machine_check
+from ingero.cli.machine_check import as_json, as_text
 from ingero.cli.plan import NotReadyError, refuse_if_blocked
-from ingero.discover.checks import CudaProcess, Facts, GpuFacts, Row, State, all_rows, is_ready
+from ingero.demo.gpusim.build import build
+from ingero.discover.checks import CudaProcess, Facts, GpuFacts, Row, State, all_rows, is_ready, row_of
 from ingero.discover.containers import Placement, placement_of
 from ingero.discover.gpus import Gpu
 from ingero.discover.interpreters import Interpreter, UnreadableInterpreter
@@ -133,6 +138,34 @@ def test_a_cuda_process_is_shown_with_its_interpreter_and_its_container() -> Non
     )
     found = rows_of(dataclasses.replace(FACTS, processes=[one]))["pid 7"].found
     assert found == "train, of alice, Python 3.12, frames walked in the kernel, docker container aaaaaaaaaaaa"
+
+
+def test_who_does_not_answer_and_for_whom_there_was_no_time_is_said() -> None:
+    rows = rows_of(dataclasses.replace(FACTS, withheld=range(10, 30), unseen=3))
+    assert "pid 10, 11, 12, 13, 14, 15, 16, 17 and 12 more" in rows["memory withheld"].found
+    assert "unmount" in rows["memory withheld"].fix
+    assert rows["not checked"].found.startswith("3, because")
+    assert is_ready(tuple(rows.values()))
+
+
+def test_where_there_is_no_time_at_all_check_ends_and_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shutil.copy(build() / "libcudart.so.12", tmp_path)
+    with (tmp_path / "libcudart.so.12").open("rb") as file:
+        held = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ)
+    rows = {row.name: row for row in all_rows(machine_check.gather())}
+    assert f"pid {os.getpid()}" in rows
+    assert "not checked" not in rows
+    monkeypatch.setattr(machine_check, "_MOST_S", 0.0)
+    rows = {row.name: row for row in all_rows(machine_check.gather())}
+    assert f"pid {os.getpid()}" not in rows
+    assert rows["not checked"].found.split(",")[0].isdecimal()
+    held.close()
+
+
+def test_rows_go_through_json_unchanged() -> None:
+    rows = all_rows(FACTS)
+    told = json.loads(json.dumps(as_json(rows)))["rows"]
+    assert tuple(map(row_of, told)) == rows
 
 
 def test_a_process_whose_python_lines_cannot_be_read_is_a_warning() -> None:

@@ -21,12 +21,13 @@ _SEARCH_CPU_S, _SEARCH_S, _LOOK_S = 10.0, 30.0, 5.0
 class SandboxedDiskFiles(DiskFiles):
     """opener: a process of that kind that nobody else asks: a search takes long. For one thread.
 
-    files: who asks about one process. lost: called with a counter's name.
+    files: who asks about one process. lost: called with a counter's name. longest_s: of a search.
     """
 
     def __init__(self, opener: SandboxedProcess, files: SandboxedMemoryFiles, lost: Callable[[str], None]) -> None:
         super().__init__()
         self._opener, self._files, self._lost = opener, files, lost
+        self.longest_s = _SEARCH_S
 
     def root(self, pid: int) -> tuple[int, int]:
         """As there."""
@@ -58,7 +59,7 @@ class SandboxedDiskFiles(DiskFiles):
         try:
             answer = self._ask(
                 "copies",
-                _SEARCH_S,
+                self.longest_s,
                 root=str(root),
                 prefixes=list(map(str, prefixes)),
                 environs=[dict(one) for one in environs],

@@ -101,6 +101,11 @@ class SandboxedMemoryFiles(MemoryFiles):
             os.close(one)
         raise OSError(errno.EBADMSG, "the reply is malformed")
 
+    def withholding(self) -> list[int]:
+        """The processes that did not answer when they were asked last."""
+        with self._lock:
+            return sorted(self._pauses)
+
     def has_withheld(self) -> bool:
         """Whether somebody did not answer lately, and may hold the lock of his memory."""
         now_s = time.monotonic()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pwd
 import re
 import textwrap
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
@@ -13,13 +15,12 @@ from pathlib import Path
 
 from ingero.attach.libbpf import libbpf_version
 from ingero.attach.objects import object_path
+from ingero.capture import foreign
 from ingero.cli.settings import resolve
 from ingero.discover.checks import CudaProcess, Facts, GpuFacts, Row, State, is_ready
 from ingero.discover.gpus import open_nvml
-from ingero.discover.interpreters import find_interpreter
 from ingero.discover.kernel import read_kernel
-from ingero.discover.libraries import LibraryScanner
-from ingero.discover.library_search import library_copies_on_disk
+from ingero.discover.libraries import LibraryScan, LibraryScanner
 from ingero.discover.platforms import (
     container_runtimes,
     has_own_root,
@@ -34,6 +35,8 @@ from ingero.program import command as own_command
 from ingero.serve.styles import Line, Style, marked
 
 _DRIVER_FILE = PROC / "driver" / "nvidia" / "version"
+# Of the ten seconds that it may take at all: from here on nobody is asked, and who is being asked has three.
+_MOST_S, _SEARCH_S, _PAUSE_S = 6.5, 2.0, 0.05
 _WIDTH, _NAME_WIDTH = 80, 23
 _FIX = "fix:"
 _MARKS = {State.OK: "ok", State.WARNING: "warning", State.MISSING: "MISSING", State.NOT_HERE: "not here"}
@@ -42,22 +45,53 @@ _STYLES = {State.OK: Style.OK, State.WARNING: Style.WARNING, State.MISSING: Styl
 
 
 def gather() -> Facts:
-    """The facts of this machine."""
-    scan = LibraryScanner().scan()
+    """The facts of this machine, within ten seconds whatever its processes do: what is theirs, the sandbox reads."""
+    logging.getLogger("ingero.capture").addHandler(logging.NullHandler())  # rows say it
+    until_s = time.monotonic() + _MOST_S
     names, uid = process_names(), _traced_uid()
+    with foreign.nursery() as makes, foreign.Foreign(makes) as reads:
+        on_disk = _on_disk(reads)
+        scan, unseen = _scan(reads, until_s)
+        processes = []
+        for pid in sorted({*scan.pids} - reads.pids):
+            if time.monotonic() > until_s:
+                unseen.add(pid)
+            elif (process := _process(pid, uid, reads)) is not None:
+                processes.append(process)
+        withheld = reads.memory_files.withholding()
     return Facts(
         kernel=read_kernel(),
         scan=scan,
-        on_disk=library_copies_on_disk(),
+        on_disk=on_disk,
         gpu=_gpu(),
-        processes=[process for pid in scan.pids if (process := _process(pid, uid)) is not None],
+        processes=processes,
         placement=own_placement(),
         runtimes=container_runtimes(names),
         orchestrators=orchestrators(names, os.environ),
         agent=list(_agent_rows()),
         walker=_walker(),
         has_own_root=has_own_root(),
+        withheld=withheld,
+        unseen=len(unseen.difference(withheld)),
     )
+
+
+def _on_disk(reads: foreign.Foreign) -> list[Path]:
+    reads.disk.longest_s = _SEARCH_S
+    try:
+        return [one.path for one in reads.disk.copies(Path("/"))]
+    except OSError:  # a file system does not answer; what processes have loaded is found all the same
+        return []
+
+
+def _scan(reads: foreign.Foreign, until_s: float) -> tuple[LibraryScan, set[int]]:
+    """What processes use, and those for which there was no time."""
+    scanner = LibraryScanner(reader=reads.libraries, is_turn_over=lambda: time.monotonic() > until_s)
+    scan = scanner.scan()
+    while scanner.put_off and time.monotonic() < until_s:  # each user has a share of the time, which grows
+        time.sleep(_PAUSE_S)
+        scan = scanner.look_again({pid for pid in scanner.put_off if reads.libraries.may_read(pid)})
+    return scan, set(scanner.put_off)
 
 
 def process_names() -> set[str]:
@@ -155,8 +189,8 @@ def _traced_uid() -> int | None:
     return None
 
 
-def _process(pid: int, traced_uid: int | None) -> CudaProcess | None:
-    process = read_process(pid)
+def _process(pid: int, traced_uid: int | None, reads: foreign.Foreign) -> CudaProcess | None:
+    process = read_process(pid, stat_of=reads.memory_files.stat)
     if process is None:
         return None
     try:
@@ -167,7 +201,7 @@ def _process(pid: int, traced_uid: int | None) -> CudaProcess | None:
         pid=pid,
         name=process.name,
         user=user,
-        interpreter=find_interpreter(pid),
+        interpreter=reads.native.memory.interpreter(pid),
         placement=placement_of_process(pid),
         is_left_out=traced_uid is not None and process.uid != traced_uid,
     )

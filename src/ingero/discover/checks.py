@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ingero.discover.containers import Placement
 from ingero.discover.distribution import this_distribution
@@ -30,6 +31,7 @@ from ingero.program import command
 from ingero.units import format_bytes
 
 MIN_DRIVER = 550
+_MOST_SHOWN = 8  # pids
 _NOT_READ = (
     "libraries deleted since they were loaded are not probed, and Python processes of other users have no lines of code"
 )
@@ -91,7 +93,7 @@ class Facts:
 
     on_disk: library files in the usual places. agent: rows about what ingero needs installed. walker: who is to read
     the Python frames of a recording. has_own_root: whether ingero's root folder is another one than the machine's;
-    None: that cannot be seen.
+    None: that cannot be seen. withheld: processes that do not answer; unseen: how many others there was no time for.
     """
 
     kernel: KernelFacts
@@ -105,6 +107,14 @@ class Facts:
     agent: Sequence[Row]
     walker: Walker = KERNEL_WALKER
     has_own_root: bool | None = False
+    withheld: Sequence[int] = ()
+    unseen: int = 0
+
+
+def row_of(told: Mapping[str, Any]) -> Row:
+    """A row as JSON has it."""
+    fix = told["fix"] or ""
+    return Row(section=told["section"], name=told["name"], state=State(told["state"]), found=told["found"], fix=fix)
 
 
 def all_rows(facts: Facts) -> tuple[Row, ...]:
@@ -117,6 +127,7 @@ def all_rows(facts: Facts) -> tuple[Row, ...]:
         *_gpu_rows(facts.gpu),
         *_library_rows(facts.scan, facts.on_disk),
         *_process_rows(facts.processes, facts.walker),
+        *_unanswered_rows(facts),
         *_container_rows(facts),
         *_probe_rows(facts),
     )
@@ -252,6 +263,22 @@ def _process_rows(processes: Sequence[CudaProcess], walker: Walker) -> Iterator[
         yield _row("processes", f"pid {one.pid}", State.WARNING if is_odd else State.OK, ", ".join(parts), fix)
     if not processes:
         yield _row("processes", "CUDA processes", State.NOT_HERE, "none is running now; trace waits for one")
+
+
+def _unanswered_rows(facts: Facts) -> Iterator[Row]:
+    """Of whom it is not known whether they use CUDA."""
+    if facts.withheld:
+        shown = ", ".join(map(str, facts.withheld[:_MOST_SHOWN]))
+        more = f" and {len(facts.withheld) - _MOST_SHOWN} more" if len(facts.withheld) > _MOST_SHOWN else ""
+        found = (
+            f"pid {shown}{more}: whether they use CUDA cannot be seen; they wait for a file system, or were made to "
+            "wait: ps hangs at them, too"
+        )
+        fix = "end them, or unmount the file system that does not answer; trace records all others meanwhile"
+        yield _row("processes", "memory withheld", State.WARNING, found, fix)
+    if facts.unseen:
+        found = f"{facts.unseen}, because reading their files takes too long; trace comes to them later"
+        yield _row("processes", "not checked", State.WARNING, found)
 
 
 def _place(place: Placement) -> str:

@@ -68,7 +68,8 @@ def keep(capabilities: Collection[int], *, is_nobody: bool = True) -> None:
     low, high = kept & 0xFFFFFFFF, kept >> 32
     if _libc.capset(header, (ctypes.c_uint32 * 6)(low, low, 0, high, high, 0)) != 0:
         raise OSError(ctypes.get_errno(), "capabilities cannot be dropped")
-    _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    if before:  # who had none is no more than its user, whose own processes may look at it; its files stay its own
+        _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def _become_nobody() -> None:
