@@ -60,9 +60,10 @@ def mapped() -> Iterator[None]:
 def test_a_library_is_probed_once_nobody_who_maps_it_withholds_his_memory(caplog: pytest.LogCaptureFixture) -> None:
     kernel, reader, me = Kernel(), Reader(), os.getpid()
     probes = LibraryProbes(kernel, reader=reader)  # type: ignore[arg-type]  # what it uses of it
+    copies = probes.scan({me}).copies
     reader.holders.add(me)
     for _ in range(2):
-        assert probes.attach_new(probes.scan({me}).copies) == []
+        assert probes.attach_new(copies) == []
     assert kernel.probed == []
     assert caplog.text.count(f"process {me} maps it and withholds its memory") == 1
     assert probes.waiting() == set()
@@ -121,7 +122,7 @@ def test_copies_without_end_are_looked_at_and_probed_a_few_at_a_time(
 
 
 def test_a_look_goes_on_where_it_was_put_off(many: list[Path]) -> None:
-    left = [3]
+    left = [4]  # the process itself, and three of its files
 
     def is_over() -> bool:
         left[0] -= 1
@@ -130,10 +131,28 @@ def test_a_look_goes_on_where_it_was_put_off(many: list[Path]) -> None:
     scanner = LibraryScanner(reader=LibraryReader(), is_turn_over=is_over)
     assert len(_places(scanner.scan({os.getpid()}).copies, many)) == 3
     assert scanner.put_off == {os.getpid()}
-    left[0] = 2
+    left[0] = 3
     assert len(_places(scanner.look_again({os.getpid()}).copies, many)) == 5
     left[0] = 10**6  # for what may be linked into other files
     scanner.look_again({os.getpid()})
+    assert scanner.put_off == set()
+
+
+def test_a_process_whose_user_has_no_time_left_is_not_even_asked_what_it_maps(
+    many: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To read 65,000 mappings takes long, and anybody may change them all the time."""
+    reader, me = Reader(), os.getpid()
+    asked: list[Path] = []
+    maps = reader.maps
+    monkeypatch.setattr(reader, "maps", lambda process: (asked.append(process), maps(process))[1])
+    scanner = LibraryScanner(reader=reader)
+    reader.holders.add(me)
+    assert scanner.scan({me}).copies == ()
+    assert asked == []
+    assert scanner.put_off == {me}
+    reader.holders.clear()
+    assert len(_places(scanner.look_again({me}).copies, many)) == 5
     assert scanner.put_off == set()
 
 

@@ -106,6 +106,16 @@ def test_who_only_waits_for_a_cpu_is_waited_for_and_who_sleeps_is_not(reader: Sa
         reader.ask("sleep", cpu_s=1, wall_s=0.5, is_patient=True)
 
 
+@pytest.mark.parametrize("task", ["sleep", "spin"])
+def test_who_is_to_end_waits_for_nobody_any_more(reader: SandboxedProcess, task: str) -> None:
+    """Else this takes an hour. What is answered at once is answered."""
+    is_over = iter([False, False])
+    with pytest.raises(NoAnswerError):
+        reader.ask(task, cpu_s=3600, wall_s=3600, is_patient=True, is_over=lambda: next(is_over, True))
+    assert reader.ask("who", cpu_s=1, wall_s=30).content["pid"]
+    assert reader.ask("who", cpu_s=1, wall_s=30, is_over=lambda: True).content["pid"]
+
+
 def test_who_is_not_asked_is_ended_and_there_again_when_asked(reader: SandboxedProcess) -> None:
     before = reader.ask("who", cpu_s=1, wall_s=30).content["pid"]
     reader.close_if_idle(60)

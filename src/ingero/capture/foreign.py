@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import threading
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 
 from ingero.capture import memory_tasks, native_tasks
 from ingero.capture.disk_files import SandboxedDiskFiles
@@ -70,7 +70,7 @@ class Foreign:
         )
         self._idle_s = {opener: _IDLE_S, reader: _IDLE_S}
         self._idle_s |= dict.fromkeys((own_opener, own_reader, searcher), _OWN_IDLE_S)
-        opens, reads = SpareProcess(opener, own_opener), SpareProcess(reader, own_reader)
+        self._spare = opens, reads = SpareProcess(opener, own_opener), SpareProcess(reader, own_reader)
         of_who_withholds = Shares(namespace_of=self._namespace_of)
         self.memory_files = SandboxedMemoryFiles(opens, of_who_withholds, self._count)
         self.root_files = SandboxedRootFiles(opens, of_who_withholds, self._count)
@@ -91,6 +91,11 @@ class Foreign:
         with self._lock:
             lost, self._lost = self._lost, Counter()
         return dict(lost)
+
+    def end_when(self, is_over: Callable[[], bool]) -> None:
+        """From the moment that this says so, nobody waits longer than 0.2 s for an answer because of the loop."""
+        for one in (*self._spare, self.libraries):
+            one.is_over = is_over
 
     def rest(self) -> None:
         """Ends the processes that nobody has asked for a while; to be called now and then."""

@@ -38,6 +38,7 @@ _MOST_FAILURES = 4096
 
 class LibraryProcesses(LibraryReader):
     """opener, reader: processes of these kinds. memory: what processes map. lost: called with a counter's name.
+    is_over: whether the recording is to end: no driver is waited for then.
 
     Raises:
         NoAnswerError: the file costs more than it may.
@@ -56,6 +57,7 @@ class LibraryProcesses(LibraryReader):
         self._owner: Owner | None = None
         self._begin_s = self._waited_s = 0.0
         self._delay = RunDelay()
+        self.is_over: Callable[[], bool] = lambda: False
         self._failures: dict[object, list[str]] = {}  # by file or path: why there was no answer, each time
 
     @contextmanager
@@ -145,7 +147,8 @@ class LibraryProcesses(LibraryReader):
         needed = self._read("needed", held, key, file.path).content["needed"]
         self._check_share()
         begin_s, used_s = time.monotonic(), _children_s()
-        addresses = ask_driver(held.descriptor, file, [str(one) for one in needed], timeout_s=_DRIVER_S)
+        names = [str(one) for one in needed]
+        addresses = ask_driver(held.descriptor, file, names, timeout_s=_DRIVER_S, is_over=self.is_over)
         if isinstance(addresses, str):
             return report, addresses
         self._waited_s += max(0.0, time.monotonic() - begin_s - (_children_s() - used_s))

@@ -250,11 +250,14 @@ class Recorder:
         should_stop: Callable[[], bool],
         on_second: Callable[[Second], None],
         is_hurried: Callable[[], bool] = lambda: False,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         """Records until told to stop; `on_second` gets each second after it is stored.
 
+        is_over: the same as far as it is known at any moment, in any thread: who does not answer is not waited for.
         is_hurried: whether somebody waits for this second, which then ends after half of it.
         """
+        self._foreign.end_when(is_over)
         last_ns = self._read_ns = kernel_clock.monotonic_ns()
         while not should_stop():
             self._watchdog.beat()

@@ -18,7 +18,7 @@ Job = Callable[[], None]
 _MAX_WAITING = 4096  # jobs; the largest keeps a copy of a native stack, 20 KB
 _SETTLE_S = 0.2
 _LAST_S = 10.0  # for what waits at the end: of 4,096 native stacks the last would take 12 s
-_STUCK_S = 2.0  # of one job: a stack takes 3 ms; what takes so long waits for what may never answer
+_STUCK_S = 1.0  # of one job: a stack takes 3 ms; what takes so long waits for what may never answer
 _LOOK_S = 0.05
 
 

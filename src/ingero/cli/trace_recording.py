@@ -114,6 +114,7 @@ def record(
             should_stop=lambda: output.is_closed or has_ended() or reload.is_wanted(),
             on_second=on_each,
             is_hurried=findings.is_hurried if findings else lambda: False,
+            is_over=has_ended,
         )
         if not reload.is_due:
             manager.stopping()

@@ -12,7 +12,8 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from ingero.discover.sites import MissingSite, Origin, Site, SiteReport, assign
 from ingero.ops import Library, Op
 
 _CHILD = Path(__file__).parent / "driver_offsets_child.py"
+_LOOK_S = 0.1
+_MOST_KILLED = 8  # that have not ended yet
 _ANSWER_BYTES = 1 << 20  # 150 addresses need 2 KB; the child's own limit is the same
 _MOST_DRIVER_BYTES = 512 << 20  # the child copies it into memory; libcuda.so.1 of driver 580 has 100 MB
 
@@ -86,14 +89,18 @@ def ask_driver(
     *,
     timeout_s: float,
     environ: Mapping[str, str] | None = None,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> list[int | None] | str:
     """What an open copy of libcuda answers for each of `entry_points()`: addresses, or why there are none.
 
-    needed: the names of the libraries that it needs.
+    needed: the names of the libraries that it needs. is_over: whether whoever asks is to end, and does not wait longer.
     """
     size_bytes = os.fstat(descriptor).st_size
     if size_bytes > _MOST_DRIVER_BYTES:
         return f"it is larger than {_MOST_DRIVER_BYTES >> 20} MiB, larger than any driver"
+    _killed[:] = [one for one in _killed if one.poll() is None]
+    if len(_killed) >= _MOST_KILLED:
+        return "those that were asked before have not ended yet"
     wanted = entry_points()
     request = {
         "fd": descriptor,
@@ -104,24 +111,40 @@ def ask_driver(
     with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as question:
         question.write(json.dumps(request).encode())
         question.seek(0)
-        try:
-            status = subprocess.run(
-                [sys.executable, "-I", "-S", str(_CHILD)],
-                stdin=question,
-                stdout=answer,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(descriptor,),
-                env=environ,
-                start_new_session=True,
-                timeout=timeout_s,
-                check=False,
-            ).returncode
-        except subprocess.TimeoutExpired:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_CHILD)],
+            stdin=question,
+            stdout=answer,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(descriptor,),
+            env=environ,
+            start_new_session=True,
+        )
+        status = _status_of(process, timeout_s, is_over)
+        if status is None:
             return f"it did not answer within {timeout_s:g} s"
         if status != 0:
             return f"the process that loaded it ended with status {status}"
         answer.seek(0)
         return _parse(answer.read(_ANSWER_BYTES), len(wanted))
+
+
+_killed: list[subprocess.Popen[bytes]] = []
+
+
+def _status_of(process: subprocess.Popen[bytes], timeout_s: float, is_over: Callable[[], bool]) -> int | None:
+    """How it ended; None: it was killed. That is not waited for: its library may lie where nobody answers."""
+    until_s = time.monotonic() + timeout_s
+    while (left_s := until_s - time.monotonic()) > 0 and not is_over():
+        try:
+            return process.wait(min(left_s, _LOOK_S))
+        except subprocess.TimeoutExpired:
+            continue
+    if process.poll() is None:
+        process.kill()
+        _killed.append(process)
+        return None
+    return process.returncode
 
 
 def _parse(raw: bytes, expected: int) -> list[int | None] | str:

@@ -244,30 +244,34 @@ class LibraryScanner:
             return before
         try:
             sign = (inode, _address_space_pages(f"{self._proc}/{pid}/statm"))
-            if before is not None and before.sign == sign:
-                return before
-            raw = self._reader.maps(self._proc / str(pid))
         except OSError as error:
-            # withheld by the process: what was known may still hold, and it is looked at again
-            is_withheld = isinstance(error, TimeoutError | BlockingIOError)
-            return replace(before or _Seen((inode, b"")), sign=(inode, b"")) if is_withheld else error
-        if b"/libcuda" not in raw and b"/libnccl" not in raw and not any(hint in raw for hint in self._given_hints):
-            return _Seen(sign)
+            return error
+        return before if before is not None and before.sign == sign else self._look_anew(pid, sign, before)
+
+    def _look_anew(self, pid: int, sign: tuple[int, bytes], before: _Seen | None) -> _Seen | OSError:
+        known = before or _Seen(sign)
         begun = self._begun.pop(pid, None)
-        found = begun if begun and begun.inode == inode else _Found(inode)
+        found = begun if begun and begun.inode == sign[0] else _Found(sign[0])
         try:
+            if self._is_turn_over() or not self._reader.may_read(pid):
+                raise PutOffError
             with self._reader.on_behalf_of(pid):
-                self._look_into(pid, raw, found)
+                self._look_into(pid, self._reader.maps(self._proc / str(pid)), found)
+        except (TimeoutError, BlockingIOError):  # withheld: what was known may still hold, and it is looked at again
+            return replace(known, sign=(sign[0], b""))
+        except OSError as error:
+            return error
         except PutOffError:
             self.put_off.add(pid)
             self._begun[pid] = found
-            known = before or _Seen(sign)
             uses = tuple(dict.fromkeys((*known.uses, *found.uses)))
-            return replace(known, sign=(inode, b""), uses=uses)  # it is looked at again
+            return replace(known, sign=(sign[0], b""), uses=uses)  # it is looked at again
         return _Seen(sign, found.uses, found.unreadable)
 
     def _look_into(self, pid: int, raw: bytes, found: _Found) -> None:
         """Looks at what a process maps, except what has been found before."""
+        if b"/libcuda" not in raw and b"/libnccl" not in raw and not any(hint in raw for hint in self._given_hints):
+            return
         # A library has several mappings, one per segment: the last stands for all.
         files = {
             (mapped.path, mapped.device, mapped.inode): mapped for mapped in mappings_named(raw, self._mapped_name)

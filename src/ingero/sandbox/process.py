@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from ingero.sandbox.nursery import CannotForkError, Nursery, pid_of
 
 _MOST_REASON = 4096
 _PATIENCE = 3  # times as long
+_LAST_S, _LOOK_S = 0.2, 0.1  # where it is over; how often that is asked
 _MOST_KILLED = 32  # of one kind that are there still, 2 MB each: then no other is made before one of them has ended
 
 
@@ -110,10 +111,12 @@ class SandboxedProcess:
         cpu_s: float,
         wall_s: float,
         is_patient: bool = False,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> Message:
         """The answer. cpu_s: in whole seconds, rounded up; the process is ended by the kernel. wall_s: and by us.
 
         is_patient: some times as long where it waits for nothing but a CPU then, of which it is not the cause.
+        is_over: whether whoever asks is to end: then it waits for a moment only.
 
         Raises:
             NoAnswerError: there is none in time.
@@ -127,8 +130,9 @@ class SandboxedProcess:
             question = Message({**(content or {}), "task": task, "cpu_s": cpu_s}, data, files)
             try:
                 send(self._connection, question, until_s=until_s)
-                if is_patient and not self._has_answered(until_s) and self._is_runnable():
-                    until_s += _PATIENCE * wall_s
+                until_s = self._waited_until(until_s, is_over)
+                if is_patient and time.monotonic() >= until_s and not is_over() and self._is_runnable():
+                    until_s = self._waited_until(until_s + _PATIENCE * wall_s, is_over)
                 answer = receive(self._connection, until_s=until_s)
             except TimeoutError:
                 raise NoAnswerError(f"no answer within {wall_s:g} s", self._kill()) from None
@@ -137,11 +141,18 @@ class SandboxedProcess:
                 raise NoAnswerError(reason, self._kill()) from None
         return _checked(answer)
 
-    def _has_answered(self, until_s: float) -> bool:
+    def _waited_until(self, until_s: float, is_over: Callable[[], bool]) -> float:
+        """Waits for an answer; until when it may still come, which is sooner once it is over."""
         assert self._connection
         looks = select.poll()
         looks.register(self._connection, select.POLLIN)
-        return bool(looks.poll(max(0.0, until_s - time.monotonic()) * 1e3))
+        has_ended = False
+        while (left_s := until_s - time.monotonic()) > 0:
+            if not has_ended and is_over():
+                has_ended, until_s = True, min(until_s, time.monotonic() + _LAST_S)
+            elif looks.poll(min(left_s, _LOOK_S) * 1e3):
+                break
+        return until_s
 
     def _is_runnable(self) -> bool:
         """Whether the process wants to run; what waits for a lock or a file does not."""
@@ -186,10 +197,12 @@ class SpareProcess:
     """Asks a process of somebody else's while nobody else asks that, and else one of its own, which is made for it.
 
     Two take memory only while both are busy. May be asked by any thread, for what needs nothing that was told before.
+    is_over: see SandboxedProcess.ask.
     """
 
     def __init__(self, others: SandboxedProcess, own: SandboxedProcess) -> None:
         self._others, self._own = others, own
+        self.is_over: Callable[[], bool] = lambda: False
 
     def ask(
         self,
@@ -202,12 +215,21 @@ class SpareProcess:
         is_patient: bool = False,
     ) -> Message:
         """As there."""
-        if not self._others.lock.acquire(blocking=False):
-            return self._own.ask(task, content, files=files, cpu_s=cpu_s, wall_s=wall_s, is_patient=is_patient)
+        is_free = self._others.lock.acquire(blocking=False)
+        asked = self._others if is_free else self._own
         try:
-            return self._others.ask(task, content, files=files, cpu_s=cpu_s, wall_s=wall_s, is_patient=is_patient)
+            return asked.ask(
+                task,
+                content,
+                files=files,
+                cpu_s=cpu_s,
+                wall_s=wall_s,
+                is_patient=is_patient,
+                is_over=self.is_over,
+            )
         finally:
-            self._others.lock.release()
+            if is_free:
+                self._others.lock.release()
 
 
 def _checked(answer: Message) -> Message:
