@@ -141,9 +141,14 @@ def test_one_process_does_for_two_who_do_not_ask_at_once(reader: SandboxedProces
     holder = threading.Thread(target=hold)
     holder.start()
     is_held.wait(60)
+    answers: list[int] = []
+    asker = threading.Thread(target=lambda: answers.append(spare.ask("who", cpu_s=1, wall_s=30).content["pid"]))
+    asker.start()
     assert spare.ask("who", cpu_s=1, wall_s=30).content["pid"] != theirs
     is_asked.set()
     holder.join()
+    asker.join()
+    assert answers == [theirs], "another thread waits: the one of our own is kept free"
     assert spare.ask("who", cpu_s=1, wall_s=30).content["pid"] == theirs
     own.close()
 

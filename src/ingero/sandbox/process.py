@@ -196,12 +196,13 @@ class SandboxedProcess:
 class SpareProcess:
     """Asks a process of somebody else's while nobody else asks that, and else one of its own, which is made for it.
 
-    Two take memory only while both are busy. May be asked by any thread, for what needs nothing that was told before.
-    is_over: see SandboxedProcess.ask.
+    Two take memory only while both are busy. Its own is for the thread that makes this, which so waits for nobody;
+    other threads wait for theirs. For what needs nothing that was told before. is_over: see SandboxedProcess.ask.
     """
 
     def __init__(self, others: SandboxedProcess, own: SandboxedProcess) -> None:
         self._others, self._own = others, own
+        self._thread = threading.get_ident()
         self.is_over: Callable[[], bool] = lambda: False
 
     def ask(
@@ -215,7 +216,7 @@ class SpareProcess:
         is_patient: bool = False,
     ) -> Message:
         """As there."""
-        is_free = self._others.lock.acquire(blocking=False)
+        is_free = self._others.lock.acquire(blocking=threading.get_ident() != self._thread)
         asked = self._others if is_free else self._own
         try:
             return asked.ask(
