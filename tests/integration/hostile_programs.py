@@ -77,6 +77,19 @@ for _ in range(8):
 """
 
 
+_MAPPINGS = """
+import ctypes, sys, time
+cuda, libc = ctypes.CDLL(sys.argv[1]), ctypes.CDLL(None)
+libc.dlopen.restype, libc.dlclose.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+for number in range(int(sys.argv[2])):
+    libc.mmap(None, 4096, 1 + number % 2 * 4, 0x22, -1, 0)  # neighbours differ, so that they stay apart
+while True:
+    libc.dlclose(libc.dlopen(sys.argv[3].encode(), 2))
+    cuda.cudaStreamSynchronize(None)
+    time.sleep(0.003)
+"""
+
+
 def string_table(folder: Path, libraries: Path, rng: random.Random) -> list[str]:
     """A symbol table whose names lie in a hole of many GB."""
     path = _program(folder, libraries, filled=True)
@@ -148,6 +161,14 @@ def copies(folder: Path, libraries: Path, rng: random.Random) -> list[str]:
     return [sys.executable, "-c", _LOADER, str(libraries / "libcudart.so.12"), *paths]
 
 
+def mappings(folder: Path, libraries: Path, rng: random.Random) -> list[str]:
+    """Tens of thousands of mappings, and a library that comes and goes: each time all would be read."""
+    path = folder / "libcudart.so.12"
+    path.write_bytes((libraries / path.name).read_bytes() + rng.randbytes(64))
+    count = str(rng.randrange(20_000, 60_000))
+    return [sys.executable, "-c", _MAPPINGS, str(libraries / path.name), count, str(path)]
+
+
 KINDS: Sequence[Callable[[Path, Path, random.Random], list[str]]] = (
     string_table,
     symbol_tables,
@@ -155,7 +176,7 @@ KINDS: Sequence[Callable[[Path, Path, random.Random], list[str]]] = (
     sleeping_drivers,
     line_tables,
 )
-MORE_KINDS = (*KINDS, thread_names, copies)  # for bench/hostile.py: tests of their own have what these attack
+MORE_KINDS = (*KINDS, thread_names, copies, mappings)  # for bench/hostile.py: tests of their own have what these attack
 
 
 def _program(folder: Path, libraries: Path, *, filled: bool = False, named: str = "") -> Path:

@@ -53,6 +53,12 @@ def test_others_are_recorded_and_the_loss_is_said(tmp_path: Path, kind: str, *, 
         other.pid,
     )
     assert counted == [(made,)]
+    frames = rows(
+        tmp_path / "recording.db",
+        "SELECT frames FROM raw_stacks JOIN raw_processes p USING (process) WHERE p.pid = ?",
+        other.pid,
+    )
+    assert any("<module>" in text for (text,) in frames), "others have stacks"
 
 
 def test_it_ends_in_time_where_a_target_holds_its_memory(tmp_path: Path) -> None:
