@@ -10,9 +10,9 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from ingero.discover.confinement import confinement
@@ -253,10 +253,10 @@ class LibraryScanner:
         begun = self._begun.pop(pid, None)
         found = begun if begun and begun.inode == sign[0] else _Found(sign[0])
         try:
-            if self._is_turn_over() or not self._reader.may_read(pid):
-                raise PutOffError
-            with self._reader.on_behalf_of(pid):
-                self._look_into(pid, self._reader.maps(self._proc / str(pid)), found)
+            raw = self._maps(pid, is_new=before is None)
+            if self._may_matter(raw):
+                with self._reader.on_behalf_of(pid):
+                    self._look_into(pid, raw, found)
         except (TimeoutError, BlockingIOError):  # withheld: what was known may still hold, and it is looked at again
             return replace(known, sign=(sign[0], b""))
         except OSError as error:
@@ -268,27 +268,32 @@ class LibraryScanner:
             return replace(known, sign=(sign[0], b""), uses=uses)  # it is looked at again
         return _Seen(sign, found.uses, found.unreadable)
 
+    def _maps(self, pid: int, *, is_new: bool) -> bytes:
+        """What a process maps. is_new: it costs nobody's share: to find out whose process each is takes as long."""
+        if self._is_turn_over() or not (is_new or self._reader.may_read(pid)):
+            raise PutOffError
+        with nullcontext() if is_new else self._reader.on_behalf_of(pid):
+            return self._reader.maps(self._proc / str(pid))
+
+    def _may_matter(self, raw: bytes) -> bool:
+        return b"/libcuda" in raw or b"/libnccl" in raw or any(hint in raw for hint in self._given_hints)
+
     def _look_into(self, pid: int, raw: bytes, found: _Found) -> None:
-        """Looks at what a process maps, except what has been found before."""
-        if b"/libcuda" not in raw and b"/libnccl" not in raw and not any(hint in raw for hint in self._given_hints):
-            return
+        """Looks at what a process maps, except what has been found before; what it maps no more is forgotten."""
         # A library has several mappings, one per segment: the last stands for all.
         files = {
             (mapped.path, mapped.device, mapped.inode): mapped for mapped in mappings_named(raw, self._mapped_name)
         }
-        for mapped in files.values():
-            self._add(found, mapped, lambda mapped=mapped: self._uses(pid, mapped))  # type: ignore[misc]
         wanted = looked_for(raw)
-        for mapped in candidates(raw, wanted):
-            self._add(found, mapped, lambda mapped=mapped: self._linked_uses(pid, mapped, wanted))  # type: ignore[misc]
-
-    def _add(self, found: _Found, mapped: MappedRange, look: Callable[[], Iterator[_Use | UnreadableLibrary]]) -> None:
-        place = mapped.range_name, mapped.device, mapped.inode
-        if place in found.places:
-            return
-        if self._is_turn_over():
-            raise PutOffError
-        found.places[place] = tuple(look())
+        looks = [(mapped, partial(self._uses, pid, mapped)) for mapped in files.values()]
+        looks += [(mapped, partial(self._linked_uses, pid, mapped, wanted)) for mapped in candidates(raw, wanted)]
+        places = {(mapped.range_name, mapped.device, mapped.inode): look for mapped, look in reversed(looks)}
+        found.places = {place: uses for place, uses in found.places.items() if place in places}
+        for place, look in reversed(places.items()):
+            if place not in found.places:
+                if self._is_turn_over():
+                    raise PutOffError
+                found.places[place] = tuple(look())
 
     def _uses(self, pid: int, mapped: MappedRange) -> Iterator[_Use | UnreadableLibrary]:
         """How a process reaches a mapped library; none where that has gone meanwhile, or is only called like one."""
