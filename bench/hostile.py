@@ -25,13 +25,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
 from bench.agent import Agent, BenchError, launched, peak_rss_bytes
+from bench.incidents.ambient import favoured
 from bench.reader_memory import descendants, pss_bytes
+from ingero.demo.faults import cgroups
 from tests.integration import hostile_programs, withheld
 from tests.integration.targets import rows, simulation
 
@@ -236,18 +238,20 @@ def main() -> None:
     quiet: dict[int, Outcome] = {}
     outcomes: dict[str, list[Outcome]] = {kind: [] for kind in options.kind or KINDS}
     without: list[str] = []
-    for seed in seeds:
-        for kind in (_QUIET, *outcomes):
-            try:
-                found = run(kind, seed, seconds)
-            except BenchError as error:
-                without.append(f"{kind} {seed}: {str(error)[:200]}")
-                continue
-            print(json.dumps(asdict(found)), file=sys.stderr, flush=True)
-            if kind == _QUIET:
-                quiet[seed] = found
-            elif seed in quiet:
-                outcomes[kind].append(found)
+    # where others use the CPUs, too, these programs have them first
+    with nullcontext() if cgroups.missing("cpu") else favoured():
+        for seed in seeds:
+            for kind in (_QUIET, *outcomes):
+                try:
+                    found = run(kind, seed, seconds)
+                except BenchError as error:
+                    without.append(f"{kind} {seed}: {str(error)[:200]}")
+                    continue
+                print(json.dumps(asdict(found)), file=sys.stderr, flush=True)
+                if kind == _QUIET:
+                    quiet[seed] = found
+                elif seed in quiet:
+                    outcomes[kind].append(found)
     worst = [worst_of(kind, found, quiet) for kind, found in outcomes.items() if found]
     if options.json:
         print(json.dumps({"quiet": [asdict(one) for one in quiet.values()], "worst": [asdict(one) for one in worst]}))
