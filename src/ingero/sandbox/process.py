@@ -131,7 +131,7 @@ class SandboxedProcess:
             try:
                 send(self._connection, question, until_s=until_s)
                 until_s = self._waited_until(until_s, is_over)
-                if is_patient and time.monotonic() >= until_s and not is_over() and self._is_runnable():
+                if is_patient and time.monotonic() >= until_s and self._is_runnable():
                     until_s = self._waited_until(until_s + _PATIENCE * wall_s, is_over)
                 answer = receive(self._connection, until_s=until_s)
             except TimeoutError:
@@ -197,7 +197,8 @@ class SpareProcess:
     """Asks a process of somebody else's while nobody else asks that, and else one of its own, which is made for it.
 
     Two take memory only while both are busy. Its own is for the thread that makes this, which so waits for nobody;
-    other threads wait for theirs. For what needs nothing that was told before. is_over: see SandboxedProcess.ask.
+    other threads wait for theirs. For what needs nothing that was told before. is_over: see SandboxedProcess.ask; of
+    that thread.
     """
 
     def __init__(self, others: SandboxedProcess, own: SandboxedProcess) -> None:
@@ -216,7 +217,8 @@ class SpareProcess:
         is_patient: bool = False,
     ) -> Message:
         """As there."""
-        is_free = self._others.lock.acquire(blocking=threading.get_ident() != self._thread)
+        is_mine = threading.get_ident() == self._thread
+        is_free = self._others.lock.acquire(blocking=not is_mine)
         asked = self._others if is_free else self._own
         try:
             return asked.ask(
@@ -226,7 +228,7 @@ class SpareProcess:
                 cpu_s=cpu_s,
                 wall_s=wall_s,
                 is_patient=is_patient,
-                is_over=self.is_over,
+                is_over=self.is_over if is_mine else lambda: False,
             )
         finally:
             if is_free:
