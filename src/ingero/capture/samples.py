@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 _RUN = THREAD_STATES.index("run")
 _MOST_WAITING = 1024  # the recorder's loop takes them several times a second; it may be held up for some seconds
-_LAST_LOOK_S = 2.0
+_LAST_LOOK_S = 0.5  # a look takes a few ms; one that waits for somebody is left behind
 _LONGEST_NS = 1_000_000_000  # that a look stands for: after it the agent was stopped, and knows nothing
 
 
@@ -139,4 +139,4 @@ class Samples:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.end()
-        self._thread.join(_LAST_LOOK_S)  # a process's memory may lie in a file that does not answer
+        self._thread.join(_LAST_LOOK_S)
