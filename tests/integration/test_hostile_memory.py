@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from ingero.capture.foreign import Foreign, nursery
 from ingero.capture.watchdog import STOOD_STILL
+from ingero.discover import waiting
+from ingero.discover.interpreters import Interpreter, UnreadableInterpreter
 from tests.integration.hostile_programs import OTHER
 from tests.integration.targets import rows, simulation
 from tests.integration.tracing import tracing
@@ -80,3 +84,24 @@ def test_check_comes_to_its_end_and_says_who_does_not_answer(tmp_path: Path, kin
     assert rows["calls of libcuda"]["section"] == "probes", "the last section"
     if kind == "exec":  # the other one withholds nothing that check asks of a process without libraries
         assert f"pid {held}" in rows["memory withheld"]["found"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_that_is_withheld_costs_what_is_asked_of_its_process_only(tmp_path: Path, kind: str) -> None:
+    with withholding(tmp_path, kind) as held, nursery() as makes, Foreign(makes) as foreign:
+        reader, me = foreign.native.memory, os.getpid()
+        own = reader.interpreter(me)
+        with pytest.raises(TimeoutError):
+            reader.mapped(held, 1 << 20, 8)
+        unread = reader.interpreter(held)
+        assert isinstance(unread, UnreadableInterpreter)
+        assert unread.is_starting, "it is asked again when it answers"
+        (wait,) = foreign.waits.waits(held, [held])
+        assert wait
+        assert wait.kind == waiting.OTHER, "nothing is known of it but that it waits"
+        assert foreign.waits.pipes([held, me], "none").missing == {held}
+        assert not reader.may_probe()
+        assert isinstance(own, Interpreter)
+        assert reader.interpreter(me) == own
+        assert len(foreign.waits.waits(me, [me])) == 1
+        assert foreign.drops()["memory_files_given_up"] >= 2
