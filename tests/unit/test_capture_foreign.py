@@ -108,6 +108,27 @@ def test_probes_have_the_same_places(foreign: Foreign, name: str) -> None:
     assert found.telling == expected.telling
 
 
+def test_drivers_that_do_not_answer_are_waited_for_ever_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One user may map a dozen that sleep as they are loaded, which costs no CPU."""
+    asked: list[float] = []
+
+    def never(*_: object, timeout_s: float, **_more: object) -> str:
+        asked.append(timeout_s)
+        return "it did not answer"
+
+    monkeypatch.setattr("ingero.capture.library_processes.ask_driver", never)
+    monkeypatch.setattr("ingero.capture.library_processes._DRIVER_S", 1e-9)
+    path = build() / "libcuda.so.1"
+    with nursery() as makes, Foreign(makes) as own:
+        file = own.libraries.identify_all(path, path.name)[0]
+        for _ in range(5):
+            with own.libraries.on_behalf_of(os.getpid()):
+                assert own.libraries.sites(file).failure == "it did not answer"
+        with own.libraries.on_behalf_of(0):
+            own.libraries.sites(file)
+    assert [one / 1e-9 for one in asked] == pytest.approx([1, 0.5, 0.25, 0.125, 0.125, 1])
+
+
 def test_a_damaged_library_is_refused_with_the_reason(foreign: Foreign, tmp_path: Path) -> None:
     path = tmp_path / "libcuda.so.1"
     path.write_bytes(b"\x7fELF and nothing else")

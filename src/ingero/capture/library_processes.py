@@ -31,7 +31,8 @@ from ingero.sandbox.run_delay import RunDelay
 
 # The loop waits for these. A library of 3 GB takes 50 ms to look at; where the machine is busy, many times that.
 _OPEN_S, _READ_S, _READ_CPU_S = 0.5, 2.0, 0.5
-_DRIVER_S = 1.5  # 0.1 s where nothing else runs
+_DRIVER_S = 1.5  # 0.1 s where nothing else runs; of a user half as long each time that one does not answer:
+_MOST_HALVINGS = 3  # to sleep costs no CPU, and so nothing of a share
 _MOST_TRIES = 3  # of one file: a busy machine may be late, too
 _MOST_FAILURES = 4096
 
@@ -58,6 +59,7 @@ class LibraryProcesses(LibraryReader):
         self._begin_s = self._waited_s = 0.0
         self._delay = RunDelay()
         self.is_over: Callable[[], bool] = lambda: False
+        self._late_drivers: dict[Owner | None, int] = {}
         self._failures: dict[object, list[str]] = {}  # by file or path: why there was no answer, each time
 
     @contextmanager
@@ -147,9 +149,14 @@ class LibraryProcesses(LibraryReader):
         needed = self._read("needed", held, key, file.path).content["needed"]
         self._check_share()
         begin_s, used_s = time.monotonic(), _children_s()
-        names = [str(one) for one in needed]
-        addresses = ask_driver(held.descriptor, file, names, timeout_s=_DRIVER_S, is_over=self.is_over)
+        names, late = [str(one) for one in needed], self._late_drivers.get(self._owner, 0)
+        timeout_s = _DRIVER_S / 2 ** min(late, _MOST_HALVINGS)
+        addresses = ask_driver(held.descriptor, file, names, timeout_s=timeout_s, is_over=self.is_over)
         if isinstance(addresses, str):
+            if time.monotonic() - begin_s >= timeout_s:
+                if len(self._late_drivers) >= _MOST_FAILURES:
+                    self._late_drivers.clear()
+                self._late_drivers[self._owner] = late + 1
             return report, addresses
         self._waited_s += max(0.0, time.monotonic() - begin_s - (_children_s() - used_s))
         exported = told.told_of_sites(report.sites)
