@@ -181,6 +181,28 @@ def test_a_file_that_was_not_read_in_time_is_tried_three_times_and_then_given_up
     assert list(reader.keys([Path("/nowhere/that/hangs"), Path("/")])) == [None, reader.key(Path("/"))]
 
 
+def test_many_files_of_which_one_does_not_answer_are_asked_for_again_after_a_while(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Else a hundred on one mount cost half a second each, every second."""
+    paths = [tmp_path / str(number) for number in range(5)]
+    for path in paths:
+        path.write_bytes(b"a")
+    with nursery() as makes, Foreign(makes) as own:
+        before = list(own.libraries.keys(paths))
+        assert all(before)
+        monkeypatch.setattr("ingero.capture.library_processes._OPEN_S", 0.0)
+        paths[0].write_bytes(b"another")
+        assert list(own.libraries.keys(paths)) == before, "nothing is taken for gone"
+        assert own.drops() == {"library_files_given_up": 2}, "all at once, then the first"
+        assert list(own.libraries.keys(paths)) == before
+        assert own.drops() == {}
+        monkeypatch.undo()
+        assert list(own.libraries.keys(paths)) == before, "not before a minute has passed"
+        own.libraries._keys_after_s = 0.0
+        assert next(own.libraries.keys(paths)) == own.libraries.key(paths[0]) != before[0]
+
+
 def test_what_a_process_was_started_with_is_the_same(foreign: Foreign) -> None:
     files = MemoryFiles()
     assert foreign.memory_files.launched_with(os.getpid()) == files.launched_with(os.getpid())

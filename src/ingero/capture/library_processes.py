@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -33,6 +33,7 @@ from ingero.sandbox.run_delay import RunDelay
 _OPEN_S, _READ_S, _READ_CPU_S = 0.5, 2.0, 0.5
 _DRIVER_S = 1.5  # 0.1 s where nothing else runs; of a user half as long each time that one does not answer:
 _MOST_HALVINGS = 3  # to sleep costs no CPU, and so nothing of a share
+_KEYS_PAUSE_S = 60.0
 _MOST_TRIES = 3  # of one file: a busy machine may be late, too
 _MOST_FAILURES = 4096
 
@@ -60,6 +61,8 @@ class LibraryProcesses(LibraryReader):
         self._delay = RunDelay()
         self.is_over: Callable[[], bool] = lambda: False
         self._late_drivers: dict[Owner | None, int] = {}
+        self._keys: dict[Path, FileKey | None] = {}  # of those that were asked for last
+        self._keys_after_s = 0.0
         self._failures: dict[object, list[str]] = {}  # by file or path: why there was no answer, each time
 
     @contextmanager
@@ -100,21 +103,33 @@ class LibraryProcesses(LibraryReader):
         return _key(found)
 
     def keys(self, paths: Iterable[Path]) -> Iterator[FileKey | None]:
-        """As there; one that is not answered for lies nowhere."""
+        """As there; one that is not answered for lies nowhere. Of many it is what they were a minute ago, where one of
+        them did not answer: a hundred may lie on a mount that does not.
+        """
         wanted = list(paths)
-        alive = [path for path in wanted if not self._is_given_up(path)]
-        found: dict[Path, FileKey | None] = {}
+        if len(wanted) == 1 or time.monotonic() >= self._keys_after_s:
+            self._keys |= self._asked_keys([path for path in wanted if not self._is_given_up(path)])
+        if len(wanted) > 1:
+            self._keys = {path: self._keys.get(path) for path in wanted}
+        return iter([None if self._is_given_up(path) else self._keys.get(path) for path in wanted])
+
+    def _asked_keys(self, paths: Sequence[Path]) -> dict[Path, FileKey | None]:
+        if not paths:
+            return {}
         try:
-            if alive:
-                answers = self._open("keys", None, paths=list(map(str, alive))).content["keys"]
-                found = {path: _key(one) if one else None for path, one in zip(alive, answers, strict=True)}
+            answers = self._open("keys", None, paths=list(map(str, paths))).content["keys"]
+            return {path: _key(one) if one else None for path, one in zip(paths, answers, strict=True)}
         except (NoAnswerError, PutOffError):  # one of them: which?
-            for path in alive:
-                try:
-                    found[path] = self.key(path)
-                except (OSError, NoAnswerError, PutOffError):
-                    found[path] = None
-        return (found.get(path) for path in wanted)
+            self._keys_after_s = time.monotonic() + _KEYS_PAUSE_S
+        found: dict[Path, FileKey | None] = {}
+        for path in paths:
+            try:
+                found[path] = self.key(path)
+            except OSError:
+                found[path] = None
+            except (NoAnswerError, PutOffError):
+                break  # the others are asked after the pause
+        return found
 
     def identify_all(self, path: Path, name: str) -> tuple[LibraryFile, ...]:
         """As there."""
