@@ -85,15 +85,13 @@ def test_a_thread_that_was_looked_at_as_it_went_to_sleep_is_not_read() -> None:
     assert (unknown.python_stack, unknown.stack_hash) == (0, 0)
 
 
-def test_samples_of_sleeping_threads_that_nobody_takes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingero.capture.samples._MOST_WAITING", 3)
-    threads = parked(mains=2)
-    threads["is_looked_at"], threads["python_stack"] = 1, (77, 78)
+def samples(threads: np.ndarray[Any, Any], sink: Kept, *, halted: frozenset[int] | None = None) -> tuple[Samples, Any]:
+    """Of these threads, all of process 7; halted: stacks are given up. With what is asked when a sample is lost."""
     lost = threading.Semaphore(0)
     kernel = SimpleNamespace(
         layouts=SimpleNamespace(dtype=lambda _name: _PARKED),
         samples=SimpleNamespace(parked=threads.tobytes, vary=lambda **_now: None),
-        are_stacks_off=False,
+        are_stacks_off=halted is not None,
         is_running=True,
     )
     stacks = SimpleNamespace(
@@ -103,12 +101,39 @@ def test_samples_of_sleeping_threads_that_nobody_takes_are_counted(monkeypatch: 
     )
     clock = WallClock()
     clock.add_pair(0, 0)
-    sink, targets = Kept(), SimpleNamespace(of_pid=lambda _pid: SimpleNamespace(number=7))
-    with Samples(cast(Any, kernel), sink, clock, cast(Any, targets), cast(Any, stacks)) as samples:
+    targets = SimpleNamespace(of_pid=lambda _pid: SimpleNamespace(number=7))
+    made = Samples(
+        *(cast(Any, one) for one in (kernel, sink, clock, targets, stacks)), halted=lambda: halted or frozenset()
+    )
+    return made, lost
+
+
+def test_samples_of_sleeping_threads_that_nobody_takes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingero.capture.samples._MOST_WAITING", 3)
+    threads = parked(mains=2)
+    threads["is_looked_at"], threads["python_stack"] = 1, (77, 78)
+    sink = Kept()
+    made, lost = samples(threads, sink)
+    with made:
         for _ in range(3):  # one of the second look, both of the third
             assert lost.acquire(timeout=60)
-    samples.write_parked()
+    made.write_parked()
     assert [row["stack_hash"] for row in sink.of(tables.SAMPLES)] == [77, 78, 77]
+
+
+def test_where_stacks_are_given_up_only_processes_that_make_no_calls_any_more_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ingero.capture.samples._MOST_WAITING", 0)  # so that each sample is told
+    threads = parked(mains=1)
+    threads["is_looked_at"], threads["python_stack"] = 1, 77
+    halted, lost = samples(threads, Kept(), halted=frozenset({7}))
+    with halted:
+        assert lost.acquire(timeout=60)
+    for numbers in (frozenset({8}), frozenset[int]()):
+        other, lost = samples(threads, Kept(), halted=numbers)
+        with other:
+            assert not lost.acquire(timeout=1.5)
 
 
 def test_ticks_that_vary_come_as_often_as_ever() -> None:

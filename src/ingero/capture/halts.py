@@ -115,20 +115,21 @@ class Halts:
         self._looker = Looker(PROC, _polled_path, self._files)
         self._is_looking = False
         self._seen: dict[int, HaltLevel] = {}
+        self.quiet: frozenset[int] = frozenset()  # numbers of processes that have made calls, and made none lately
         self.worker = Worker("ingero-halts", lambda _until_s: None, failed="halts_not_read")
 
     def second(self, threads: Array) -> int:
         """Accounts of all threads (`struct thread_dump`), once a second; answers how many processes are halted."""
         now_ns = kernel_clock.monotonic_ns()
         due = [target for target in self._targets if target.exit_ns is None and self._is_due(target, threads, now_ns)]
+        self.quiet = frozenset(target.number for target in due)
         due.sort(key=lambda target: self._slots[target.slot].looked_ns)
         if due and not self._is_looking:
             self._is_looking = True
             self.worker.do(partial(self._look, [self._asked(one, threads) for one in due]))
         elif due:  # the look of a second ago has not come back: others may not answer, or have many threads
             self.worker.count("halts_not_read")
-        living = {target.number for target in due}
-        self._seen = {number: level for number, level in self._seen.items() if number in living}
+        self._seen = {number: level for number, level in self._seen.items() if number in self.quiet}
         return sum(level >= HaltLevel.NAMED for level in self._seen.values())
 
     def forget(self, slot: int) -> None:

@@ -9,7 +9,7 @@ is not known: else short sleeps would seem to be none.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,11 +76,15 @@ class ParkedSampler:
         self._stored: dict[int, None] = {}
         self._tick = 0
 
-    def look(self, dump: bytes, elapsed_ns: int) -> list[ParkedSample]:
-        """Samples of the threads that the kernel side found asleep (`struct parked_thread`), for the time since."""
+    def look(self, dump: bytes, elapsed_ns: int, *, only: Set[int] | None = None) -> list[ParkedSample]:
+        """Samples of the threads that the kernel side found asleep (`struct parked_thread`), for the time since.
+
+        only: of the processes with these numbers.
+        """
         self._tick += 1
         threads = np.frombuffer(dump, self._dtype)
-        known = {pid: found for pid in set(threads["pid"].tolist()) if (found := self._process_of(pid))}
+        found = {pid: self._process_of(pid) for pid in set(threads["pid"].tolist())}
+        known = {pid: one for pid, one in found.items() if one and (only is None or one[0] in only)}
         with_process = [(one, *known[int(one["pid"])]) for one in threads if int(one["pid"]) in known]
         candidates = [one for one in with_process if self._may_have_frames(*one)]
         samples: list[ParkedSample] = []

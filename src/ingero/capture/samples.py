@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 from types import TracebackType
 from typing import Any
 
@@ -30,13 +30,28 @@ logger = logging.getLogger(__name__)
 _RUN = THREAD_STATES.index("run")
 _MOST_WAITING = 1024  # the recorder's loop takes them several times a second; it may be held up for some seconds
 _LAST_LOOK_S = 0.5  # a look takes a few ms; one that waits for somebody is left behind
+_SELDOM_NS = 1_000_000_000
 _LONGEST_NS = 1_000_000_000  # that a look stands for: after it the agent was stopped, and knows nothing
 
 
 class Samples:
-    """The samples of a recording. Use as a context manager: inside it threads that are asleep are looked at."""
+    """The samples of a recording. Use as a context manager: inside it threads that are asleep are looked at.
 
-    def __init__(self, kernel: KernelSide, sink: Sink, clock: WallClock, targets: Targets, stacks: Stacks) -> None:
+    halted: numbers of processes that make no traced calls any more. Where stacks are given up, theirs are read all the
+    same, once a second: a hang is not told without its line, and they cost nothing else.
+    """
+
+    def __init__(
+        self,
+        kernel: KernelSide,
+        sink: Sink,
+        clock: WallClock,
+        targets: Targets,
+        stacks: Stacks,
+        *,
+        halted: Callable[[], Set[int]],
+    ) -> None:
+        self._halted = halted
         self._kernel, self._sink, self._clock, self._targets, self._stacks = kernel, sink, clock, targets, stacks
         self._parked: deque[ParkedSample] = deque()
         self._sampler = ParkedSampler(
@@ -95,14 +110,18 @@ class Samples:
         is_refused = False
         while not self._is_ended.wait(TICK_S):
             now_ns = kernel_clock.monotonic_ns()
-            elapsed_ns, last_ns = min(now_ns - last_ns, _LONGEST_NS), now_ns
-            if self._kernel.samples is None or self._kernel.are_stacks_off or not self._kernel.is_running:
+            halted = self._halted() if self._kernel.are_stacks_off else None
+            if self._kernel.samples is None or not self._kernel.is_running or halted == set():
+                last_ns = now_ns
                 continue
+            if halted and now_ns - last_ns < _SELDOM_NS:
+                continue
+            elapsed_ns, last_ns = min(now_ns - last_ns, _LONGEST_NS), now_ns
             try:
                 if now_ns - varied_ns >= VARIED_NS:
                     self._kernel.samples.vary(now_ns=now_ns, elapsed_ns=now_ns - varied_ns)
                     varied_ns = now_ns
-                self._hold(self._sampler.look(self._kernel.samples.parked(), elapsed_ns))
+                self._hold(self._sampler.look(self._kernel.samples.parked(), elapsed_ns, only=halted))
             except BpfError as error:  # the machine is short of memory or descriptors, and will not be for ever
                 self._stacks.count_unresolved()
                 if not is_refused:
