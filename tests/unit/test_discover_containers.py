@@ -16,6 +16,7 @@ from ingero.discover.rooted import RootFiles
 ID, OTHER = "0123456789abcdef" * 4, "f" * 64
 UID = "0c6a3b2e-9f51-4d7a-8f3e-2b1c4d5e6f70"
 SLICE_UID = UID.replace("-", "_")
+OTHER_UID = "11111111-2222-3333-4444-555555555555"
 STATIC_UID = "8d5f1a6b7c9e0f1a2b3c4d5e6f708192"
 TASK = "1234567890abcdef1234567890abcdef"
 
@@ -277,6 +278,92 @@ PATHS: list[tuple[str, str, Placement]] = [
         "/user.slice/user-1000.slice/user@1000.service/user.slice/apptainer-4711.scope",
         Placement(orchestrator="systemd", unit="apptainer-4711.scope"),
     ),
+    (
+        "kubelet --cgroup-root=/kube",
+        "/kube.slice/kube-kubepods.slice/kube-kubepods-burstable.slice/"
+        f"kube-kubepods-burstable-pod{SLICE_UID}.slice/cri-containerd-{ID}.scope",
+        kubernetes("containerd"),
+    ),
+    (
+        "kind in a pod: the innermost pod",
+        f"/kubepods/burstable/pod{OTHER_UID}/{OTHER}/docker/{OTHER}/kubelet.slice/kubelet-kubepods.slice/"
+        f"kubelet-kubepods-pod{SLICE_UID}.slice/cri-containerd-{ID}.scope",
+        kubernetes("containerd"),
+    ),
+    ("docker in a pod", f"/kubepods/burstable/pod{UID}/{OTHER}/docker/{ID}", kubernetes("docker")),
+    ("Ray's groups in a pod", f"/kubepods/pod{UID}/{ID}/ray-node_5a3f/user/workers", kubernetes(None)),
+    ("k3s under OpenRC", f"/openrc.k3s/kubepods/burstable/pod{UID}/{ID}", kubernetes(None)),
+    (
+        "a unit that only has the word in its name",
+        "/system.slice/kubepods-exporter.service",
+        Placement(orchestrator="systemd", unit="kubepods-exporter.service"),
+    ),
+    ("runc's cgroupfs paths under Docker's systemd naming", f"/system.slice/system.slice:docker:{ID}", plain("docker")),
+    (
+        "the same, a step of a build by BuildKit",
+        "/system.slice/system.slice:docker:jvifp9a6b1lxa1kuw8bwfcovf",
+        Placement(),
+    ),
+    ("Sysbox", f"/docker/{OTHER}/syscont-cgroup-root/docker/{ID}", plain("docker")),
+    (
+        "GitLab Runner's slots",
+        f"/runner.slice/runner-slot.slice/runner-slot-3.slice/docker-{ID}.scope",
+        plain("docker"),
+    ),
+    ("cgroup-v2.rst: a zombie's group that is gone", f"/system.slice/docker-{ID}.scope (deleted)", plain("docker")),
+    (
+        "Podman's health check, a unit named by the id",
+        f"/system.slice/{ID}.service",
+        Placement(orchestrator="systemd", unit=f"{ID}.service"),
+    ),
+    (
+        "Nomad's docker driver, 1.3 to 1.6",
+        f"/nomad.slice/docker-{ID}.scope",
+        Placement(orchestrator="nomad", runtime="docker", container_id=ID),
+    ),
+    (
+        "Nomad's podman driver",
+        f"/nomad.slice/libpod-{ID}.scope/container",
+        Placement(orchestrator="nomad", runtime="podman", container_id=ID),
+    ),
+    (
+        "Cloud Foundry's Garden, limits by good and bad use of the CPU (JDK, TestCgroupSubsystemController)",
+        "/system.slice/garden.service/garden/good/2f57368b-0eda-4e52-64d8-af5c",
+        Placement(container_id="2f57368b-0eda-4e52-64d8-af5c"),
+    ),
+    (
+        "NixOS containers",
+        "/machine.slice/container@media-01.service/payload/system.slice/train.service",
+        Placement(orchestrator="systemd-nspawn", runtime="systemd-nspawn", container_id="media-01"),
+    ),
+    (
+        "libvirt.org, cgroups: LXC without systemd",
+        "/machine/engineering.partition/lxc-11111-container1.libvirt-lxc",
+        Placement(orchestrator="lxc", runtime="lxc", container_id="container1"),
+    ),
+    (
+        "the same, before names had numbers",
+        "/machine/a-b.libvirt-lxc",
+        Placement(orchestrator="lxc", runtime="lxc", container_id="a-b"),
+    ),
+    ("lxc-attach", "/lxc.payload.train/.lxc", Placement(orchestrator="lxc", runtime="lxc", container_id="train")),
+    ("docker in LXC", f"/lxc/101/ns/docker/{ID}", plain("docker")),
+    (
+        "Podman in a job",
+        f"/system.slice/slurmstepd.scope/job_77/step_0/user/task_0/libpod-{ID}",
+        Placement(orchestrator="slurm", runtime="podman", container_id=ID, job="77", step="0"),
+    ),
+    (
+        "slurmd in a container",
+        f"/docker/{ID}/system.slice/slurmstepd.scope/job_77/step_extern/user/task_special",
+        Placement(orchestrator="slurm", runtime="docker", container_id=ID, job="77", step="extern"),
+    ),
+    (
+        "a service with groups of its own",
+        "/system.slice/train.service/workers/3",
+        Placement(orchestrator="systemd", unit="train.service"),
+    ),
+    ("Hadoop YARN", "/hadoop-yarn/container_1409135750325_48141_01_000001", Placement()),
 ]
 
 
@@ -289,6 +376,34 @@ def test_the_path_of_a_group_names_its_container(path: str, placement: Placement
 def test_a_path_seen_from_inside_another_namespace_says_the_same(path: str) -> None:
     seen, whole = placement_of(f"/../..{path}"), placement_of(path)
     assert (seen.orchestrator, seen.job, seen.task) == (whole.orchestrator, whole.job, whole.task)
+
+
+CONTAINERS = [path for _, path, place in PATHS if place.is_containerized and not path.endswith(")")]
+
+
+@pytest.mark.parametrize("inside", ["/init.scope", "/container", "/workers/3", "/system.slice/ssh.service"])
+def test_groups_made_inside_a_container_belong_to_it(inside: str) -> None:
+    assert [placement_of(f"{path}{inside}") for path in CONTAINERS] == [placement_of(path) for path in CONTAINERS]
+
+
+OUTSIDE = (
+    f"/docker/{OTHER}",
+    f"/system.slice/docker-{OTHER}.scope",
+    f"/machine.slice/libpod-{OTHER}.scope/container",
+    f"/kubepods/burstable/pod{OTHER_UID}/{OTHER}",
+    "/lxc.payload.outer",
+    "/machine.slice/machine-outer.scope/payload",
+)
+
+
+@pytest.mark.parametrize("outside", OUTSIDE)
+def test_the_innermost_container_and_pod_count(outside: str) -> None:
+    for path in CONTAINERS:
+        if not path.startswith("/default/"):  # which says nothing but at the root
+            nested, alone = placement_of(f"{outside}{path}"), placement_of(path)
+            assert nested.container_id == alone.container_id
+            assert alone.pod_uid in (None, nested.pod_uid)
+            assert (nested.job, nested.step, nested.task) == (alone.job, alone.step, alone.task)
 
 
 @pytest.mark.parametrize(
@@ -309,6 +424,11 @@ def test_a_path_seen_from_inside_another_namespace_says_the_same(path: str) -> N
         "/system.slice/snap.lxd.daemon.service",
         "/machine.slice/machine-train.scope/supervisor",
         "/libpod_parent/conmon",
+        "/machine.slice/systemd-vmspawn@demo.service",
+        "/machine.slice/container@media-01.service/supervisor",
+        "/libvirt/qemu/vm1",
+        "/lxc.pivot",
+        "/kubepods-exporter",
     ],
 )
 def test_what_only_watches_or_holds_containers_is_in_none(path: str) -> None:
@@ -323,6 +443,7 @@ def test_what_only_watches_or_holds_containers_is_in_none(path: str) -> None:
         ({"ECS_CONTAINER_METADATA_URI_V4": "http://169.254.170.2/v4/ff4ac2f3-ae43"}, "ecs", None),
         ({"ECS_CONTAINER_METADATA_URI": "http://169.254.170.2/v3/x"}, "ecs", None),
         ({"NOMAD_ALLOC_ID": UID}, "nomad", None),
+        ({"MESOS_TASK_ID": "train.1", "MESOS_SANDBOX": "/mnt/mesos/sandbox"}, "mesos", None),
         ({}, "docker", None),
     ],
 )

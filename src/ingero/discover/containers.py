@@ -18,7 +18,7 @@ _CONTAINER_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern + _END), runtime)
     for pattern, runtime in (
         (rf"/({_ID})", ""),  # of Docker's --cgroup-parent, containerd's namespaces, Podman's split groups, a pod
-        (rf"/docker-({_ID})(?:\.scope)?", "docker"),
+        (rf"/(?:[^/]*:)?docker[-:]({_ID})(?:\.scope)?", "docker"),
         (rf"/docker/({_ID})", "docker"),
         (rf"/(?:[^/]*:)?cri-containerd[-:]({_ID})(?:\.scope)?", "containerd"),
         (rf"/(?:[^/]*:)?nerdctl[-:]({_ID})(?:\.scope)?", "containerd"),
@@ -30,18 +30,23 @@ _CONTAINER_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (rf"/ecs/(?:[^/]+/)*({_FARGATE_ID})", ""),
         (r"/lxc(?:/|\.payload[./])([^/]+)", "lxc"),
         (r"/machine\.slice/machine-lxc\\x2d\d+\\x2d([^/]+?)\.scope", "lxc"),  # libvirt's
+        (r"/(?:lxc-\d+-)?([^/]+)\.libvirt-lxc", "lxc"),  # the same without systemd
         (
             r"/machine\.slice/machine-(?!qemu|xen|libxl|bhyve|vmspawn|ch\\x2d|lxc\\x2d)([^/]+?)\.scope(?!/supervisor)",
             "systemd-nspawn",
         ),
         (r"/systemd-nspawn@([^/]+)\.service(?!/supervisor)", "systemd-nspawn"),
+        (r"/machine\.slice/container@([^/]+)\.service(?!/supervisor)", "systemd-nspawn"),  # NixOS's
         (rf"/nomad(?:\.slice)?/(?:[^/]+/)*({_UUID})\.[^/]+?", "nomad"),
-        (r"/garden/([0-9a-f]+(?:-[0-9a-f]+)+)", ""),
+        (r"/garden/(?:good/|bad/)?([0-9a-f]+(?:-[0-9a-f]+)+)", ""),  # good, bad: by their use of the CPU
         (rf"/mesos/({_UUID})", "mesos"),
     )
 )
 _NAMED_BY_SYSTEMD = ("systemd-nspawn", "lxc")  # whose machine names may be escaped as a unit's are
 _NO_RUNTIME = ("nomad", "mesos")  # an orchestrator that runs tasks itself
+_KUBEPODS = re.compile(r"/(?:[^/]*-)?kubepods(?:-(?:burstable|besteffort))?(?:\.slice)?(?=/|\Z)")
+_NOMAD = re.compile(r"/nomad\.slice/")
+_DELETED = " (deleted)"  # what the kernel puts behind the path of a group that is gone
 _POD = re.compile(r"(?:/|-)pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?=[/.:]|\Z)")
 # The number of a job, or its SLUID from 26.05 on: 13 digits of Crockford's base 32.
 _SLURM = re.compile(
@@ -97,24 +102,27 @@ class Pod:
 
 def placement_of(cgroup_path: str) -> Placement:
     """Reads the path of a control group, of v1 or v2, also one seen from inside another namespace (`/../..`)."""
+    cgroup_path = cgroup_path.removesuffix(_DELETED)
     runtime, container_id = _container(cgroup_path)
-    pod = _POD.search(cgroup_path)
+    pods = _POD.findall(cgroup_path)  # the innermost counts: a cluster may run in a pod
     slurm = _SLURM.search(cgroup_path)
     task = _ECS_TASK.search(cgroup_path) or _FARGATE_TASK.search(cgroup_path)
     units = [] if container_id or slurm else _UNIT.findall(cgroup_path)
-    if pod or "kubepods" in cgroup_path:
+    if pods or _KUBEPODS.search(cgroup_path):
         orchestrator: str | None = "kubernetes"
     elif task:
         orchestrator = "ecs"
     elif slurm:
         orchestrator = "slurm"
+    elif container_id and _NOMAD.search(cgroup_path):
+        orchestrator = "nomad"
     else:
         orchestrator = runtime or ("systemd" if units else None)
     return Placement(
         orchestrator=orchestrator,
         runtime=None if runtime in _NO_RUNTIME else runtime,
         container_id=container_id,
-        pod_uid=pod[1].replace("_", "-") if pod else None,
+        pod_uid=pods[-1].replace("_", "-") if pods else None,
         job=slurm[1] if slurm else None,
         step=slurm[2] if slurm else None,
         task=task[1] if task else None,
@@ -126,7 +134,7 @@ def placement_in(placement: Placement, environ: Mapping[str, str]) -> Placement:
     """What the environment of a process adds to its container: an orchestrator that the path does not show.
 
     Sources: Kubernetes, "Accessing the Service" (KUBERNETES_SERVICE_HOST); Amazon ECS, "Task metadata endpoint version
-    4"; Nomad, "Runtime environment settings".
+    4"; Nomad, "Runtime environment settings"; Mesos, "Docker Containerizer".
     """
     if not placement.is_containerized or placement.orchestrator != placement.runtime:
         return placement
@@ -134,6 +142,8 @@ def placement_in(placement: Placement, environ: Mapping[str, str]) -> Placement:
         return replace(placement, orchestrator="nomad")
     if environ.get("KUBERNETES_SERVICE_HOST"):
         return replace(placement, orchestrator="kubernetes")
+    if environ.get("MESOS_TASK_ID"):
+        return replace(placement, orchestrator="mesos")
     uri = environ.get("ECS_CONTAINER_METADATA_URI_V4", "")
     if uri or environ.get("ECS_CONTAINER_METADATA_URI"):
         task = _FARGATE_URI.search(uri)
