@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0  # slurm.h: the batch script, the shell of salloc, what is outside any step
@@ -63,6 +63,8 @@ _LAUNCHERS = (
     ),
     _Launcher("mindspore", ("RANK_ID",), ("LOCAL_RANK", "DEVICE_ID"), ("RANK_SIZE",), "RANK_SIZE"),
     _Launcher("jax", ("JAX_PROCESS_ID",), (), ("JAX_NUM_PROCESSES",)),
+    _Launcher("jax", ("PROCESS_ID",), (), ("NUM_PROCESSES",), "COORDINATOR_ADDRESS"),  # Kubeflow's JAXJob
+    _Launcher("jax", ("NODE_RANK",), (), ("NNODES",), "JAX_COORDINATOR_IP"),  # MaxText on GPUs: a process a node
     _Launcher("openmpi", ("OMPI_COMM_WORLD_RANK",), ("OMPI_COMM_WORLD_LOCAL_RANK",), ("OMPI_COMM_WORLD_SIZE",)),
     _Launcher("mvapich", ("MV2_COMM_WORLD_RANK",), ("MV2_COMM_WORLD_LOCAL_RANK",), ("MV2_COMM_WORLD_SIZE",)),
     _Launcher("mvapich", ("MVP_COMM_WORLD_RANK",), ("MVP_COMM_WORLD_LOCAL_RANK",), ("MVP_COMM_WORLD_SIZE",)),
@@ -72,27 +74,56 @@ _LAUNCHERS = (
     _Launcher(
         "pmi", ("PMI_RANK", "PMIX_RANK"), ("MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PMIX_LOCAL_RANK"), ("PMI_SIZE",)
     ),
+    _Launcher("mpt", ("MPT_MPI_RANK",), (), ()),
+    _Launcher("alps", ("ALPS_APP_PE",), (), ()),
     # srun sets SLURM_STEP_ID; a batch script's own SLURM_PROCID is 0 whatever it starts.
     _Launcher(
-        "slurm", ("SLURM_PROCID",), ("SLURM_LOCALID",), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), "SLURM_STEP_ID"
+        "slurm",
+        ("SLURM_PROCID",),
+        ("SLURM_LOCALID",),
+        ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"),
+        "SLURM_STEP_ID",
     ),
 )
 # What a serving engine calls its processes: of tensor-, pipeline- and data-parallel workers only the rank among
 # those of one model replica is told, and only where one number tells it.
-_TITLE = re.compile(r"(?:VLLM::Worker|sglang::scheduler)((?:_(?:DP|PP|TP|DCP|EP)\d{1,6})+)", re.IGNORECASE)
-_TITLE_PART = re.compile(r"_(DP|PP|TP|DCP|EP)(\d+)", re.IGNORECASE)
+_TITLE = re.compile(r"(?:VLLM::Worker|sglang::scheduler)((?:_(?:DP|PP|PCP|TP|DCP|EP)\d{1,6})+)", re.IGNORECASE)
+_TITLE_PART = re.compile(r"_(DP|PP|PCP|TP|DCP|EP)(\d+)", re.IGNORECASE)
 
 
 def rank_of(environ: Mapping[str, str]) -> Rank | None:
     """The rank that an environment names, or None for a process that is not part of a distributed job.
 
-    The innermost launcher that names the size of the job as well; without one, the innermost. Children inherit the
-    environment: a data loader's worker has the rank of its trainer.
+    The innermost launcher; what it does not say, another may that agrees with it. RANK anybody sets: without a size it
+    yields to a launcher that names one. Children inherit the environment: a data loader's worker has the rank of its
+    trainer.
     """
     innermost = (_named_by(_TORCHRUN, environ), _of_lightnings_child(environ))
     others = [_named_by(launcher, environ) for launcher in _LAUNCHERS]
     found = [rank for rank in (*innermost, *others, _of_tensorflow(environ)) if rank is not None]
-    return next((rank for rank in found if rank.world_size is not None), found[0] if found else None)
+    if found and _may_be_a_pods(found[0]) and any((one.world_size or 0) > 1 for one in found[1:]):
+        del found[0]
+    told = _told(found)
+    if told is None or told.local_rank is not None:
+        return told
+    alike = (one for one in found if one.rank == told.rank and one.world_size in (None, told.world_size))
+    return replace(told, local_rank=next((one.local_rank for one in alike if one.local_rank is not None), None))
+
+
+def _told(found: Sequence[Rank]) -> Rank | None:
+    """Of what launchers say, innermost first, the word of the one that counts."""
+    whole = [one for one in found if one.world_size is not None]
+    for rank in found:
+        if rank.world_size is not None:
+            return rank
+        if rank.launcher != _TORCHRUN.name:
+            return next((one for one in whole if one.rank == rank.rank), rank)
+    return found[0] if found else None
+
+
+def _may_be_a_pods(rank: Rank) -> bool:
+    """RANK=0 of WORLD_SIZE=1 without LOCAL_RANK: an operator gives that to a pod, whatever is started in it."""
+    return rank.launcher == _TORCHRUN.name and rank.world_size == 1 and rank.local_rank is None
 
 
 def rank_among(members: Sequence[Membership], told: Rank | None) -> Rank | None:
@@ -135,7 +166,7 @@ def rank_in_title(cmdline: Sequence[str]) -> Rank | None:
         return None
     parts = {kind.upper(): int(number) for kind, number in _TITLE_PART.findall(title[1])}
     # tensor-parallel ranks come first in a replica: with one pipeline stage known to be the first, TP is the rank
-    if parts.get("PP", 0) or parts.get("DP", 0) or "TP" not in parts:
+    if any(parts.get(kind, 0) for kind in ("DP", "PP", "PCP")) or "TP" not in parts:
         return None
     return Rank(rank=parts["TP"], local_rank=None, world_size=None, launcher="title")
 
@@ -158,31 +189,36 @@ def _of_lightnings_child(environ: Mapping[str, str]) -> Rank | None:
 
 
 def _of_tensorflow(environ: Mapping[str, str]) -> Rank | None:
-    """TF_CONFIG of MultiWorkerMirroredStrategy: the chief comes before the workers (`tf.distribute`)."""
+    """TF_CONFIG of MultiWorkerMirroredStrategy: the chief (or master) comes before the workers (`tf.distribute`)."""
     text = environ.get("TF_CONFIG", "")
     if not text or len(text) > _MOST_JSON:
         return None
     try:
         config = json.loads(text)
-        kinds = [kind for kind in ("chief", "worker") if kind in config["cluster"]]
-        sizes = {kind: len(config["cluster"][kind]) for kind in kinds}
-        kind, index = config["task"]["type"], int(config["task"]["index"])
-        before = sum(sizes[one] for one in kinds[: kinds.index(kind)])
-        is_there = 0 <= index < sizes[kind]
+        hosts = {kind: config["cluster"][kind] for kind in ("chief", "master", "worker") if kind in config["cluster"]}
+        kind, index = config["task"]["type"], str(config["task"]["index"])
+        kinds = list(hosts)
+        before = sum(len(hosts[one]) for one in kinds[: kinds.index(kind)])
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-    if not is_there:
+    if not all(isinstance(one, list) for one in hosts.values()):
         return None
-    return Rank(rank=before + index, local_rank=None, world_size=sum(sizes.values()), launcher="tensorflow")
+    if not _NUMBER.fullmatch(index) or int(index) >= len(hosts[kind]):
+        return None
+    size = sum(map(len, hosts.values()))
+    return Rank(rank=before + int(index), local_rank=None, world_size=size, launcher="tensorflow")
 
 
 def _named_by(launcher: _Launcher, environ: Mapping[str, str]) -> Rank | None:
     rank, size = _number(environ, launcher.rank), _number(environ, launcher.world_size)
-    if rank is None or (size is not None and rank >= size) or (launcher.needs and launcher.needs not in environ):
+    if rank is None or (size is not None and rank >= size) or (launcher.needs and not environ.get(launcher.needs)):
         return None
     if launcher.name == "slurm" and not _is_tasks_step(environ["SLURM_STEP_ID"]):
         return None
-    return Rank(rank=rank, local_rank=_number(environ, launcher.local_rank), world_size=size, launcher=launcher.name)
+    local_rank = _number(environ, launcher.local_rank)
+    if local_rank is not None and size is not None and local_rank >= size:
+        local_rank = None
+    return Rank(rank=rank, local_rank=local_rank, world_size=size, launcher=launcher.name)
 
 
 def _is_tasks_step(step: str) -> bool:
