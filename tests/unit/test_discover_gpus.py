@@ -43,6 +43,20 @@ MIXED = [a_gpu(0, "T4"), a_gpu(1, "H100")]
         ("GPU-", ()),
         ("1,1", ()),
         ("MIG-abc", (None,)),
+        ("-1", ()),
+        ("all", ()),
+        ('"0"', ()),
+        ("gpu-22aa", ()),
+        ("0,,1", ("GPU-00aa",)),
+        ("1,", ("GPU-11aa",)),
+        ("1gpu,2ampere", ("GPU-11aa", "GPU-22aa")),  # torch.cuda: read as by strtoul()
+        ("0 1", ("GPU-00aa",)),
+        ("0-3", ("GPU-00aa",)),
+        ("+3,-0", ("GPU-33aa", "GPU-00aa")),
+        ("0,0x", ()),
+        ("GPU-22,1", ("GPU-22aa",)),  # torch.cuda, nvitop: the first tells the kind
+        ("1,GPU-22", ("GPU-11aa",)),
+        ("GPU-22,GPU-22aa", ()),
     ],
 )
 def test_cuda_visible_devices_chooses_and_orders(asked: str, uuids: tuple[str | None, ...]) -> None:
@@ -89,17 +103,23 @@ HIDDEN = [
     {"PATH": "/usr/bin"},
     {"NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices"},
     {"NVIDIA_VISIBLE_DEVICES": "MIG-cccc"},
+    {"NVIDIA_VISIBLE_DEVICES": "all,void"},
+    {"NVIDIA_VISIBLE_DEVICES": "7"},  # with a device that is not here the toolkit starts nothing
+    {"NVIDIA_VISIBLE_DEVICES": "foo"},
+    {"NVIDIA_VISIBLE_DEVICES": "vendor.com/net=eth1"},
 ]
 
 
 @pytest.mark.parametrize("environ", HIDDEN)
 def test_a_container_whose_devices_came_another_way_has_gpus_that_are_not_known(environ: dict[str, str]) -> None:
     assert visible_uuids(FOUR, environ, is_containerized=True) == (None,)
-    asked = environ | {"CUDA_VISIBLE_DEVICES": "0,GPU-33aa"}
-    assert visible_uuids(FOUR, asked, is_containerized=True) == (None, "GPU-33aa")
+    asked = environ | {"CUDA_VISIBLE_DEVICES": "0,1"}
+    assert visible_uuids(FOUR, asked, is_containerized=True) == (None, None)
+    named = environ | {"CUDA_VISIBLE_DEVICES": "GPU-33aa"}
+    assert visible_uuids(FOUR, named, is_containerized=True) == ("GPU-33aa",)
 
 
-@pytest.mark.parametrize("environ", HIDDEN[:4])
+@pytest.mark.parametrize("environ", HIDDEN)
 def test_the_only_gpu_of_a_machine_needs_no_word(environ: dict[str, str]) -> None:
     assert visible_uuids(FOUR[:1], environ, is_containerized=True) == ("GPU-00aa",)
 
@@ -126,6 +146,15 @@ def test_nodes_of_every_gpu_say_no_more_than_the_environment() -> None:
         ("runtime.nvidia.com/gpu=all", ("GPU-00aa", "GPU-11aa", "GPU-22aa", "GPU-33aa")),
         ("GPU-22aa::1", ("GPU-22aa",)),
         ("3,1", ("GPU-11aa", "GPU-33aa")),  # a container's devices are in the order of the bus, too
+        (" 1 , 3", ("GPU-11aa", "GPU-33aa")),
+        (",1,", ("GPU-11aa",)),
+        ("ALL", ("GPU-00aa", "GPU-11aa", "GPU-22aa", "GPU-33aa")),  # libnvidia-container, select_devices
+        ("0,all", ("GPU-00aa", "GPU-11aa", "GPU-22aa", "GPU-33aa")),
+        ("0000:02:00.0", ("GPU-22aa",)),
+        ("00000000:02:00.0", ("GPU-22aa",)),
+        ("gpu-22AA", ("GPU-22aa",)),
+        ("nvidia.com/gpu=1,nvidia.com/gds=all", ("GPU-11aa",)),
+        ("none", ()),
     ],
 )
 def test_containers_name_their_gpus_in_several_ways(asked: str, uuids: tuple[str, ...]) -> None:
@@ -165,6 +194,43 @@ def test_in_a_job_that_does_not_say_its_gpus_a_number_is_not_known() -> None:
     assert in_slurm("0") == (None,)
 
 
+@pytest.mark.parametrize("asked", ["0,1,2,3", "3", "3,1"])
+def test_the_nodes_last_gpu_has_the_same_number_by_either_count(asked: str) -> None:
+    assert in_slurm(asked) == visible_uuids(FOUR, {"CUDA_VISIBLE_DEVICES": asked})
+
+
+def test_a_number_too_high_for_the_job_is_the_nodes() -> None:
+    assert in_slurm("2", SLURM_GPUS_ON_NODE="1") == ("GPU-22aa",)
+    assert in_slurm("0", SLURM_GPUS_ON_NODE="1") == (None,)
+
+
+@pytest.mark.parametrize(
+    ("mine", "uuids"), [("2,3", (None,)), ("0,1,2,3", ("GPU-00aa", "GPU-11aa", "GPU-22aa", "GPU-33aa"))]
+)
+def test_a_job_that_unset_the_variable_sees_its_own_gpus_or_all(mine: str, uuids: tuple[str | None, ...]) -> None:
+    assert visible_uuids(FOUR, {"SLURM_JOB_ID": "77", "SLURM_JOB_GPUS": mine}) == uuids
+
+
+RAY = {"RAY_RAYLET_PID": "123"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "uuids"),
+    [
+        (RAY, (None,)),
+        (RAY | {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, (None,)),
+        (RAY | {"CUDA_VISIBLE_DEVICES": "2"}, ("GPU-22aa",)),  # which else
+        (RAY | {"CUDA_VISIBLE_DEVICES": ""}, ()),
+        (
+            RAY | {"CUDA_VISIBLE_DEVICES": "3,2", "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"},
+            ("GPU-33aa", "GPU-22aa"),
+        ),
+    ],
+)
+def test_rays_workers_choose_among_several_gpus_unseen(environ: dict[str, str], uuids: tuple[str | None, ...]) -> None:
+    assert visible_uuids(FOUR, environ) == uuids
+
+
 def test_slurms_numbers_are_those_of_device_nodes_not_nvmls() -> None:
     numbered = [replace(gpu, minor=3 - gpu.index) for gpu in FOUR]
     environ = {"SLURM_JOB_ID": "77", "CUDA_VISIBLE_DEVICES": "0", "SLURM_STEP_GPUS": "3"}
@@ -181,6 +247,18 @@ SLICED = [replace(a_gpu(0), mig_uuids=("MIG-aaaa", "MIG-bbbb")), a_gpu(1)]
 @pytest.mark.parametrize("asked", ["MIG-bbbb", "MIG-GPU-00aa/7/0"])
 def test_a_slice_stands_for_the_gpu_that_it_is_part_of(asked: str) -> None:
     assert visible_uuids(SLICED, {"CUDA_VISIBLE_DEVICES": asked}) == ("GPU-00aa",)
+
+
+@pytest.mark.parametrize(
+    "asked", ["MIG-aaaa", "0:1", "nvidia.com/mig=MIG-bbbb", "MIG-GPU-00aa/3/0", "MIG-aaaa,MIG-bbbb"]
+)
+def test_a_container_with_slices_of_one_gpu_is_on_that(asked: str) -> None:
+    assert visible_uuids(SLICED, {"NVIDIA_VISIBLE_DEVICES": asked}, is_containerized=True) == ("GPU-00aa",)
+
+
+@pytest.mark.parametrize("environ", [{"PATH": "/usr/bin"}, {"CUDA_VISIBLE_DEVICES": "0"}])
+def test_the_only_gpu_is_known_whether_it_is_sliced_or_not(environ: dict[str, str]) -> None:
+    assert visible_uuids(SLICED[:1], environ) == ("GPU-00aa",)
 
 
 def test_two_slices_of_one_gpu_are_two_devices() -> None:

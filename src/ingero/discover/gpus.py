@@ -24,7 +24,10 @@ _T = TypeVar("_T")
 _NVIDIA_MAJOR = 195  # Documentation/admin-guide/devices.txt
 _NO_INSTANCE = 0xFFFFFFFF  # of a process that is in no MIG slice
 _NUMBER = re.compile(r"[0-9]{1,9}")
+_LEADING = re.compile(r"\+?([0-9]{1,9})(?![0-9])|-(0{1,9})(?![0-9])")  # as strtoul() reads it
 _CDI = re.compile(r"(?:[a-z0-9-]+\.)*nvidia\.com/(?:gpu|mig)=(.+)")
+_OTHER_CDI = re.compile(r"[\w.-]+/[\w.-]+=.+")  # a device that is no GPU
+_BUS_ID = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{1,2}):([0-9a-f]{1,2})\.0", re.IGNORECASE)
 _REPLICA = re.compile(r"(.+?)(?:::\d+|(?<=^\d):\d+|(?<=^\d\d):\d+)")
 _W_PER_MW = 0.001
 _RECENT_US = 1_500_000  # a driver samples a process once a second, or a little more often
@@ -158,23 +161,41 @@ def visible_uuids(
     None stands for an ordinal whose GPU cannot be told from outside, and for all where even their number cannot: a
     title has wiped the environment, or a container was given its GPUs without a word in it. With different models in
     one machine CUDA numbers them by speed unless CUDA_DEVICE_ORDER says PCI_BUS_ID. A MIG slice stands for the GPU
-    that it is part of; where a GPU is sliced, its slice must be named for the order to be known.
+    that it is part of; where one of several GPUs is sliced, its slice must be named for the order to be known. A worker
+    of Ray chooses among several GPUs in its own environment, which is not seen outside.
     is_containerized: then NVIDIA_VISIBLE_DEVICES decides which GPUs are in the container.
     nodes: minor numbers of the device nodes in the process's root, where they were looked for: no other GPU is there.
     Sources: CUDA C++ Programming Guide, "CUDA Environment Variables"; NVIDIA Container Toolkit, "Environment
-    variables" and "Support for Container Device Interface"; Slurm, "Generic Resource (GRES) Scheduling".
+    variables" and "Support for Container Device Interface"; Slurm, "Generic Resource (GRES) Scheduling"; Ray,
+    "Accelerator Support".
     """
+    seen = _seen(gpus, environ, is_containerized=is_containerized, nodes=nodes)
+    return (None,) if len(seen) > 1 and _is_chosen_inside(environ) else seen
+
+
+def _seen(
+    gpus: Sequence[Gpu], environ: Mapping[str, str], *, is_containerized: bool, nodes: Collection[int] | None
+) -> tuple[str | None, ...]:
     present = _present(gpus, environ, is_containerized=is_containerized, nodes=nodes)
     asked = environ.get("CUDA_VISIBLE_DEVICES")
     if present is None or not environ:
         unknown = tuple(None for _ in (gpus if present is None else present)[:1])
         return unknown if asked is None else _chosen(asked, {}, gpus)
-    if not is_containerized and asked is not None and (job := _of_slurm(environ)):
-        return _chosen(asked, _slurms(gpus, asked, job), gpus)
+    if not is_containerized and (job := _of_slurm(environ)):
+        if asked is not None:
+            return _chosen(asked, _slurms(gpus, asked, job, environ), gpus)
+        if _gpu_count(job, environ) not in (None, len(present)):  # the variable was unset: all of the job's or all
+            return (None,)
+    is_sliced = any(gpu.mig_uuids for gpu in present)
     is_order_known = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({gpu.name for gpu in present}) <= 1
-    is_order_known = is_order_known and not any(gpu.mig_uuids for gpu in present)
+    is_order_known = len(present) == 1 or (is_order_known and not is_sliced)
     order = {number: gpu.uuid if is_order_known else None for number, gpu in enumerate(present)}
-    return tuple(order.values()) if asked is None else _chosen(asked, order, present, is_count_known=True)
+    return tuple(order.values()) if asked is None else _chosen(asked, order, present, is_count_known=not is_sliced)
+
+
+def _is_chosen_inside(environ: Mapping[str, str]) -> bool:
+    """Whether Ray sets CUDA_VISIBLE_DEVICES in the process once it knows its task."""
+    return bool(environ.get("RAY_RAYLET_PID")) and not environ.get("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES")
 
 
 def device_nodes(pid: int, gpus: Sequence[Gpu], files: RootFiles | None = None) -> frozenset[int] | None:
@@ -191,31 +212,43 @@ def device_nodes(pid: int, gpus: Sequence[Gpu], files: RootFiles | None = None) 
 def _chosen(
     asked: str, order: Mapping[int, str | None], gpus: Sequence[Gpu], *, is_count_known: bool = False
 ) -> tuple[str | None, ...]:
-    """What CUDA_VISIBLE_DEVICES leaves of devices, by number or by name.
+    """What CUDA_VISIBLE_DEVICES leaves of devices, by number or by name; the first says which, another kind ends it.
 
     is_count_known: then another number hides itself and all behind it; else it is a device that is not known.
     """
     chosen: list[str | None] = []
     words = [word.strip() for word in asked.split(",")]
     for word in words:
-        uuid = _named(word, order, gpus, is_count_known=is_count_known)
+        is_alike = _name_kind(word) == _name_kind(words[0])
+        uuid = _named(word, order, gpus, is_count_known=is_count_known) if is_alike else ""
         if uuid == "":  # an unknown device hides itself and all behind it
             break
         chosen.append(uuid)
     known = [uuid for uuid, word in zip(chosen, words, strict=False) if uuid is not None and not _is_slice(word)]
-    numbers = [word for word in words[: len(chosen)] if _NUMBER.fullmatch(word)]
+    numbers = [number for word in words[: len(chosen)] if (number := _number(word)) is not None]
     is_twice = len(known) != len(set(known)) or len(numbers) != len(set(numbers))
     return () if is_twice else tuple(chosen)  # CUDA refuses a device that is named twice
 
 
 def _named(word: str, order: Mapping[int, str | None], gpus: Sequence[Gpu], *, is_count_known: bool) -> str | None:
     """The UUID of one entry of CUDA_VISIBLE_DEVICES; empty if there is no such device."""
-    if _NUMBER.fullmatch(word):
-        return order.get(int(word), "" if is_count_known else None)
+    number = _number(word)
+    if number is not None:
+        return order.get(number, "" if is_count_known else None)
     if _is_slice(word):
         return _owner(word, gpus)
     matches = [gpu.uuid for gpu in gpus if word.startswith("GPU-") and gpu.uuid.startswith(word)]
     return matches[0] if len(matches) == 1 else ""
+
+
+def _number(word: str) -> int | None:
+    """The number at the beginning of an entry, which is all that CUDA reads of it (`0-3` is 0, `1gpu` 1)."""
+    match = _LEADING.match(word)
+    return int(match[1] or match[2]) if match else None
+
+
+def _name_kind(word: str) -> str:
+    return word[:4] if word.startswith(("GPU-", "MIG-")) else ""
 
 
 def _owner(word: str, gpus: Sequence[Gpu]) -> str | None:
@@ -235,22 +268,35 @@ def _of_slurm(environ: Mapping[str, str]) -> str | None:
     return environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS") or "-"
 
 
-def _slurms(gpus: Sequence[Gpu], asked: str, job: str) -> dict[int, str | None]:
+def _gpu_count(job: str, environ: Mapping[str, str]) -> int | None:
+    """How many GPUs of the node a job of Slurm has."""
+    mine = [one.strip() for one in job.split(",")]
+    if all(_NUMBER.fullmatch(one) for one in mine):
+        return len(mine)
+    count = environ.get("SLURM_GPUS_ON_NODE", "")
+    return int(count) if _NUMBER.fullmatch(count) and int(count) else None
+
+
+def _slurms(gpus: Sequence[Gpu], asked: str, job: str, environ: Mapping[str, str]) -> dict[int, str | None]:
     """The GPUs behind the numbers of CUDA_VISIBLE_DEVICES in a job of Slurm, as far as they are certain.
 
     With ConstrainDevices they count the job's own GPUs from 0, without it those of the node; the variables do not say
-    which is the case. Slurm's own numbers are those of device nodes.
+    which is the case. A number too high for the job is the node's; the node's last one is the same by either count.
+    Slurm's own numbers are those of device nodes.
     """
     numbers, mine = ([one.strip() for one in text.split(",")] for text in (asked, job))
     is_numbered_alike = all(gpu.minor in (None, gpu.index) for gpu in gpus) and not any(gpu.mig_uuids for gpu in gpus)
     if not is_numbered_alike or len({gpu.name for gpu in gpus}) > 1:
         return {}
-    if not all(_NUMBER.fullmatch(one) for one in (*numbers, *mine)):
+    if not all(_NUMBER.fullmatch(one) for one in numbers):
         return {}
     by_number = {str(gpu.index): gpu.uuid for gpu in gpus}
     of_node = {int(one): by_number.get(one) for one in numbers}
-    if numbers == mine or any(int(one) >= len(mine) for one in numbers):
+    highest, count = max(of_node), _gpu_count(job, environ)
+    if numbers == mine or highest + 1 == len(gpus) or (count is not None and highest >= count):
         return of_node
+    if not all(_NUMBER.fullmatch(one) for one in mine):
+        return {}
     of_job = {int(one): by_number.get(mine[int(one)]) for one in numbers}
     if not set(numbers) <= set(mine):
         return of_job
@@ -266,7 +312,7 @@ def _present(
         there = [gpu for gpu in gpus if gpu.minor in nodes]
         if present is None or len(there) < len(present):
             present = there
-    if present is None and len(gpus) == 1 and not gpus[0].mig_uuids:
+    if present is None and len(gpus) == 1:
         return list(gpus)  # which else
     return present
 
@@ -275,20 +321,33 @@ def _in_container(gpus: Sequence[Gpu], asked: str | None) -> list[Gpu] | None:
     """The GPUs that NVIDIA_VISIBLE_DEVICES puts into a container; None where another way decides.
 
     Without the variable, with `void` or nothing in it, and with the folder of the device plugin's strategy
-    `volume-mounts`, a container may have been given any device: by CDI, --device, --privileged or DRA.
+    `volume-mounts`, a container may have been given any device: by CDI, --device, --privileged or DRA. With a device
+    that is not here the toolkit starts no container, so one that runs was not started by it.
     """
-    words = [_device_word(word) for word in (asked or "").split(",")]
-    if words in (["all"], ["none"]):
-        return list(gpus) if words == ["all"] else []
-    if words[0] in ("", "void") or any(word.startswith("/") for word in words):
+    words = [_device_word(word) for word in (asked or "").split(",") if not _is_no_gpu(word.strip())]
+    if not words or "void" in words or any(word.startswith("/") for word in words):
         return None
-    if any(_is_slice(word) and _owner(word, gpus) is None for word in words):
-        return None
-    return [
-        gpu
-        for gpu in gpus
-        if any(word in (gpu.uuid, str(gpu.index), gpu.pci_bus_id) or _owner(word, [gpu]) for word in words)
-    ]
+    if "none" in words:
+        return []
+    if any(word.lower() == "all" for word in words):
+        return list(gpus)
+    found = [next((gpu.uuid for gpu in gpus if _is_meant(word, gpu)), None) for word in words]
+    return None if None in found else [gpu for gpu in gpus if gpu.uuid in found]
+
+
+def _is_no_gpu(word: str) -> bool:
+    """An extra comma's nothing, or a CDI device of another kind."""
+    return not word or (_OTHER_CDI.fullmatch(word) is not None and _CDI.fullmatch(word) is None)
+
+
+def _is_meant(word: str, gpu: Gpu) -> bool:
+    """Whether NVIDIA_VISIBLE_DEVICES names a GPU by UUID, number, PCI bus id or slice."""
+    if _NUMBER.fullmatch(word):
+        return int(word) == gpu.index
+    if match := _BUS_ID.fullmatch(word):
+        domain, bus, device = (int(one, 16) for one in match.groups())
+        return gpu.pci_bus_id.lower() == f"{domain:08x}:{bus:02x}:{device:02x}.0"
+    return word.lower() == gpu.uuid.lower() or _owner(word, [gpu]) is not None
 
 
 def _device_word(word: str) -> str:
