@@ -99,7 +99,24 @@ def test_the_real_kernel_is_read() -> None:
 
 @pytest.mark.parametrize(
     ("release", "version"),
-    [("6.1.0-18-cloud-amd64", (6, 1)), ("5.15.0-1-azure", (5, 15)), ("6.6-rc1", (6, 6)), ("odd", (0, 0))],
+    [
+        ("6.1.0-18-cloud-amd64", (6, 1)),
+        ("5.15.0-1-azure", (5, 15)),
+        ("6.6-rc1", (6, 6)),
+        ("odd", (0, 0)),
+        ("6.6.87.2-microsoft-standard-WSL2", (6, 6)),
+        ("5.4.17-2136.331.7.el7uek.x86_64", (5, 4)),
+        ("6.9.3-76060903-generic", (6, 9)),
+        ("6.8.0-1028-nvidia-64k", (6, 8)),
+        ("5.14.21-150500.55.7_13.0.53-cray_shasta_c", (5, 14)),
+        ("6.18.0-rc3-next-20251110", (6, 18)),
+        ("6.1.112", (6, 1)),
+        ("10.2.1", (10, 2)),
+        ("6", (0, 0)),
+        ("", (0, 0)),
+        ("\u0666.1", (0, 0)),
+        ("6." + "9" * 5000, (0, 0)),
+    ],
 )
 def test_a_release_is_parsed(release: str, version: tuple[int, int]) -> None:
     assert parse_release(release) == version

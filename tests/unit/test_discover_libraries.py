@@ -39,6 +39,16 @@ A_FILE = LibraryFile(
         ("libnccl-net.so", None),
         ("libcudart_static.a", None),
         ("libcuda.so.1.bak", None),
+        ("libcudart.so.12 (deleted)", Library.CUDART),  # as /proc/PID/maps has a file that is gone
+        ("libnccl-1c4ae0a8.so.2.19.3", Library.NCCL),
+        ("libnccl-tuner-ofi.so", None),
+        ("libnccl-profiler-example.so", None),
+        ("libnccl_static.a", None),
+        ("librccl.so.1", None),
+        ("libcuda_wrapper.so", None),
+        ("libcuda-control.so", None),  # of a virtual GPU, which loads the driver's
+        ("libcudart64_12.dll", None),
+        ("libcuda.sock", None),
         ("notlibcuda.so.1", None),
     ],
 )
@@ -87,6 +97,14 @@ def touch(path: Path) -> Path:
         "usr/local/lib/python3.12/dist-packages/nvidia/cuda_runtime/lib/libcudart.so.12",
         "home/ann/.local/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2",
         "home/ann/miniconda3/envs/t/lib/python3.11/site-packages/torch/lib/libcudart-80664282.so.11.0",
+        "opt/conda/envs/dev/targets/x86_64-linux/lib/libcudart.so.12.4.127",
+        "usr/lib/wsl/drivers/nv_dispi.inf_amd64_0123456789abcdef/libcuda.so.1.1",
+        "usr/lib/aarch64-linux-gnu/tegra/libcuda.so.1.1",
+        "usr/lib/aarch64-linux-gnu/nvidia/libcuda.so.1.1",
+        "usr/lib/x86_64-linux-gnu/nvidia/current/libcuda.so.550.163.01",
+        "usr/local/lib/ollama/cuda_v12/libcudart.so.12",
+        "opt/nvidia/hpc_sdk/Linux_x86_64/24.7/cuda/12.5/lib64/libcudart.so.12",
+        "opt/nvidia/hpc_sdk/Linux_x86_64/24.7/comm_libs/12.5/nccl/lib/libnccl.so.2",
     ],
 )
 def test_well_known_places_are_searched(tmp_path: Path, place: str) -> None:

@@ -153,7 +153,7 @@ def _unknown_time(proc: Path) -> tuple[str, str] | None:
 
 def parse_release(release: str) -> tuple[int, int]:
     """(major, minor) of a kernel release such as `6.1.0-18-cloud-amd64`; (0, 0) if it has no such beginning."""
-    match = re.match(r"(\d+)\.(\d+)", release)
+    match = re.match(r"([0-9]{1,9})\.([0-9]{1,9})(?![0-9])", release)
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 

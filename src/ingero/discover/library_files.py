@@ -105,8 +105,10 @@ def may_be_traced(file_name: str) -> bool:
 def library_kind(file_name: str) -> Library | None:
     """The traced library a file name belongs to (`libcudart.so.12`, `libcudart-80664282.so.11.0`), or None.
 
-    `libcuda.so` is the linker's name of a driver: what is in such a file only its content says.
+    `libcuda.so` is the linker's name of a driver: what is in such a file only its content says. A name may be as the
+    kernel shows that of a file that is gone.
     """
+    file_name = file_name.removesuffix(" (deleted)")
     if not _FILE_NAME.match(file_name) or file_name == _FOR_THE_LINKER:
         return None
     return _KINDS[re.split(r"[.-]", file_name, maxsplit=1)[0]]

@@ -24,8 +24,17 @@ _SYSTEM_FOLDERS = (
     "usr/local/cuda*/targets/*/lib",
     "usr/local/cuda*/compat",
     "usr/local/nvidia/lib64",
+    "usr/lib/*-linux-gnu/nvidia",  # Jetson Linux from 36 on
+    "usr/lib/*-linux-gnu/nvidia/current",  # Debian
+    "usr/lib/*-linux-gnu/tegra",
     "usr/lib/wsl/lib",
+    "usr/lib/wsl/drivers/nv*",  # which the one above loads
+    "usr/lib/ollama/*",
+    "usr/local/lib/ollama/*",
     "opt/cuda/lib64",
+    "opt/cuda/targets/*/lib",
+    "opt/nvidia/hpc_sdk/*/*/cuda/*/lib64",
+    "opt/nvidia/hpc_sdk/*/*/comm_libs/*/nccl/lib",
     "run/opengl-driver/lib",
     "home/kubernetes/bin/nvidia/lib64",
 )
@@ -42,6 +51,7 @@ _HOMES = ("root", "home/*")
 _HOME_PREFIXES = ("*conda*", "*conda*/envs/*", ".pyenv/versions/*", ".local")
 _IN_PREFIX = (
     "lib",  # conda
+    "targets/*/lib",  # conda, what the former links to
     "lib/python3*/site-packages/nvidia/*/lib",
     "lib/python3*/site-packages/torch/lib",
     "lib/python3*/dist-packages/nvidia/*/lib",
