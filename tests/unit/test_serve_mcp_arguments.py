@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from ingero.demo.labelled_scenes import STORIES, record
+from ingero.serve.mcp.arguments import ArgumentError, cleaned
 from ingero.serve.mcp.fitting import MOST_BYTES, fitted, json_bytes
 from ingero.serve.mcp.server import IngeroServer
 from ingero.serve.recording_source import parse_since_ns
@@ -65,6 +67,8 @@ def test_what_stands_for_nothing_is_as_if_it_were_absent(server: IngeroServer, t
         ("get_check", {"random_string": "x"}, {}),
         ("run_sql", {"query": "```sql\nSELECT 1\n```", "limit": None}, {"query": "SELECT 1"}),
         ("query_fleet", {"action": "sql", "query": "null", "sql": "SELECT 1"}, {"action": "sql", "sql": "SELECT 1"}),
+        ("get_causal_chains", {"topN": 3, "PID": "100"}, {"top_n": 3, "pid": 100}),
+        ("get_stacks", {"arguments": {"pid": 100}}, {"pid": 100}),
     ],
 )
 def test_other_ways_of_writing_mean_the_same(
@@ -102,12 +106,107 @@ def test_an_error_names_the_argument_what_is_accepted_and_how_to_leave_it_out(
     assert "pydantic" not in text(answer)
 
 
+def understood(server: IngeroServer, tool: str, sent: dict[str, object]) -> dict[str, Any]:
+    """What a tool is called with, all of its arguments."""
+    found = server._tool_manager.get_tool(tool)
+    assert found is not None
+    model = found.fn_metadata.arg_model
+    return model.model_validate(cleaned(model.model_fields, sent)).model_dump()
+
+
+@pytest.mark.parametrize(
+    ("tool", "sent", "meant"),
+    [
+        ("get_stacks", {"arguments": '{"pid": 7}'}, {"pid": 7}),
+        ("get_stacks", {"params": {"limit": 5, "pid": 8}, "pid": 7}, {"limit": 5, "pid": 7}),
+        ("get_stacks", {"kwargs": "{}", "args": []}, {}),
+        ("get_stacks", {"reason": "to see", "_meta": {}}, {}),
+        ("explain_incident", {"input": "what stalls?"}, {}),
+        ("graph_frequency", {"windowSeconds": 30}, {"window_seconds": 30}),
+        ("get_causal_chains", {"top-n": "3"}, {"top_n": 3}),
+        ("get_causal_chains", {"limit": 3, "processIds": [7, 8]}, {"top_n": 3, "pids": [7, 8]}),
+        ("get_stacks", {"pid": 7, "PID": 8}, {"pid": 7}),
+        ("get_stacks", {"process_id": "7", "max_results": 3, "offset": 2}, {"pid": 7, "limit": 3, "skip": 2}),
+        ("get_stacks", {"pid": 7.0, "limit": "10.0"}, {"pid": 7, "limit": 10}),
+        ("get_stacks", {"pid": '"7"'}, {"pid": 7}),
+        ("get_stacks", {"pid": {"value": 7}}, {"pid": 7}),
+        ("get_stacks", {"pid": "N/A", "since": "not specified", "op": "-"}, {}),
+        ("get_stacks", {"op": "None", "source": "Null", "since": "default"}, {}),
+        ("get_stacks", {"source": " CUDA "}, {"source": "cuda"}),
+        ("get_stacks", {"source": ["NCCL"], "tsc": "False"}, {"source": "nccl", "tsc": False}),
+        ("get_stacks", {"op": "`cudaStreamSynchronize()`"}, {"op": "cudaStreamSynchronize"}),
+        ("explain_incident", {"number": "#1"}, {"number": 1}),
+        ("explain_incident", {"incident_id": 2}, {"number": 2}),
+        ("get_causal_chains", {"pids": "7 8"}, {"pids": [7, 8]}),
+        ("get_causal_chains", {"pids": "7; 8"}, {"pids": [7, 8]}),
+        ("get_causal_chains", {"pids": "['7', '8']"}, {"pids": [7, 8]}),
+        ("get_causal_chains", {"pids": "(7, 8)"}, {"pids": [7, 8]}),
+        ("get_causal_chains", {"pids": "[7,]"}, {"pids": [7]}),
+        ("get_causal_chains", {"pids": ["null", 7]}, {"pids": [7]}),
+        ("query_fleet", {"action": " SQL", "sql": "SELECT 1"}, {"action": "sql", "sql": "SELECT 1"}),
+        ("query_fleet", {"action": ["chains"]}, {"action": "chains"}),
+        ("run_sql", {"sql": "SELECT 1"}, {"query": "SELECT 1"}),
+        ("run_sql", {"__arg1": "SELECT 1", "reason": "to see"}, {"query": "SELECT 1"}),
+        ("run_sql", {"arguments": {"query": "SELECT 1", "limit": 3}}, {"query": "SELECT 1", "limit": 3}),
+        ("run_sql", {"query": ["SELECT 1"]}, {"query": "SELECT 1"}),
+        ("run_sql", {"query": {"sql": "SELECT 1"}}, {"query": "SELECT 1"}),
+        ("run_sql", {"query": "```SELECT 1```"}, {"query": "SELECT 1"}),
+        ("run_sql", {"query": "```sql SELECT 1```"}, {"query": "SELECT 1"}),
+        ("run_sql", {"query": "```sql\nSELECT 1"}, {"query": "SELECT 1"}),
+        ("run_sql", {"query": "Here it is:\n```sql\nSELECT 1\n```\nIt counts."}, {"query": "SELECT 1"}),
+        ("run_sql", {"query": '"SELECT 1"'}, {"query": "SELECT 1"}),
+        ("run_sql", {"query": "SELECT '```x```' AS `a`"}, {"query": "SELECT '```x```' AS `a`"}),
+        ("run_sql", {"query": "-- a\n/* b */ (SELECT '```x```')"}, {"query": "-- a\n/* b */ (SELECT '```x```')"}),
+    ],
+)
+def test_a_model_is_understood_in_its_own_way_of_writing(
+    server: IngeroServer, tool: str, sent: dict[str, object], meant: dict[str, object]
+) -> None:
+    assert understood(server, tool, sent) == understood(server, tool, meant)
+
+
+@pytest.mark.parametrize(
+    ("tool", "sent"),
+    [
+        ("get_stacks", {"pid": True}),
+        ("get_causal_chains", {"pids": [True]}),
+        ("get_causal_chains", {"pids": {"0": 7}}),
+        ("get_stacks", {"pid": "7,8"}),
+        ("get_stacks", {"pids": [7, 8]}),
+        ("get_stacks", {"limit": 10.5}),
+        ("get_stacks", {"limit": "ten"}),
+        ("get_stacks", {"source": "cuda,nccl"}),
+        ("get_stacks", {"time_range": {"start": 1, "end": 2}}),
+        ("get_trace_stats", {"since": True}),
+        ("get_trace_stats", {"since": {"minutes": 5}}),
+        ("get_trace_stats", {"since": -1}),
+        ("get_trace_stats", {"since": 1764300000}),
+        ("explain_incident", {"number": "first"}),
+        ("query_fleet", {"action": "causal_chains"}),
+        ("query_fleet", {"random_string": "x"}),
+        ("run_sql", {"random_string": "x"}),
+    ],
+)
+def test_what_cannot_be_understood_is_refused_not_guessed(
+    server: IngeroServer, tool: str, sent: dict[str, object]
+) -> None:
+    with pytest.raises((ArgumentError, ValidationError)):
+        understood(server, tool, sent)
+
+
+def test_comments_without_end_do_not_hold_up_the_server(server: IngeroServer) -> None:
+    assert understood(server, "run_sql", {"query": "/**/" * 20_000 + "``` x"})["limit"] == 100
+
+
 @pytest.mark.parametrize(
     ("written", "seconds"),
     [
         ("5m", 300), ("last 5 minutes", 300), ("5 minutes", 300), ("5 minutes ago", 300), ("the past hour", 3600),
         ("an hour", 3600), ("last minute", 60), ("Last 90 Seconds", 90), ("-5m", 300), ("now-5m", 300), ("PT5M", 300),
         ("pt1h30m", 5400), ("in the last 2 hours", 7200), ("1 hour and 30 minutes", 5400), ("~10 s", 10), ("300", 300),
+        ("5min", 300), ("2 hrs", 7200), ("1.5h", 5400), ("half an hour", 1800), ("five minutes", 300), ("P1D", 86400),
+        ("the last two hours", 7200), ("P1DT2H", 93600), ("PT0.5H", 1800), ("last 5 minutes.", 300), ("one hour", 3600),
+        ("last 5 minutes or so", 300), ("approximately 5 minutes", 300), ("thirty seconds", 30), ("5m0s", 300),
     ],
 )  # fmt: skip
 def test_durations_are_understood_as_people_write_them(written: str, seconds: int) -> None:
@@ -115,13 +214,17 @@ def test_durations_are_understood_as_people_write_them(written: str, seconds: in
 
 
 @pytest.mark.parametrize(
-    "written", ["", "all", "All of it", "everything", "the whole recording", "since the beginning"]
+    "written",
+    ["", "all", "All of it", "everything", "the whole recording", "since the beginning", "start of recording"],
 )
 def test_all_of_the_recording_has_names(written: str) -> None:
     assert parse_since_ns(written) is None
 
 
-@pytest.mark.parametrize("written", ["soon", "0s", "yesterday", "5 parsecs", "x" * 100, "99999999 days", "PT", "1e9h"])
+NO_DURATION = ("soon", "0s", "yesterday", "5 parsecs", "x" * 100, "99999999 days", "PT", "1e9h", "now", "P", "-", "inf")
+
+
+@pytest.mark.parametrize("written", [*NO_DURATION, "00:05:00", "2026-01-01T00:00:00Z", "one", "a few minutes", "NaN"])
 def test_what_is_no_duration_is_refused_with_what_is_accepted(written: str) -> None:
     with pytest.raises(QuantityError) as refused:
         parse_since_ns(written)

@@ -30,11 +30,30 @@ _COST_FACTOR = 10  # an answer that took long is kept ten times as long: at most
 _MAX_SINCE_S = 10 * 365 * 86_400
 _MOST_SINCE = 64
 _SINCE = re.compile(r"[0-9a-z., ]{1,32}")
-_FILLERS = re.compile(r"\b(?:the|last|past|previous|recent|since|for|in|within|from|about|now|ago|of|and|only)\b")
+_FILLERS = re.compile(
+    r"\b(?:the|last|past|previous|recent|since|for|in|within|from|now|ago|of|and|only"
+    r"|about|around|approximately|approx|roughly|or so)\b"
+)
 _ONE = re.compile(r"^(?:an? )?(second|minute|hour|day|week)$")
-_ISO = re.compile(r"p?t(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
-_ALL = frozenset({"", "null", "none", "all", "all it", "all time", "everything", "beginning", "start"}) | {
-    f"{whole}{what}" for whole in ("all", "whole", "entire") for what in ("", " recording")
+_HALF = re.compile(r"^half (?:an? )?(minute|hour|day)$")
+_HALVES = {"minute": "30s", "hour": "30m", "day": "12h"}
+_ISO_NUMBER = r"(?:(\d+(?:\.\d+)?){})?"
+_ISO = re.compile("p" + _ISO_NUMBER.format("d") + "(?:t" + "".join(map(_ISO_NUMBER.format, "hms")) + ")?")
+_NUMBERS = {
+    "one": 1,
+    "two": 2,
+    "three": 3,
+    "four": 4,
+    "five": 5,
+    "six": 6,
+    "seven": 7,
+    "eight": 8,
+    "nine": 9,
+    "ten": 10,
+} | {"twelve": 12, "fifteen": 15, "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "ninety": 90}
+_NUMBER_WORD = re.compile(rf"\b(?:{'|'.join(_NUMBERS)})(?= [a-z])")
+_ALL = frozenset({"", "null", "none", "all it", "all time", "everything"}) | {
+    f"{whole}{what}" for whole in ("all", "whole", "entire", "beginning", "start") for what in ("", " recording")
 }
 ACCEPTED_SINCE = 'a duration of up to 10 years such as "90s", "5m", "1h30m", "2 days" or "last 5 minutes"; "all" is all'
 
@@ -215,12 +234,13 @@ def parse_since_ns(since: str) -> int | None:
         QuantityError: it is none.
     """
     plain = _FILLERS.sub(" ", since.lower()) if len(since) <= _MOST_SINCE else "?"
-    text = " ".join(plain.split()).strip(" -~")
-    if text in _ALL:
+    text = " ".join(plain.split()).strip(" -~.")
+    if text in _ALL and (text or not since.strip()):  # "now" leaves nothing, and is no duration
         return None
     if match := _ISO.fullmatch(text):
-        text = " ".join(f"{number}{unit}" for number, unit in zip(match.groups(), "hms", strict=True) if number)
-    text = _ONE.sub(r"1 \1", text)
+        text = " ".join(f"{number}{unit}" for number, unit in zip(match.groups(), "dhms", strict=True) if number)
+    text = _HALF.sub(lambda match: _HALVES[match[1]], _ONE.sub(r"1 \1", text))
+    text = _NUMBER_WORD.sub(lambda match: str(_NUMBERS[match[0]]), text)
     try:
         seconds = parse_duration_s(text) if _SINCE.fullmatch(text) else -1.0
     except (QuantityError, ArithmeticError, ValueError, RecursionError):
