@@ -86,6 +86,14 @@ def test_a_later_process_may_know_the_name_of_its_pod() -> None:
     assert pods(sink) == ["", "train-0"]
 
 
+def test_a_group_that_others_share_is_not_named_after_one_containers_process() -> None:
+    sink = Kept()
+    group = Cgroup(id=NOWHERE, path="/", paths={"memory": "/", "cpu": f"/docker/{'a' * 64}"})
+    number, place = CgroupRows(sink).target(2**22 + 1, group, {})
+    assert (number, place.container_id) == (NOWHERE, "a" * 64)
+    assert [row["container_id"] for table, row in sink.rows if table is tables.CGROUPS] == [""]
+
+
 def a_gpu(index: int, **values: tuple[str, ...]) -> Gpu:
     return Gpu(
         index=index, uuid=f"GPU-{index}", name="H100", memory_bytes=1, pci_bus_id="", max_sm_clock_mhz=None, **values

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingero.discover.cgroups import parse_cgroup
-from ingero.discover.containers import Placement, owner_of, placement_in, placement_of, pod_of, slurm_job_of
+from ingero.discover.containers import (
+    Placement,
+    owner_of,
+    placement_among,
+    placement_in,
+    placement_of,
+    pod_of,
+    slurm_job_of,
+)
 from ingero.discover.rooted import RootFiles
 
 ID, OTHER = "0123456789abcdef" * 4, "f" * 64
@@ -376,6 +384,32 @@ def test_the_path_of_a_group_names_its_container(path: str, placement: Placement
 def test_a_path_seen_from_inside_another_namespace_says_the_same(path: str) -> None:
     seen, whole = placement_of(f"/../..{path}"), placement_of(path)
     assert (seen.orchestrator, seen.job, seen.task) == (whole.orchestrator, whole.job, whole.task)
+
+
+INNER = f"/docker/{OTHER}/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{SLICE_UID}.slice/crio-{ID}.scope"
+
+
+@pytest.mark.parametrize(
+    ("text", "placement"),
+    [
+        (f"9:memory:/docker/{ID}\n1:name=systemd:/docker/{ID}\n0::/system.slice/containerd.service\n", plain("docker")),
+        (f"7:devices:/docker/{ID}\n6:memory:/\n4:cpu:/docker/{ID}\n", plain("docker")),
+        (f"9:memory:/docker/{OTHER}\n0::{INNER}\n", kubernetes("cri-o")),
+        (
+            "8:memory:/system.slice/slurmd.service\n5:freezer:/slurm/uid_1000/job_77/step_0\n",
+            Placement(orchestrator="slurm", job="77", step="0"),
+        ),
+        (
+            "12:memory:/user.slice\n1:name=systemd:/user.slice/user-0.slice/session-2.scope\n",
+            Placement(orchestrator="systemd", unit="session-2.scope"),
+        ),
+        ("", Placement()),
+    ],
+)
+def test_of_all_hierarchies_the_one_counts_that_tells_of_a_container(text: str, placement: Placement) -> None:
+    paths = parse_cgroup(text)
+    own = [paths["memory"]] if "memory" in paths else []
+    assert placement_among([*own, *paths.values()]) == placement
 
 
 CONTAINERS = [path for _, path, place in PATHS if place.is_containerized and not path.endswith(")")]

@@ -12,7 +12,16 @@ import numpy.typing as npt
 from ingero.capture.rows import Sink
 from ingero.discover import kernel_clock
 from ingero.discover.cgroups import Cgroup, cpu_stat_file, find_cgroups, members, read_mounts
-from ingero.discover.containers import Placement, Pod, owner_of, placement_in, placement_of, pod_of, slurm_job_of
+from ingero.discover.containers import (
+    Placement,
+    Pod,
+    owner_of,
+    placement_among,
+    placement_in,
+    placement_of,
+    pod_of,
+    slurm_job_of,
+)
 from ingero.discover.jobs import job_in_path
 from ingero.discover.memory_files import MemoryFiles, variables
 from ingero.discover.rooted import RootFiles
@@ -72,15 +81,19 @@ class CgroupRows:
         self._walk_after_ns = end_ns + _WALK_SHARE * (end_ns - begin_ns)
 
     def target(self, pid: int, cgroup: Cgroup, environ: Mapping[str, str]) -> tuple[int | None, Placement]:
-        """Writes the group of a target by what its own environment says. The number is None where its id is unseen."""
-        place = placement_in(placement_of(cgroup.path), environ)
-        place = _with_slurms_number(place, environ)
+        """Writes the group of a target by what its own environment says. The number is None where its id is unseen.
+
+        Its other groups may tell of a container where that one is shared with processes in none.
+        """
+        own = _with_slurms_number(placement_in(placement_of(cgroup.path), environ), environ)
+        every = placement_among((cgroup.path, *cgroup.paths.values()))
+        place = _with_slurms_number(placement_in(every, environ), environ)
         if not cgroup.id:
             return None, place
         self._known.add(cgroup.id)
         self._sought.discard(cgroup.id)
         if not self._named.get(cgroup.id):
-            self._name(pid, cgroup, cgroup.id, place, environ)
+            self._name(pid, cgroup, cgroup.id, own, environ)
         return self._number(cgroup.id), place
 
     def _name(self, pid: int, cgroup: Cgroup, kernel_id: int, place: Placement, environ: Mapping[str, str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ingero.discover.rooted import RootFiles
@@ -128,6 +128,19 @@ def placement_of(cgroup_path: str) -> Placement:
         task=task[1] if task else None,
         unit=units[-1] if units else None,
     )
+
+
+def placement_among(paths: Iterable[str]) -> Placement:
+    """Who runs a process, by its groups in all hierarchies: the first with a pod, a container or job, or a unit.
+
+    On hosts with cgroup v1 and v2 one hierarchy may tell the container and another its daemon, or the machine inside
+    which a cluster runs and the pod in that.
+    """
+    places = [placement_of(path) for path in paths]
+    telling = [place for place in places if place.is_containerized or place.job or place.step]
+    of_pod = [place for place in telling if place.pod_uid]
+    units = [place for place in places if place.unit]
+    return next(iter((*of_pod, *telling, *units, *places)), Placement())
 
 
 def placement_in(placement: Placement, environ: Mapping[str, str]) -> Placement:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ingero.discover.containers import Placement, placement_of
+from ingero.discover.containers import Placement, placement_among
 from ingero.discover.processes import PROC
 
 _SOCKETS = {
@@ -56,15 +56,12 @@ def own_placement(proc: Path = PROC) -> Placement:
 
 
 def placement_of_process(pid: int, proc: Path = PROC) -> Placement:
-    """The first of a process's control groups that tells of a container or a job; an empty placement otherwise."""
+    """What a process's control groups tell of a container or a job; an empty placement otherwise."""
     try:
         lines = (proc / str(pid) / "cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return Placement()
-    places = [placement_of(line.split(":", 2)[2]) for line in lines if line.count(":") >= 2]
-    return next(
-        (place for place in places if place.is_containerized or place.job), places[0] if places else Placement()
-    )
+    return placement_among(line.split(":", 2)[2] for line in lines if line.count(":") >= 2)
 
 
 def has_own_root(proc: Path = PROC) -> bool | None:
