@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -167,10 +167,11 @@ def launched(
     environment: Mapping[str, str],
     within: Sequence[str] = (),
     module: str = "ingero.cli.main",
+    popen: Callable[..., Any] = subprocess.Popen,
 ) -> Iterator[_Agent]:
     """An agent that has attached its probes; killed if not stopped. environment: beside this process's own.
 
-    within: a command that runs it, such as `unshare`. module: that is run as the command.
+    within: a command that runs it, such as `unshare`. module: that is run as the command. popen: what starts it.
 
     Raises:
         BenchError: it ended before, or took so long that it was ended; with what it said.
@@ -181,7 +182,7 @@ def launched(
         command += ["--pid", ",".join(map(str, pids))]
     with (
         tempfile.TemporaryFile() as stderr,  # a pipe that nobody reads would stop the agent once it is full
-        subprocess.Popen(
+        popen(
             command,
             stdout=subprocess.PIPE,
             stderr=stderr,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from bench.agent import Agent, launched
+from tests.integration.forked_agent import ForkedAgent, can_be_forked
 
 
 class Tracer(Agent):
@@ -31,7 +33,10 @@ def tracing(
     """A tracer that has attached its probes; leaving the block stops it. within: a command that runs it."""
     variables = {"PYTHONUNBUFFERED": "1", **(environment or {})}
     database = folder / "recording.db"
-    with launched(Tracer, database, pids=pids, options=options, environment=variables, within=within) as tracer:
+    popen = ForkedAgent if can_be_forked(variables, within) else subprocess.Popen
+    with launched(
+        Tracer, database, pids=pids, options=options, environment=variables, within=within, popen=popen
+    ) as tracer:
         yield tracer
         if tracer.process.poll() is None:
             tracer.stop()
