@@ -5,7 +5,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pytest
 
 from ingero.demo.faults import NAMES, Fault, FaultError, Injection
 from ingero.demo.faults.cgroups import Group
+from ingero.demo.faults.model import Stage
 from ingero.demo.faults.processes import threads, tree
 from ingero.demo.faults.rehearsal import Rehearsal, rehearse
 from ingero.demo.gpusim import build
@@ -30,20 +31,38 @@ WATCH_S = 0.8
 ROUNDS = 3  # other work on the machine may drown a fault, hardly three times
 MOST_ROUNDS = 8  # while it is seen to do so without the fault
 DISTURBED_RATIO = 0.1  # waiting for a CPU or for data without any fault, share of the time
+WARM_STEPS = 30  # caches and allocators are warm after that
+CALM_STEPS = 5  # what one fault left in queues is gone before the next
+LONGEST_S = 600  # ends the shared workload if the tests are killed
 
 
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    return {**os.environ, **build.environment(build.build(), sched="block", ctl=tmp_path / "ctl")}
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where workloads are started. scratch: on a disk, where there is direct I/O; plain: under way, as most want it."""
+
+    scratch: Path
+    plain: Rehearsal
+
+    def environment(self, name: str) -> dict[str, str]:
+        """Of a workload with a device of its own."""
+        return simulated(self.scratch / f"{name}.ctl")
 
 
-@pytest.fixture
-def scratch() -> Iterator[Path]:
-    """A directory on a disk: pytest's own may lie in memory, where there is no direct I/O."""
-    path = Path(f"/var/tmp/ingero-faults-{os.getpid()}")
-    path.mkdir()
-    yield path
-    shutil.rmtree(path)
+def simulated(knobs: Path) -> dict[str, str]:
+    return {**os.environ, **build.environment(build.build(), sched="block", ctl=knobs)}
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Place]:
+    """pytest's own folder may lie in memory. The workload that faults share has no arguments of its own."""
+    scratch = Path(f"/var/tmp/ingero-faults-{os.getpid()}")
+    scratch.mkdir()
+    try:
+        with rehearse(Fault("gpu_throttle"), scratch, simulated(scratch / "ctl"), seconds=LONGEST_S) as plain:
+            plain.watch(lambda seen: len(seen) >= WARM_STEPS)
+            yield Place(scratch=scratch, plain=plain)
+    finally:
+        shutil.rmtree(scratch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,16 +170,27 @@ CHECKS: Mapping[str, Check] = {
     "nccl_straggler": slower(1.4),
 }
 STANDSTILLS = ("sigstop", "gpu_hang")
+OWN_WORKLOAD = {
+    *("worker_cpu_starved", "pin_one_cpu", "gil_hog", "io_storm", "mem_reclaim", "mem_thrash", "tcp_loss"),
+    *("pcie_slow", "malloc_storm", "nccl_straggler"),
+}
 
 
 @contextmanager
-def rehearsal(name: str, scratch: Path, environment: dict[str, str]) -> Iterator[tuple[Fault, Rehearsal]]:
+def rehearsal(name: str, place: Place) -> Iterator[tuple[Fault, Rehearsal]]:
+    """A fault and its workload: the shared one, where it wants no other."""
     fault = Fault(name)
     reason = fault.requires()
     if reason:
         pytest.skip(reason)
-    with rehearse(fault, scratch, environment) as running:
-        running.watch(lambda seen: len(seen) >= 30)  # caches and allocators are warm after that
+    with ExitStack() as stack:
+        if name in OWN_WORKLOAD:
+            running = stack.enter_context(rehearse(fault, place.scratch, place.environment(name)))
+            running.watch(lambda seen: len(seen) >= WARM_STEPS)
+        else:
+            assert stack.enter_context(fault.stage(place.scratch)) == Stage(), "it wants a workload of its own"
+            running = place.plain
+            running.watch(lambda seen: len(seen) >= CALM_STEPS)
         yield fault, running
 
 
@@ -179,7 +209,8 @@ def watch(running: Rehearsal) -> Watch:
 def observe(fault: Fault, running: Rehearsal, check: Check) -> Disturbed | None:
     """What the check says of it; None if it holds."""
     before = watch(running)
-    with fault.apply(running.target) as injection:
+    with without_trace(running) as injections, fault.apply(running.target) as injection:
+        injections.append(injection)
         try:
             check(before, watch(running), injection)
         except AssertionError as error:
@@ -187,34 +218,56 @@ def observe(fault: Fault, running: Rehearsal, check: Check) -> Disturbed | None:
     return None
 
 
+@contextmanager
+def without_trace(running: Rehearsal) -> Iterator[list[Injection]]:
+    """The target is as it was, and no culprit is left, once the faults that it is told of are over."""
+    injections: list[Injection] = []
+    before = state_of(running)
+    yield injections
+    assert injections
+    assert state_of(running) == before
+    assert not [pid for one in injections for pid in one.culprits if pid != os.getpid() and tree(pid)]
+
+
+def assert_nothing_is_left() -> None:
+    assert not groups_of_ours()
+    assert not list(Path("/sys/class/net").glob(f"igr{os.getpid()}*"))
+
+
 @pytest.mark.alone  # compares the pace of a loop with and without the fault
 @pytest.mark.parametrize("name", CHECKS)
-def test_a_fault_shows_where_it_should(name: str, scratch: Path, environment: dict[str, str]) -> None:
-    with rehearsal(name, scratch, environment) as (fault, running):
+def test_a_fault_shows_where_it_should_and_leaves_no_trace(name: str, place: Place) -> None:
+    with rehearsal(name, place) as (fault, running):
         for number in range(1, MOST_ROUNDS + 1):
             failed = observe(fault, running, CHECKS[name])
             if failed is None:
-                return
+                break
             if number >= ROUNDS and (failed.ratio < DISTURBED_RATIO or number == MOST_ROUNDS):
                 raise failed.error
+    assert_nothing_is_left()
 
 
 @pytest.mark.parametrize("name", STANDSTILLS)
-def test_a_standstill_lasts_as_long_as_the_fault(name: str, scratch: Path, environment: dict[str, str]) -> None:
-    with rehearsal(name, scratch, environment) as (fault, running):
-        with fault.apply(running.target):
+def test_a_standstill_lasts_as_long_as_the_fault(name: str, place: Place) -> None:
+    with rehearsal(name, place) as (fault, running):
+        began = len(steps.read(running.log))
+        with without_trace(running) as injections, fault.apply(running.target) as injection:
+            injections.append(injection)
             time.sleep(0.3)
         running.watch(lambda seen: len(seen) >= 2)
-        assert max(s.step_ns for s in steps.read(running.log)) > 0.29e9
+        assert max(s.step_ns for s in steps.read(running.log)[began:]) > 0.29e9
+    assert_nothing_is_left()
 
 
-def test_an_oom_kill_next_door_leaves_the_workload_alone(scratch: Path, environment: dict[str, str]) -> None:
-    with rehearsal("oom", scratch, environment) as (fault, running):
-        with fault.apply(running.target) as injection:
+def test_an_oom_kill_next_door_leaves_the_workload_alone(place: Place) -> None:
+    with rehearsal("oom", place) as (fault, running):
+        with without_trace(running) as injections, fault.apply(running.target) as injection:
+            injections.append(injection)
             while group(injection).oom_kills() == 0:
                 assert tree(injection.culprits[0])
                 time.sleep(0.01)
         assert running.watch(lambda seen: len(seen) >= 5)
+    assert_nothing_is_left()
 
 
 def test_every_fault_is_tested() -> None:
@@ -241,32 +294,21 @@ def groups_of_ours() -> list[str]:
     return [name for name in names if name.startswith("ingero-") and name.endswith(f"-{os.getpid()}")]
 
 
-# the store of tcp_loss has one address, so there is one of it at a time
-ALONE = {"tcp_loss": (pytest.mark.alone,)}
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=ALONE.get(n, ())) for n in NAMES if n != "nccl_straggler"])
-def test_a_fault_leaves_no_trace(name: str, scratch: Path, environment: dict[str, str]) -> None:
-    with rehearsal(name, scratch, environment) as (fault, running):
-        before = state_of(running)
-        with fault.apply(running.target) as injection:
-            culprits = [pid for pid in injection.culprits if pid != os.getpid()]
-        assert state_of(running) == before
-        assert not [pid for pid in culprits if tree(pid)]
-    assert not groups_of_ours()
-    assert not list(Path("/sys/class/net").glob(f"igr{os.getpid()}*"))
-
-
-def test_a_straggler_is_only_the_one_rank(scratch: Path, environment: dict[str, str]) -> None:
-    with rehearsal("nccl_straggler", scratch, environment) as (fault, running):
+def test_a_straggler_is_only_the_one_rank(place: Place) -> None:
+    with rehearsal("nccl_straggler", place) as (fault, running):
         with fault.apply(running.target):
-            states = [HostKnobs(Path(f"{running.target.host_knobs}.{rank}")).read() for rank in (0, 1)]
-        assert states == [HostState(), HostState(worker_sleep_ms=20)]
+            during = [knobs.read() for knobs in of_ranks(running)]
+        after = [knobs.read() for knobs in of_ranks(running)]
+    assert during == [HostState(), HostState(worker_sleep_ms=20)]
+    assert after == [HostState(), HostState()]
 
 
-def test_culprits_run_under_the_name_they_were_given(scratch: Path, environment: dict[str, str]) -> None:
-    fault = Fault("cpu_hog", culprit="fluent-bit")
-    with rehearse(fault, scratch, environment) as running, fault.apply(running.target) as injection:
+def of_ranks(running: Rehearsal) -> list[HostKnobs]:
+    return [HostKnobs(Path(f"{running.target.host_knobs}.{rank}")) for rank in (0, 1)]
+
+
+def test_culprits_run_under_the_name_they_were_given(place: Place) -> None:
+    with Fault("cpu_hog", culprit="fluent-bit").apply(place.plain.target) as injection:
         names = {Path(f"/proc/{pid}/comm").read_text().strip() for pid in injection.culprits}
     assert names == {"fluent-bit"}
 

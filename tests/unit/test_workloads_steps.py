@@ -22,6 +22,16 @@ def test_a_log_without_a_whole_line_has_no_steps(tmp_path: Path) -> None:
     assert steps.read(log) == []
 
 
+def test_a_reader_goes_on_where_the_whole_lines_ended(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text('{"step": 0, "t_ns": 5, "step_ns": 4}\n{"step": 1, "t_')
+    begin = steps.whole_bytes(log)
+    with log.open("a") as file:
+        file.write('ns": 9, "step_ns": 4}\n')
+    assert steps.read(log, begin) == [Step(step=1, t_ns=9, step_ns=4)]
+    assert steps.read(log, steps.whole_bytes(log)) == []
+
+
 def test_a_window_has_the_steps_that_ended_in_it() -> None:
     assert [s.step for s in steps.between([step(0, 9), step(1, 10), step(2, 20)], 10, 20)] == [1]
 

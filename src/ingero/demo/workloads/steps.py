@@ -25,10 +25,17 @@ class Step:
     evaluated_ns: Sequence[int] = ()
 
 
-def read(path: Path) -> list[Step]:
-    """Return the steps written so far; a line that is still being written is left out."""
-    whole_lines = path.read_text().rpartition("\n")[0]
+def read(path: Path, begin: int = 0) -> list[Step]:
+    """Return the steps written so far, from this byte on; a line that is still being written is left out."""
+    with path.open("rb") as file:
+        file.seek(begin)
+        whole_lines = file.read().rpartition(b"\n")[0]
     return [Step(**json.loads(line)) for line in whole_lines.splitlines()]
+
+
+def whole_bytes(path: Path) -> int:
+    """Return how many bytes the lines take that are written so far: where the next one begins."""
+    return path.read_bytes().rfind(b"\n") + 1
 
 
 def marks(path: Path) -> list[tuple[int, str]]:
