@@ -81,7 +81,7 @@ integration: setup build ## the tests that need root: real probes, real schedule
 
 check: lint types imports generated unit ## everything that needs no root
 
-test: setup ## all tests; of the labelled runs six
+test: setup ## all tests; of the labelled runs five
 	@$(MAKE) --no-print-directory -j2 types checked-unit
 	$(run-integration)
 
@@ -94,7 +94,7 @@ demo: ## record a training loop while CPU hogs disturb it, and explain the recor
 	@$(BIN)/python tools/build_bpf.py
 	@$(AS_ROOT) $(BIN)/python -m ingero.cli.main demo incident --breakdown
 
-test-incidents: setup build ## labelled runs of every kind of cause, of which make test has six
+test-incidents: setup build ## labelled runs of every kind of cause, of which make test has five
 	$(BIN)/pytest tests/integration/test_incidents.py
 
 test-further: setup build ## every case of what make test has one of

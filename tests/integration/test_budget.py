@@ -87,7 +87,7 @@ def test_everything_is_traced_again_when_the_loop_rests(limited: Limited) -> Non
 
 def test_without_a_budget_cost_is_told_and_nothing_given_up(tmp_path: Path) -> None:
     with launch_bound(tmp_path) as (_, tracer):
-        seconds = [tracer.wait_for("second") for _ in range(6)]
+        seconds = [tracer.wait_for("second") for _ in range(3)]
     assert max(second["overhead_ratio"] for second in seconds) > 0.005
     assert all(second["agent_cpu_ratio"] > 0 for second in seconds)
     assert {second["level"] for second in seconds} == {0}

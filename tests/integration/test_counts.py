@@ -19,7 +19,7 @@ from tests.integration.tracing import tracing
 
 pytestmark = pytest.mark.integration
 
-SECONDS = 4
+SECONDS = 2
 # What a trap costs when caches are cold exceeds the calibrated part by some 50 ns, and now and then a thread loses the
 # CPU inside it; the simulator's clock sees neither. More than the whole cost of a probe, as the agent has measured it
 # here, would be a wrong account.

@@ -82,12 +82,11 @@ SCENARIOS = (
 
 
 @pytest.fixture(scope="module", params=SCENARIOS, ids=lambda scenario: scenario.name)
-def seen(request: pytest.FixtureRequest, program: Path, hog: Path) -> Window:
+def seen(request: pytest.FixtureRequest, accounts: Accounts, program: Path, hog: Path) -> Window:
     """One measured scenario, for all tests of this file."""
     scenario: Scenario = request.param
     with ExitStack() as stack:
         stack.enter_context(undisturbed())  # behind 2,000 threads it would take an emulated processor minutes to begin
-        accounts = stack.enter_context(Accounts())
         for _ in range(scenario.hogs):
             stack.enter_context(Workload(hog, "spin", 1))
         work = stack.enter_context(Workload(program, *scenario.arguments))
