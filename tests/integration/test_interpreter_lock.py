@@ -3,68 +3,115 @@
 from __future__ import annotations
 
 import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.integration.interpreters import interpreters
 from tests.integration.targets import rows, wait_for_end
-from tests.integration.tracing import tracing
+from tests.integration.tracing import Tracer, tracing
 
 pytestmark = pytest.mark.integration
 
-_SECONDS = 3
+_ENOUGH = 50
+_ROUNDS = 200  # not seconds: where others want the CPUs, each takes longer
+_LONG = "pid = ? AND tid = pid AND futex > 0 AND duration_ns > 1000000"
+# Beside its first thread one computes, so that waking up needs the interpreter's lock, until there is a line of input;
+# then it holds a lock of its own. Says when.
 _PROGRAM = f"""
 import sys, threading, time
-sys.stdin.readline()
-end = time.monotonic() + {_SECONDS}
 lock = threading.Lock()
+is_told, is_over = [], []
 
-def compute():
-    while time.monotonic() < end:
+def beside():
+    while not is_told:
         sum(range(1000))
-
-def hold():
-    while time.monotonic() < end:
+    while not is_over:
         with lock:
             time.sleep(0.003)
         time.sleep(0.001)
 
-threading.Thread(target=compute if sys.argv[1] == "computes" else hold, daemon=True).start()
-while time.monotonic() < end:
-    if sys.argv[1] == "computes":
-        time.sleep(0.002)  # no lock, but waking up needs the interpreter's
-    else:
-        with lock:
-            pass
-        time.sleep(0.001)
+sys.stdin.readline()
+threading.Thread(target=lambda: is_told.append(sys.stdin.readline()), daemon=True).start()
+threading.Thread(target=beside, daemon=True).start()
+while not is_told:
+    time.sleep(0.002)
+print(time.time_ns(), flush=True)
+for _ in range({_ROUNDS}):
+    with lock:
+        pass
+    time.sleep(0.001)
+is_over.append(True)
 """
 
 
-@pytest.mark.parametrize("name", interpreters())
-def test_waits_for_the_interpreter_are_marked_and_those_for_another_lock_are_not(tmp_path: Path, name: str) -> None:
-    commands = [[interpreters()[name], "-c", _PROGRAM, what] for what in ("computes", "holds")]
-    with (
-        subprocess.Popen(commands[0], stdin=subprocess.PIPE) as computing,
-        subprocess.Popen(commands[1], stdin=subprocess.PIPE) as holding,
-        tracing(tmp_path, pids=[computing.pid, holding.pid]) as tracer,
-    ):
-        tracer.wait_for("second")  # the interpreters have been read
-        for program in (computing, holding):
-            assert program.stdin
-            program.stdin.write(b"\n")
-            program.stdin.close()
+@dataclass(frozen=True, kw_only=True)
+class Waits:
+    """A recording, and of each interpreter the process and when its second thread held a lock instead of computing."""
+
+    database: Path
+    pids: dict[str, int]
+    held_ns: dict[str, int]
+
+    def places(self, name: str, condition: str) -> tuple[Counter[int], Counter[int]]:
+        """How often the first thread slept at each address, by whether that is said to be the interpreter's lock."""
+        query = f"SELECT is_interpreter_lock, futex FROM offcpu WHERE {_LONG} AND {condition}"
+        found = rows(self.database, query, self.pids[name])
+        marked, others = (Counter(place for is_marked, place in found if is_marked == one) for one in (1, 0))
+        return marked, others
+
+
+@contextmanager
+def waiting(program: Path) -> Iterator[subprocess.Popen[str]]:
+    """The program, which begins at a line of input."""
+    command = [program, "-c", _PROGRAM]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        process.kill()
+
+
+def hold_once_marked(process: subprocess.Popen[str], tracer: Tracer) -> int:
+    """Lets it compute until its interpreter is known, and then hold the lock until its end; when that began."""
+    assert process.stdin
+    assert process.stdout
+    print(file=process.stdin, flush=True)
+    marked = f"SELECT count(*) FROM offcpu WHERE {_LONG} AND is_interpreter_lock"
+    while rows(tracer.database, marked, process.pid)[0][0] <= _ENOUGH:
+        tracer.wait_for("second")
+    print(file=process.stdin, flush=True)
+    began_ns = int(process.stdout.readline())
+    process.wait()
+    return began_ns
+
+
+@pytest.fixture(scope="module")
+def waits(tmp_path_factory: pytest.TempPathFactory) -> Waits:
+    """All interpreters in one recording, one after the other."""
+    with ExitStack() as stack:
+        programs = {name: stack.enter_context(waiting(program)) for name, program in interpreters().items()}
+        pids = {name: process.pid for name, process in programs.items()}
+        tracer = stack.enter_context(tracing(tmp_path_factory.mktemp("waits"), pids=list(pids.values())))
+        held_ns = {name: hold_once_marked(process, tracer) for name, process in programs.items()}
         wait_for_end(tracer)
-    query = (
-        "SELECT is_interpreter_lock, count(*), min(futex & 1 = 0) FROM offcpu "
-        "WHERE pid = ? AND tid = pid AND futex > 0 AND duration_ns > 1000000 GROUP BY 1"
+    return Waits(database=tracer.database, pids=pids, held_ns=held_ns)
+
+
+@pytest.mark.parametrize("name", interpreters())
+def test_waits_for_the_interpreter_are_marked_and_those_for_another_lock_are_not(waits: Waits, name: str) -> None:
+    known = f"SELECT min(timestamp) FROM offcpu WHERE {_LONG} AND is_interpreter_lock"
+    ((known_ns,),) = rows(waits.database, known, waits.pids[name])
+    computed = waits.places(name, f"timestamp BETWEEN {known_ns} AND {waits.held_ns[name]}")
+    held = waits.places(name, f"timestamp > {waits.held_ns[name]}")
+    print(
+        f"\n{name}: waits (marked, others) while another thread computed {[one.total() for one in computed]}, "
+        f"held a lock {[one.total() for one in held]}"
     )
-    computed, held = (
-        {row[0]: row[1:] for row in rows(tracer.database, query, one)} for one in (computing.pid, holding.pid)
-    )
-    print(f"\n{name}: waits by whether they are marked, while another thread computed {computed}, held a lock {held}")
-    assert computed[1][0] > 50
-    assert computed.get(0, (0, 1))[0] <= 1, "Thread.start() waits for the thread, which is no wait for the interpreter"
-    assert held[0][0] > 100
-    assert held.get(1, (0, 1))[0] <= 0.05 * held[0][0], "who holds the interpreter may lose the CPU"
-    assert {is_address for _, is_address in (*computed.values(), *held.values())} == {1}
+    assert computed[0].total() >= _ENOUGH
+    assert computed[1].total() <= 1, "Thread.start() waits for the thread, which is no wait for the interpreter"
+    assert held[1].total() > _ROUNDS / 2
+    assert not held[0].keys() & held[1].keys(), "who holds the interpreter may lose the CPU: that is another place"
+    assert not [place for one in (*computed, *held) for place in one if place & 1]

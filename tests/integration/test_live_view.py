@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from ingero.capture.single_agent import RUN_FOLDER_VARIABLE
 from ingero.demo.gpusim.build import build, environment
 from ingero.demo.workloads.program import Program
 from ingero.ops import BY_NAME
@@ -84,6 +85,7 @@ def traced(
         command = [sys.executable, "-m", "ingero.cli.main", "trace", "--pid", str(trainer.pid)]
         command += ["--db", str(folder / "recording.db"), *options]
         own = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "33", "LD_LIBRARY_PATH": str(build())}
+        own[RUN_FOLDER_VARIABLE] = str(folder)  # the shared view runs on beside those of tests
         own |= variables or {}
         terminal = Terminal(command, columns=columns, lines=lines, variables=own)
         try:

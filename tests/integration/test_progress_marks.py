@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -13,12 +14,14 @@ from tests.integration.targets import record, rows, simulation
 
 pytestmark = pytest.mark.integration
 
-STEPS = 40  # of 150 launches each: six queues full
+STEPS = 40  # of 80 launches each: three queues full
+# before all ordinary threads: a launch that takes longer than usual only because of others is no full queue
+TRAINER = [shutil.which("chrt"), "--fifo", "1", sys.executable, "-m", "ingero.demo.workloads.train"]
 
 
 def test_launches_on_a_full_queue_mark_how_far_the_stream_is(tmp_path: Path) -> None:
-    trainer = [sys.executable, "-m", "ingero.demo.workloads.train", "--pattern", "no-sync"]
-    recorded = record(simulation(tmp_path), [*trainer, "--steps", STEPS, "--us", 200, "--out", tmp_path / "steps"])
+    options = ["--pattern", "no-sync", "--steps", STEPS, "--us", 200, "--out", tmp_path / "steps"]
+    recorded = record(simulation(tmp_path), [*TRAINER, *options])
     sql = "SELECT stream, position, queued, blocked_ns FROM progress_marks WHERE kind = 'full_queue' ORDER BY timestamp"
     marks = rows(recorded.database, sql)
     positions = [position for _, position, _, _ in marks]
@@ -35,8 +38,8 @@ def test_launches_that_are_slow_by_themselves_mark_nothing(tmp_path: Path) -> No
     simulated = simulation(tmp_path)
     with Knobs(simulated.knobs) as knobs:
         knobs.launch_us = 60.0
-        trainer = [sys.executable, "-m", "ingero.demo.workloads.train", "--pattern", "no-sync"]
-        recorded = record(simulated, [*trainer, "--steps", 5 * STEPS, "--us", 20, "--out", tmp_path / "steps"])
+        options = ["--pattern", "no-sync", "--steps", 5 * STEPS, "--us", 20, "--out", tmp_path / "steps"]
+        recorded = record(simulated, [*TRAINER, *options])
     marks = rows(recorded.database, "SELECT blocked_ns FROM progress_marks WHERE kind = 'full_queue'")
     steps = rows(recorded.database, "SELECT step_ns, blocked_launch_ns, flags & 8192 FROM steps")
     total_ns = sum(step_ns for step_ns, _, _ in steps)

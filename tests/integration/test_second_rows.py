@@ -15,15 +15,18 @@ from ingero.capture.recorder import Recorder, RecorderOptions
 from ingero.capture.second import Second
 from ingero.capture.session import session_facts
 from ingero.demo.faults import Fault, Target
+from ingero.demo.faults.cgroups import Group
 from ingero.demo.gpusim.build import build, environment
 from ingero.demo.workloads.program import Program
 from ingero.store.reader import open_reader
 from ingero.store.writer import Writer
+from tests.integration.accounts.rig import undisturbed
 from tests.integration.targets import rows
 from tests.integration.tracing import tracing
 
 FEW_SYNC_INTERVALS_BYTES = 16 << 10
 NOBODY = 1  # pid 1 uses no CUDA
+PERIODS = 3  # of 100 ms in which a quota was used up
 
 
 def test_without_targets_no_program_stays_on_the_schedulers_path() -> None:
@@ -94,7 +97,8 @@ def test_sync_intervals_of_a_second_that_their_ring_has_no_room_for_are_all_kept
             record_bytes = kernel.layouts.dtype("sync_interval_record").itemsize
             recorder.start()
             gate.touch()
-            recorder.run(should_stop=lambda: not len(recorder.targets), on_second=lambda _: None)
+            with undisturbed():  # the ring has room for a third of a second: whoever waits for a CPU longer comes late
+                recorder.run(should_stop=lambda: not len(recorder.targets), on_second=lambda _: None)
             sink.flush()
             drops = Counter(recorder.seconds.drops_total)
     ((most,),) = rows(
@@ -155,9 +159,14 @@ def test_a_group_at_its_quota_is_recorded_as_throttled(
         with Program.module("train", *arguments, environment=variables, cgroups=stage.cgroups) as trainer:
             trainer.wait_for("ready")
             target = Target(pid=trainer.pid, knobs=knobs, host_knobs=host_knobs)
-            with fault.apply(target), tracing(tmp_path, pids=[trainer.pid]) as tracer:
-                for _ in range(4):
+            with fault.apply(target) as injection, tracing(tmp_path, pids=[trainer.pid]) as tracer:
+                (path,) = injection.cgroups
+                group = Group(path=path, is_v2=(path / "cgroup.events").exists())
+                tracer.wait_for("second")
+                before = group.throttled_periods()
+                while group.throttled_periods() < before + PERIODS:  # where others want the CPUs it seldom uses them up
                     tracer.wait_for("second")
+                tracer.wait_for("second")
     with open_reader(tracer.database) as reader:
         window = reader.window(None, 0)
         assert window is not None
