@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from ingero.attach.kernel_side import MAX_PROCESSES
 from tests.integration import burst
 from tests.integration.burst import Burst, run_burst
 from tests.integration.callers import build_library, caller
-from tests.integration.recording import OTHER_USER, Recording, record_user
+from tests.integration.recording import Recording, record_user
 from tests.integration.targets import rows, until
 from tests.integration.test_process_pickup import counts
 from tests.integration.tracing import tracing
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.integration
 ROOT = 0
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def public() -> Iterator[Path]:
     """A folder that another user may read."""
     with tempfile.TemporaryDirectory() as folder:
@@ -30,17 +31,17 @@ def public() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def library(public: Path) -> Path:
     return build_library(public / "lib")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def program(public: Path) -> Path:
     return burst.build(public / "burst")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def holder(program: Path, library: Path) -> Iterator[Burst]:
     """Has loaded the library, so that it is probed when the tracer starts."""
     process = Burst([program, library, 1, 0, 0])
@@ -48,44 +49,53 @@ def holder(program: Path, library: Path) -> Iterator[Burst]:
     process.kill()
 
 
-@pytest.mark.usefixtures("holder")
-def test_a_process_too_short_for_any_scan_is_counted_whole(tmp_path: Path, library: Path, program: Path) -> None:
-    pids: list[int] = []
+@dataclass(frozen=True, kw_only=True)
+class Admitted:
+    """One recording of processes that come and go: many short ones, many with threads, one that stays, one of root."""
+
+    recording: Recording
+    short: list[int]
+    threaded: list[int]
+    staying: int
+    of_root: int
+
+
+@pytest.fixture(scope="module")
+def admitted(holder: Burst, tmp_path_factory: pytest.TempPathFactory, library: Path, program: Path) -> Admitted:
+    assert holder.pid
+    pids: dict[str, list[int]] = {}
 
     def act(_recording: Recording) -> None:
-        pids.extend(run_burst(program, library, threads=1, calls=7) for _ in range(50))
+        pids["short"] = [run_burst(program, library, threads=1, calls=7) for _ in range(50)]
+        pids["threaded"] = [run_burst(program, library, threads=16, calls=3) for _ in range(40)]
+        pids["staying"] = [run_burst(program, library, threads=2, calls=50, hold_ms=100)]
+        pids["of_root"] = [run_burst(program, library, threads=2, calls=5, uid=ROOT)]
 
-    found = record_user(tmp_path, act).counts()
-    assert {pid: found.get(pid) for pid in pids} == dict.fromkeys(pids, 7)
-
-
-@pytest.mark.usefixtures("holder")
-def test_threads_that_call_first_at_the_same_moment_get_one_slot(tmp_path: Path, library: Path, program: Path) -> None:
-    pids: list[int] = []
-
-    def act(_recording: Recording) -> None:
-        pids.extend(run_burst(program, library, threads=16, calls=3) for _ in range(40))
-
-    recording = record_user(tmp_path, act)
-    found = recording.counts()
-    assert {pid: found.get(pid) for pid in pids} == dict.fromkeys(pids, 48)
-    twice = rows(recording.database, "SELECT pid, count(*) FROM raw_processes GROUP BY 1 HAVING count(*) > 1")
-    assert twice == []
+    recording = record_user(tmp_path_factory.mktemp("admitted"), act)
+    (staying,), (of_root,) = pids["staying"], pids["of_root"]
+    return Admitted(
+        recording=recording, short=pids["short"], threaded=pids["threaded"], staying=staying, of_root=of_root
+    )
 
 
-@pytest.mark.usefixtures("holder")
-def test_the_account_of_an_admitted_process_adds_up(tmp_path: Path, library: Path, program: Path) -> None:
-    pids: list[int] = []
+def test_a_process_too_short_for_any_scan_is_counted_whole(admitted: Admitted) -> None:
+    found = admitted.recording.counts()
+    assert {pid: found.get(pid) for pid in admitted.short} == dict.fromkeys(admitted.short, 7)
 
-    def act(_recording: Recording) -> None:
-        pids.append(run_burst(program, library, threads=2, calls=50, hold_ms=100))
 
-    recording = record_user(tmp_path, act)
+def test_threads_that_call_first_at_the_same_moment_get_one_slot(admitted: Admitted) -> None:
+    found = admitted.recording.counts()
+    assert {pid: found.get(pid) for pid in admitted.threaded} == dict.fromkeys(admitted.threaded, 48)
+    twice = "SELECT pid, count(*) FROM raw_processes GROUP BY 1 HAVING count(*) > 1"
+    assert rows(admitted.recording.database, twice) == []
+
+
+def test_the_account_of_an_admitted_process_adds_up(admitted: Admitted) -> None:
     ((count, spent, clocks),) = rows(
-        recording.database,
+        admitted.recording.database,
         "SELECT sum(count), sum(sum_ns), sum(run_ns + runq_ns + throttled_ns + yielded_ns + sleep_ns + io_ns"
         " + uninterruptible_ns + stopped_ns) FROM raw_op_stats s JOIN raw_processes p USING (process) WHERE p.pid = ?",
-        pids[0],
+        admitted.staying,
     )
     assert count == 100
     assert spent == clocks > 0
@@ -101,17 +111,9 @@ def test_processes_that_were_not_asked_for_are_not_admitted(tmp_path: Path, libr
     assert stranger not in dict(rows(tracer.database, "SELECT pid, 1 FROM raw_processes"))
 
 
-@pytest.mark.usefixtures("holder")
-def test_of_one_user_only_that_users_processes_are_traced(tmp_path: Path, library: Path, program: Path) -> None:
-    pids: dict[int, int] = {}
-
-    def act(_recording: Recording) -> None:
-        for uid in (ROOT, OTHER_USER):
-            pids[uid] = run_burst(program, library, threads=2, calls=5, uid=uid)
-
-    found = record_user(tmp_path, act).counts()
-    assert pids.pop(ROOT) not in found
-    assert [found.get(pid) for pid in pids.values()] == [10]
+def test_of_one_user_only_that_users_processes_are_traced(admitted: Admitted) -> None:
+    assert admitted.of_root not in admitted.recording.counts()
+    assert admitted.staying in admitted.recording.counts()
 
 
 @pytest.mark.usefixtures("holder")

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ingero.discover.library_files import identify
-from ingero.discover.sites import communicator_sites, probe_sites
+from ingero.discover.sites import communicator_sites
 from tests.integration import burst
 from tests.integration.burst import Burst, run_burst
 from tests.integration.callers import build_library, caller
@@ -62,22 +61,6 @@ def test_a_copy_on_disk_is_probed_before_anybody_loads_it(tmp_path: Path, public
             resident.kill()
 
     assert record_user(tmp_path, act).counts().get(pids[0]) == 18
-
-
-def test_an_unknown_library_is_probed_soon_after_it_is_loaded(tmp_path: Path) -> None:
-    library = build_library(tmp_path / "lib")
-    with caller() as process, tracing(tmp_path, pids=[process.pid]) as tracer:
-        process.do("load", library)
-        loaded = time.monotonic()
-        until(lambda: bool(breakpoints(process.pid, sites(library))), "its functions are probed")
-        print(f"\nprobed {time.monotonic() - loaded:.3f} s after it was loaded")
-        process.do("call", 5, 1)
-    assert counts(tracer) == {process.pid: 5}
-
-
-def sites(library: Path) -> list[tuple[str, int]]:
-
-    return [(str(library), site.file_offset) for site in probe_sites(identify(library)).sites]
 
 
 # Loads, calls and unloads again and again, and says how many calls it has made.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,6 +59,7 @@ int main(int argc, char **argv)
 }
 """
 _INSIDE = ("libnccl.so.2", "libcudart.so.12")
+HOW_LINKED = {"hidden": (), "exported": ("-rdynamic",), "fixed": ("-no-pie",)}
 CALLS = {"cudaMalloc": 8, "cudaFree": 8, "cudaDeviceSynchronize": 8}
 
 
@@ -174,11 +176,27 @@ def counted(tracer: Tracer) -> dict[str, int]:
     return dict(rows(tracer.database, "SELECT op_name, sum(count) FROM op_stats GROUP BY 1"))
 
 
-@pytest.mark.parametrize("flags", [(), ("-rdynamic",), ("-no-pie",)])
-def test_a_program_with_the_runtime_inside_is_traced_like_one_beside_it(tmp_path: Path, flags: tuple[str, ...]) -> None:
-    """Hidden, exported, and at fixed addresses."""
-    found = counted(traced(simulation(tmp_path), program(tmp_path / "built", *flags)))
-    assert {name: count for name, count in found.items() if name in CALLS} == CALLS
+def test_programs_with_the_runtime_inside_are_traced_like_those_beside_it(tmp_path: Path) -> None:
+    """Hidden, exported, and at fixed addresses, in one recording."""
+    simulated, gate = simulation(tmp_path), tmp_path / "gate"
+    commands = {how: program(tmp_path / how, *flags) for how, flags in HOW_LINKED.items()}
+    with ExitStack() as stack:
+        running = {
+            how: stack.enter_context(Program([str(command), str(gate)], environment=simulated.environment))
+            for how, command in commands.items()
+        }
+        for one in running.values():
+            one.wait_for("at")
+        tracer = stack.enter_context(tracing(simulated.folder, pids=[one.pid for one in running.values()]))
+        gate.touch()
+        for one in running.values():
+            one.finish()
+        wait_for_end(tracer)
+    query = "SELECT op_name, sum(count) FROM op_stats WHERE pid = ? GROUP BY 1"
+    found = {how: dict(rows(tracer.database, query, one.pid)) for how, one in running.items()}
+    assert {how: {name: counts.get(name) for name in CALLS} for how, counts in found.items()} == dict.fromkeys(
+        HOW_LINKED, CALLS
+    )
 
 
 def test_a_program_of_which_libraries_use_one_call_keeps_the_others_local(tmp_path: Path) -> None:

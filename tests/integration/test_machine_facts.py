@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from ingero.demo.faults import Fault
+from ingero.demo.faults.cgroups import Group
 from ingero.demo.faults.device import THERMAL_SLOWDOWN
-from ingero.demo.faults.model import Injection
 from ingero.demo.faults.rehearsal import Rehearsal, rehearse
 from ingero.ops import HostOp, IoOp, Source
 from ingero.store.host_events import HostEvent
@@ -28,6 +28,8 @@ from tests.integration.tracing import Tracer, tracing
 
 pytestmark = pytest.mark.integration
 
+LONGEST_S = 120  # ends the workload if the test is killed
+
 
 @pytest.fixture
 def simulated(tmp_path: Path) -> Simulation:
@@ -36,11 +38,10 @@ def simulated(tmp_path: Path) -> Simulation:
 
 @dataclass(frozen=True, kw_only=True)
 class Traced:
-    """A workload with a fault in effect, being recorded."""
+    """A workload, perhaps with a fault in effect, being recorded."""
 
     rehearsal: Rehearsal
     tracer: Tracer
-    injection: Injection | None
 
     def seconds(self, count: int) -> None:
         """Waits until so many more seconds are recorded."""
@@ -63,14 +64,14 @@ def traced(
     fault = Fault(name)
     if reason := fault.requires():
         pytest.skip(reason)
-    with rehearse(fault, simulated.folder, simulated.environment) as rehearsal:
+    with rehearse(fault, simulated.folder, simulated.environment, seconds=LONGEST_S) as rehearsal:
         pids = [rehearsal.target.pid]
         with tracing(simulated.folder, pids=pids, environment=environment) as tracer:
             if not is_applied:
-                yield Traced(rehearsal=rehearsal, tracer=tracer, injection=None)
+                yield Traced(rehearsal=rehearsal, tracer=tracer)
                 return
-            with fault.apply(rehearsal.target) as injection:
-                yield Traced(rehearsal=rehearsal, tracer=tracer, injection=injection)
+            with fault.apply(rehearsal.target):
+                yield Traced(rehearsal=rehearsal, tracer=tracer)
 
 
 @contextmanager
@@ -228,25 +229,53 @@ def test_a_change_of_priority_and_of_cpus_in_mid_run_gives_a_row_each(changed: C
     assert rows[0].policy == "other"
 
 
-def test_a_quota_that_is_set_in_mid_run_is_seen(simulated: Simulation) -> None:
-    with traced(simulated, "cfs_quota") as run:
-        run.seconds(3)
-        pid = run.rehearsal.target.pid
-    with opened(run.tracer) as (reader, window):
-        quotas = {(one.quota_us, one.period_us) for one in of_leader(reader, window, pid)}
+@dataclass(frozen=True, kw_only=True)
+class Disturbed:
+    """A recording of a loop that met one fault after the other, and who made them."""
+
+    tracer: Tracer
+    pid: int
+    hog: int
+    eater: int
+    eaters_group: int
+
+
+@pytest.fixture(scope="module")
+def disturbed(tmp_path_factory: pytest.TempPathFactory) -> Disturbed:
+    """A quota, a stop, an OOM kill next door, and hogs: each wants the same loop."""
+    for name in ("cfs_quota", "oom"):
+        if reason := Fault(name).requires():
+            pytest.skip(reason)
+    with traced(simulation(tmp_path_factory.mktemp("disturbed")), "sigstop", is_applied=False) as run:
+        target = run.rehearsal.target
+        run.seconds(1)
+        with Fault("cfs_quota").apply(target):
+            run.seconds(3)
+        with Fault("sigstop").apply(target):
+            run.seconds(1)
+        run.seconds(1)
+        with Fault("oom").apply(target) as injection:
+            (eater,), (group,) = injection.culprits, injection.cgroups
+            inode = group.stat().st_ino
+            while Group(path=group, is_v2=(group / "cgroup.events").exists()).oom_kills() == 0:
+                run.seconds(1)
+        with Fault("cpu_hog").apply(target) as injection:
+            os.setpriority(os.PRIO_PROCESS, injection.culprits[0], -3)
+            run.seconds(5)
+    return Disturbed(tracer=run.tracer, pid=target.pid, hog=injection.culprits[0], eater=eater, eaters_group=inode)
+
+
+def test_a_quota_that_is_set_in_mid_run_is_seen(disturbed: Disturbed) -> None:
+    with opened(disturbed.tracer) as (reader, window):
+        quotas = {(one.quota_us, one.period_us) for one in of_leader(reader, window, disturbed.pid)}
     assert (25_000, 100_000) in quotas
 
 
-def test_who_takes_cpu_time_is_looked_at_too(simulated: Simulation) -> None:
-    with traced(simulated, "cpu_hog") as run:
-        assert run.injection is not None
-        hogs = run.injection.culprits
-        os.setpriority(os.PRIO_PROCESS, hogs[0], -3)
-        run.seconds(5)
-    with opened(run.tracer) as (reader, window):
+def test_who_takes_cpu_time_is_looked_at_too(disturbed: Disturbed) -> None:
+    with opened(disturbed.tracer) as (reader, window):
         rows = [one for one in reader.scheduling(window) if one.process is None]
-    assert {one.nice for one in rows if one.pid == hogs[0]} >= {-3}
-    assert not {one.pid for one in rows} & {run.rehearsal.target.pid}
+    assert {one.nice for one in rows if one.pid == disturbed.hog} >= {-3}
+    assert not {one.pid for one in rows} & {disturbed.pid}
 
 
 def test_cpus_are_accounted_one_by_one(changed: Changed) -> None:
@@ -262,14 +291,9 @@ def test_cpus_are_accounted_one_by_one(changed: Changed) -> None:
 # What happens to the host
 
 
-def test_a_stop_names_its_sender_and_lasts_until_the_process_is_continued(simulated: Simulation) -> None:
-    with traced(simulated, "sigstop", is_applied=False) as run:
-        pid = run.rehearsal.target.pid
-        run.seconds(1)
-        with Fault("sigstop").apply(run.rehearsal.target):
-            run.seconds(1)
-        run.seconds(1)
-    with opened(run.tracer) as (reader, window):
+def test_a_stop_names_its_sender_and_lasts_until_the_process_is_continued(disturbed: Disturbed) -> None:
+    pid = disturbed.pid
+    with opened(disturbed.tracer) as (reader, window):
         stop, go = events(reader, window, Source.HOST, HostOp.STOP_SIGNAL)
         number = next(one.process for one in reader.processes() if one.pid == pid)
         stopped_ns = next(one.clocks.stopped_ns for one in reader.thread_state_totals(window) if one.process == number)
@@ -280,17 +304,12 @@ def test_a_stop_names_its_sender_and_lasts_until_the_process_is_continued(simula
     assert stopped_ns >= stop.duration_ns * 0.9  # of each thread; signals take a moment to arrive
 
 
-def test_an_oom_kill_says_who_how_large_and_whose_limit(simulated: Simulation) -> None:
-    with traced(simulated, "oom") as run:
-        assert run.injection is not None
-        (affected,), (group,) = run.injection.culprits, run.injection.cgroups
-        inode = group.stat().st_ino
-        run.seconds(3)
-    with opened(run.tracer) as (reader, window):
+def test_an_oom_kill_says_who_how_large_and_whose_limit(disturbed: Disturbed) -> None:
+    with opened(disturbed.tracer) as (reader, window):
         kills = events(reader, window, Source.HOST, HostOp.OOM_KILL)
-    (kill,) = (one for one in kills if one.other_pid == affected)
+    (kill,) = (one for one in kills if one.other_pid == disturbed.eater)
     assert (kill.comm, kill.limit) == ("eater", "cgroup")
-    assert kill.cgroup_id == inode
+    assert kill.cgroup_id == disturbed.eaters_group
     assert 20 << 20 < (kill.size_bytes or 0) < 60 << 20  # of a limit of 48 MiB
 
 
@@ -304,8 +323,9 @@ def major_faults(pid: int) -> int:
 def test_reclaim_below_a_limit_and_the_faults_it_brings_belong_to_the_process(simulated: Simulation) -> None:
     with traced(simulated, "mem_thrash") as run:
         pid = run.rehearsal.target.pid
+        run.seconds(1)  # the agent has read once what it had before
         before = major_faults(pid)
-        run.seconds(4)
+        run.seconds(3)
         while major_faults(pid) == before:  # it may not have come back yet to what was taken from it
             run.seconds(1)
         run.seconds(1)

@@ -37,7 +37,14 @@ def test_a_process_under_seccomp_lives_and_its_calls_are_recorded(tmp_path: Path
     assert json.loads(recorded.output)["steps"] > 10
 
 
-@pytest.mark.parametrize("modes", [("throw",), ("longjmp",), ("throw", "longjmp")])
+@pytest.mark.parametrize(
+    "modes",
+    [
+        ("throw", "longjmp"),
+        pytest.param(("throw",), marks=pytest.mark.further),
+        pytest.param(("longjmp",), marks=pytest.mark.further),
+    ],
+)
 def test_frames_left_by_exceptions_and_longjmp_behave_as_untraced(tmp_path: Path, modes: tuple[str, ...]) -> None:
     command = [native.build("unwinding"), 1500, *modes]
     (tmp_path / "untraced").mkdir()

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from ingero.attach.kernel_side import MAX_PROCESSES
+from ingero.discover.library_files import identify
+from ingero.discover.sites import probe_sites
 from tests.integration.callers import build_library, caller
-from tests.integration.targets import rows, until, wait_for_end
+from tests.integration.targets import breakpoints, rows, until, wait_for_end
 from tests.integration.tracing import Tracer, tracing
 
 pytestmark = pytest.mark.integration
@@ -36,6 +38,11 @@ def is_traced(tracer: Tracer, pid: int) -> bool:
 
 def is_probed(tracer: Tracer, library: Path) -> bool:
     return bool(rows(tracer.database, "SELECT 1 FROM raw_probes WHERE library = ? AND is_attached", str(library)))
+
+
+def sites(library: Path) -> list[tuple[str, int]]:
+    """(file, offset) of its traced calls."""
+    return [(str(library), site.file_offset) for site in probe_sites(identify(library)).sites]
 
 
 def test_without_pids_every_user_of_a_library_is_traced(tmp_path: Path, library: Path) -> None:
@@ -80,7 +87,7 @@ def test_a_library_that_is_loaded_late_is_probed(tmp_path: Path, library: Path) 
     with caller() as process, tracing(tmp_path, pids=[process.pid]) as tracer:
         assert tracer.messages[0]["probes"] == 0
         process.do("load", library)
-        until(lambda: is_probed(tracer, library), "the library is probed")
+        until(lambda: bool(breakpoints(process.pid, sites(library))), "its functions are probed")
         process.do("call", 21, 1)
         process.end()
         wait_for_end(tracer)

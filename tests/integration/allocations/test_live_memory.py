@@ -27,7 +27,7 @@ from ingero.store.call_stacks import StackBook
 from ingero.store.reader import open_reader
 from ingero.store.records import Window
 from ingero.store.writer import Writer
-from tests.integration.allocations.programs import SOURCE, built, followed
+from tests.integration.allocations.programs import OF_PROCESS, SOURCE, Followed, all_followed, built, followed
 from tests.integration.recording import left_behind
 from tests.integration.targets import record, rows, simulation, wait_for_end, waiting
 from tests.integration.tracing import tracing
@@ -56,8 +56,21 @@ def traced_from_the_middle(folder: Path, command: Sequence[object]) -> tuple[dic
     return said, tracer.database
 
 
-def test_four_threads_at_20000_pairs_a_second_hold_what_is_said_to_the_byte(tmp_path: Path) -> None:
-    found = followed(tmp_path, "churn", PAIRS_PER_THREAD)
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Followed]:
+    """What the workload does in one way or another, all of it in one recording."""
+    wanted: dict[str, Sequence[object]] = {
+        "churn": ["churn", PAIRS_PER_THREAD],
+        "mistaken": ["mistaken", 300],
+        "kinds": ["kinds"],
+        "bad-frees": ["bad-frees"],
+        "becomes": ["becomes", 5],
+    }
+    return all_followed(tmp_path_factory.mktemp("runs"), wanted)
+
+
+def test_four_threads_at_20000_pairs_a_second_hold_what_is_said_to_the_byte(runs: dict[str, Followed]) -> None:
+    found = runs["churn"]
     said = found.said
     columns = ("allocated_bytes", "freed_bytes", "allocations", "frees")
     assert [found.sums(column) for column in columns] == [
@@ -80,37 +93,38 @@ def test_allocations_that_fail_at_the_memory_limit_hold_nothing_and_each_has_an_
     assert found.sums("failures") == said["failures"]
     assert found.sums("failed_bytes") == said["bytes_failed"]
     assert found.held() == {"device": said["allocated"] - said["freed"]}
-    failed = rows(
-        found.recorded.database,
+    failed = found.rows(
         "SELECT count(*), sum(arg0), min(ret_code), max(ret_code), min(flags & ?) FROM events "
-        "WHERE op_name = 'cudaMalloc' AND ret_code <> 0",
+        "WHERE op_name = 'cudaMalloc' AND ret_code <> 0 AND pid = ?",
         int(CallFlag.FAILED),
     )
     assert failed == [(said["failures"], said["bytes_failed"], 2, 2, int(CallFlag.FAILED))]
 
 
-def test_sizes_that_are_a_mistake_count_as_16_tib_each_and_their_records_as_what_they_are(tmp_path: Path) -> None:
-    found = followed(tmp_path, "mistaken", 300)
+def test_sizes_that_are_a_mistake_count_as_16_tib_each_and_their_records_as_what_they_are(
+    runs: dict[str, Followed],
+) -> None:
+    found = runs["mistaken"]
     assert found.said["failures"] == 300
     assert (found.sums("failures"), found.sums("failed_bytes")) == (300, 300 << 44)
-    database = found.recorded.database
-    assert rows(database, "SELECT sum(bytes) FROM raw_op_stats") == [(300 << 44,)]
-    assert rows(database, "SELECT min(arg0), max(arg0) FROM events WHERE ret_code <> 0") == [(1 << 62, 1 << 62)]
-    with open_reader(database) as reader:
+    assert found.rows(f"SELECT sum(bytes) FROM raw_op_stats {OF_PROCESS}") == [(300 << 44,)]
+    sizes = "SELECT min(arg0), max(arg0) FROM events WHERE op_name = 'cudaMalloc' AND ret_code <> 0 AND pid = ?"
+    assert found.rows(sizes) == [(1 << 62, 1 << 62)]
+    with open_reader(found.database) as reader:
         window = Window(begin_ns=0, end_ns=time.time_ns())
         assert not [one for one in diagnose(reader, window).not_evaluated if one.reason.startswith(FAILED)]
 
 
-def test_every_way_to_allocate_is_followed_to_its_own_free(tmp_path: Path) -> None:
-    found = followed(tmp_path, "kinds")
+def test_every_way_to_allocate_is_followed_to_its_own_free(runs: dict[str, Followed]) -> None:
+    found = runs["kinds"]
     assert found.held() == found.said
     assert {kind: (live, unpaired) for kind, (live, _, unpaired) in found.totals().items()} == {
         kind: (held, 0) for kind, held in found.said.items()
     }
 
 
-def test_a_free_that_fails_frees_nothing(tmp_path: Path) -> None:
-    found = followed(tmp_path, "bad-frees")
+def test_a_free_that_fails_frees_nothing(runs: dict[str, Followed]) -> None:
+    found = runs["bad-frees"]
     assert found.held() == found.said
     assert found.totals()["device"] == (1000, 3000, 0)
     assert found.sums("foreign_frees") == 0
@@ -123,8 +137,8 @@ def test_frees_of_what_was_allocated_before_tracing_are_counted_apart(tmp_path: 
     assert rows(database, "SELECT live_bytes FROM gpu_memory_seconds") == [(said["device"],)]
 
 
-def test_another_program_holds_nothing_of_what_the_one_before_left(tmp_path: Path) -> None:
-    found = followed(tmp_path, "becomes", 5)
+def test_another_program_holds_nothing_of_what_the_one_before_left(runs: dict[str, Followed]) -> None:
+    found = runs["becomes"]
     assert found.held() == found.said
     assert found.totals()["device"] == (found.said["device"], found.said["device"], 0)
 
@@ -138,7 +152,7 @@ def test_what_a_library_allocates_inside_its_own_calls_counts_once(tmp_path: Pat
     found = followed(tmp_path, "nested")
     assert found.held() == {"device": found.said["device"]}
     by_caller = rows(
-        found.recorded.database,
+        found.database,
         "SELECT sum(allocations), sum(frees), sum(allocated_bytes) FROM gpu_memory GROUP BY op_name, caller",
     )
     assert sorted(by_caller) == [(1, 0, 1000), (1, 0, 1 << 20), (1, 1, 2 << 20)]
