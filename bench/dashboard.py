@@ -200,7 +200,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--short", action="store_true", help="a small recording, for tests")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     options = parser.parse_args(arguments)
-    events, seconds = (20_000, 3.0) if options.short else (options.events, options.seconds)
+    events, seconds = (20_000, 1.0) if options.short else (options.events, options.seconds)
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         path = Path(folder) / "large.db"
         make_recording(path, events)

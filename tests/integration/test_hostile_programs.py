@@ -18,7 +18,7 @@ from tests.integration.targets import rows, simulation
 from tests.integration.tracing import tracing
 
 pytestmark = pytest.mark.integration
-_SECONDS = 8
+_SECONDS = 4
 _MOST_STILL_NS = 6_000_000_000  # one file on a machine that is busy with other things; nothing where it is not
 _MOST_MORE_BYTES = 300 << 20
 _QUIET_BYTES = 160 << 20  # of the agent, its probes and the processes that read for it

@@ -19,7 +19,7 @@ from ingero.decode.native.unwinder import Ending, Module, unwind
 from ingero.elf import EH_FRAME_HDR, ElfImage, FileSource, MemorySource, UnreadableImageError
 
 MANY = settings(
-    max_examples=int(os.environ.get("INGERO_FUZZ", "2000")),
+    max_examples=int(os.environ.get("INGERO_FUZZ", "200")),
     deadline=None,
     suppress_health_check=list(HealthCheck),
     derandomize=True,

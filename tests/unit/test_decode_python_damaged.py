@@ -15,7 +15,7 @@ from ingero.discover.python_layouts import COOKIE, UnknownLayoutError, debug_off
 from tests.unit.python_layout import LAYOUT
 
 _MANY = settings(
-    max_examples=int(os.environ.get("INGERO_FUZZ", "500")),
+    max_examples=int(os.environ.get("INGERO_FUZZ", "100")),
     deadline=None,
     suppress_health_check=list(HealthCheck),
     derandomize=True,

@@ -366,7 +366,11 @@ def test_so_many_nodes_are_drawn_within_a_second(
     reach = Reach(nodes=nodes, access=Access(has_tls=False), context=None, timeout_s=1)
     with serving_page(watch, reach) as url:
         size = len(watch.body(""))  # nodes have answered
-        took_ms = min(drawn_ms(browser, url, count) for _ in range(3))  # others may use the machine
+        took_ms = DRAWN_S * 1000
+        for _ in range(3):  # others may use the machine
+            took_ms = drawn_ms(browser, url, count)
+            if took_ms < DRAWN_S * 1000:
+                break
         browser.screenshot(Path(os.environ.get("INGERO_PICTURES", tmp_path)) / f"fleet-{count}.png")
         box = "document.querySelector('.picture canvas').getBoundingClientRect()"
         assert browser.evaluate(f"{box}.height") == max(2_000, count)

@@ -23,7 +23,7 @@ from ingero.discover.symbol_table import function_offsets, section_contains
 from ingero.elf import ElfImage, FileSource
 
 _MANY = settings(
-    max_examples=int(os.environ.get("INGERO_FUZZ", "300")),
+    max_examples=int(os.environ.get("INGERO_FUZZ", "100")),
     deadline=None,
     suppress_health_check=list(HealthCheck),
     derandomize=True,

@@ -21,12 +21,12 @@ from tests.unit.profiles.test_unpacking import zip_of
 from tests.unit.profiles.test_xprof import xprof_trace
 
 _MANY = settings(
-    max_examples=int(os.environ.get("INGERO_FUZZ", "60")),
+    max_examples=int(os.environ.get("INGERO_FUZZ", "30")),
     deadline=None,
     suppress_health_check=list(HealthCheck),
     derandomize=True,
 )
-_FEW = settings(_MANY, max_examples=int(os.environ.get("INGERO_FUZZ", "6")))  # each writes a recording
+_FEW = settings(_MANY, max_examples=int(os.environ.get("INGERO_FUZZ", "3")))  # each writes a recording
 _CHANGES = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), max_size=12)
 _ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
