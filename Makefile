@@ -34,16 +34,7 @@ build: ## compile the BPF programs, build the dashboard's page; then ./bin/inger
 	@$(BIN)/python tools/build_page.py
 
 generate: setup ## write the generated files anew
-	$(BIN)/python tools/gen_ops_header.py
-	$(BIN)/python tools/gen_schema_doc.py
-	$(BIN)/python tools/gen_detections_doc.py
-	$(BIN)/python tools/gen_metrics_doc.py
-	$(BIN)/python tools/gen_grafana_dashboard.py
-	$(BIN)/python tools/gen_commands_doc.py
-	$(BIN)/python tools/gen_events_doc.py
-	$(BIN)/python tools/gen_errors_doc.py
-	$(BIN)/python tools/gen_config.py
-	$(BIN)/python tools/gen_units.py
+	$(BIN)/python tools/generated.py
 	$(BIN)/python tools/gen_doc_outputs.py
 
 format: setup ## format the Python sources
@@ -62,16 +53,7 @@ imports: setup
 	$(BIN)/lint-imports
 
 generated: setup
-	$(BIN)/python tools/gen_ops_header.py --check
-	$(BIN)/python tools/gen_schema_doc.py --check
-	$(BIN)/python tools/gen_detections_doc.py --check
-	$(BIN)/python tools/gen_metrics_doc.py --check
-	$(BIN)/python tools/gen_grafana_dashboard.py --check
-	$(BIN)/python tools/gen_commands_doc.py --check
-	$(BIN)/python tools/gen_events_doc.py --check
-	$(BIN)/python tools/gen_errors_doc.py --check
-	$(BIN)/python tools/gen_config.py --check
-	$(BIN)/python tools/gen_units.py --check
+	$(BIN)/python tools/generated.py --check
 
 unit: setup build ## the tests that need no root
 	$(BIN)/pytest tests/unit -n $$(($$(nproc) + 1)) # one more than cores: some wait for a server or a device

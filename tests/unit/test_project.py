@@ -39,12 +39,6 @@ def table(markdown: str, heading: str) -> dict[str, str]:
     return {row[0].strip(): row[1].strip() for row in rows}
 
 
-def test_the_generated_header_is_up_to_date() -> None:
-    command = [sys.executable, str(ROOT / "tools/gen_ops_header.py"), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 def test_the_generated_header_names_every_kind_and_flag() -> None:
     header = (BPF / "ops_gen.h").read_text()
     names = {f"KIND_{kind.name}" for kind in Kind} | {f"FLAG_{flag.name}" for flag in Flag}

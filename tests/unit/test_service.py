@@ -321,12 +321,6 @@ def test_beginning_anew_is_the_same_process_with_the_same_command_line(tmp_path:
     assert first == second
 
 
-def test_the_units_of_the_repository_are_those_of_the_command() -> None:
-    command = [sys.executable, str(ROOT / "tools/gen_units.py"), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 @pytest.fixture
 def unit_folder(tmp_path: Path) -> Path:
     """The units of a program that is there, as systemd would find them."""
