@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 OLDER = sorted([*ROOT.glob("tests/data/*/*.db.xz"), *ROOT.glob("examples/recordings/*.db")])
 BUILD = ROOT / "tests/data/builds/before-clocks.db.xz"
 WRITTEN_S = 1_790_000_000  # 2026-09-21
+DIAGNOSED = {"h100", "h200"}  # by test_real_gpu.py, which compares what is found; a second of CPU each
 
 
 def unpacked(source: Path, to: Path) -> Path:
@@ -70,7 +71,7 @@ def test_there_are_recordings_of_several_builds() -> None:
     assert {path.parent.name for path in OLDER} == {"builds", "h100", "h200", "ingero-0.x", "recordings"}
 
 
-def test_it_is_read(any_older: Path) -> None:
+def test_it_is_read(any_older: Path, request: pytest.FixtureRequest) -> None:
     before = any_older.read_bytes()
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     db = apsw.Connection(f"{any_older.as_uri()}?mode=ro&immutable=1", flags=flags)
@@ -81,7 +82,8 @@ def test_it_is_read(any_older: Path) -> None:
         window = reader.window(None, time.time_ns())
         assert window is not None
         assert window.duration_ns > 0
-        diagnose(reader, window)
+        if request.node.callspec.params["any_older"].parent.name not in DIAGNOSED:
+            diagnose(reader, window)
         assert reader.connection.execute("SELECT sum(count) FROM op_stats").fetchall()[0][0] > 0
     assert events_of(any_older) == stored
     assert any_older.read_bytes() == before
