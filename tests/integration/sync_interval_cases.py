@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -91,7 +91,8 @@ class Run:
     def goes_first(self) -> None:
         """Its threads run before all ordinary ones from now on, so that other tests are not in the picture."""
         for tid in threads(self.program.pid):
-            os.sched_setscheduler(tid, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+            with suppress(ProcessLookupError):  # it has just ended
+                os.sched_setscheduler(tid, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
     def hogs(self) -> AbstractContextManager[object]:
         """Two spinning processes for each CPU, in the trainer's own session."""

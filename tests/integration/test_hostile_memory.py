@@ -17,7 +17,8 @@ from ingero.capture.watchdog import STANDS_STILL_S
 from ingero.discover import waiting
 from ingero.discover.interpreters import Interpreter, UnreadableInterpreter
 from tests.integration.hostile_programs import OTHER
-from tests.integration.targets import rows, simulation
+from tests.integration.targets import breakpoints, rows, simulation, until
+from tests.integration.test_process_pickup import sites
 from tests.integration.tracing import tracing
 from tests.integration.withheld import KINDS, withholding
 
@@ -30,8 +31,9 @@ _CONTINUED = re.compile(r"the agent's loop continued after ([0-9.]+) s")
 @pytest.mark.parametrize("is_target", [False, True], ids=["found", "given"])
 def test_others_are_recorded_and_the_loss_is_said(tmp_path: Path, kind: str, *, is_target: bool) -> None:
     mine = simulation(tmp_path)
+    library = mine.libraries / "libcudart.so.12"
     other = subprocess.Popen(
-        [sys.executable, "-c", OTHER, mine.libraries / "libcudart.so.12"],
+        [sys.executable, "-c", OTHER, library],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=mine.environment,
     )  # fmt: skip
     assert other.stdin
@@ -39,6 +41,7 @@ def test_others_are_recorded_and_the_loss_is_said(tmp_path: Path, kind: str, *, 
         with withholding(tmp_path, kind) as held:
             pids = [other.pid, held] if is_target else []
             with tracing(tmp_path, pids=pids, options=["--stack"]) as tracer:
+                until(lambda: bool(breakpoints(other.pid, sites(library))), "the other's library is probed")
                 other.stdin.write("\n")
                 other.stdin.flush()
                 for _ in range(_SECONDS):
