@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from tests.integration.targets import breakpoints, rows, until, wait_for_end
 from tests.integration.tracing import Tracer, tracing
 
 pytestmark = pytest.mark.integration
+FORKED, CHILDREN = 3, MAX_PROCESSES + 44
 
 
 @pytest.fixture
@@ -67,61 +70,92 @@ sys.stdin.readline()
 """
 
 
-def test_a_child_that_nobody_has_waited_for_takes_no_slot_from_others(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", CARELESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout
-        child = int(process.stdout.readline())
-        with tracing(tmp_path, pids=[process.pid]) as tracer:
-            tracer.wait_for("second")
-        process.communicate("\n")
-    assert tracer.messages[-1]["refused"] == []
-    assert "process_slots_full" not in tracer.messages[-1]["drops"]
-    assert rows(tracer.database, "SELECT pid FROM raw_processes WHERE pid IN (?, ?)", process.pid, child) == [
-        (process.pid,)
-    ]
+@dataclass(frozen=True, kw_only=True)
+class Followed:
+    """A recording of processes that were named, each of which does something else; ended_child: of the careless one."""
+
+    tracer: Tracer
+    late: int
+    forking: int
+    parent: int
+    careless: int
+    ended_child: int
+
+    def children(self) -> dict[int, int]:
+        """Calls by process id of those that were not named."""
+        named = (self.late, self.forking, self.parent, self.careless)
+        return {pid: count for pid, count in counts(self.tracer).items() if pid not in named}
 
 
-def test_a_library_that_is_loaded_late_is_probed(tmp_path: Path, library: Path) -> None:
-    with caller() as process, tracing(tmp_path, pids=[process.pid]) as tracer:
-        assert tracer.messages[0]["probes"] == 0
-        process.do("load", library)
-        until(lambda: bool(breakpoints(process.pid, sites(library))), "its functions are probed")
-        process.do("call", 21, 1)
-        process.end()
-        wait_for_end(tracer)
-        assert counts(tracer) == {process.pid: 21}
-
-
-def test_a_process_is_followed_through_fork_and_exec(tmp_path: Path, library: Path) -> None:
-    with caller() as process:
-        process.do("load", library)
-        with tracing(tmp_path, pids=[process.pid]) as tracer:
-            process.do("fork", 3, 31, 1)
-            process.do("call", 32, 1)
-            process.do("exec")
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> Followed:
+    folder = tmp_path_factory.mktemp("followed")
+    library, of_late = build_library(folder / "lib"), build_library(folder / "late")
+    with (
+        caller() as late,
+        caller() as forking,
+        caller() as parent,
+        subprocess.Popen(
+            [sys.executable, "-c", CARELESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as careless,
+    ):
+        assert careless.stdout
+        ended_child = int(careless.stdout.readline())
+        for process in (forking, parent):
             process.do("load", library)
-            process.do("call", 33, 1)
-            process.end()
+        pids = [late.pid, forking.pid, parent.pid, careless.pid]
+        with tracing(folder, pids=pids) as tracer:
+            assert str(of_late) not in tracer.messages[0]["libraries"]
+            late.do("load", of_late)
+            until(lambda: bool(breakpoints(late.pid, sites(of_late))), "its functions are probed")
+            late.do("call", 21, 1)
+            forking.do("fork", FORKED, 31, 1)
+            forking.do("call", 32, 1)
+            forking.do("exec")
+            forking.do("load", library)
+            forking.do("call", 33, 1)
+            parent.do("fork", CHILDREN, 2, 8, 10)
+            careless.communicate("\n")
+            for process in (late, forking, parent):
+                process.end()
             wait_for_end(tracer)
-    by_pid = counts(tracer)
-    assert by_pid.pop(process.pid) == 32 + 33
-    assert list(by_pid.values()) == [31, 31, 31]
+    return Followed(
+        tracer=tracer,
+        late=late.pid,
+        forking=forking.pid,
+        parent=parent.pid,
+        careless=careless.pid,
+        ended_child=ended_child,
+    )
 
 
-def test_slots_of_short_lived_children_are_used_again(tmp_path: Path, library: Path) -> None:
-    children = MAX_PROCESSES + 44
-    with caller() as process:
-        process.do("load", library)
-        with tracing(tmp_path, pids=[process.pid]) as tracer:
-            process.do("fork", children, 2, 8, 10)
-            process.end()
-            wait_for_end(tracer)
-    by_pid = counts(tracer)
-    print(f"\n{len(by_pid)} processes, losses {tracer.messages[-1]['drops']}")
-    assert "process_slots_full" not in tracer.messages[-1]["drops"]
-    assert len(by_pid) == children
-    assert set(by_pid.values()) == {2}
-    sites = rows(tracer.database, "SELECT count(DISTINCT process), sum(count) FROM raw_call_sites")
-    assert sites == [(children, 2 * children)], "the histograms of ended processes are stored, too"
+def test_a_child_that_nobody_has_waited_for_takes_no_slot_from_others(followed: Followed) -> None:
+    last = followed.tracer.messages[-1]
+    assert last["refused"] == []
+    assert "process_slots_full" not in last["drops"]
+    known = "SELECT pid FROM raw_processes WHERE pid IN (?, ?)"
+    found = rows(followed.tracer.database, known, followed.careless, followed.ended_child)
+    assert found == [(followed.careless,)]
+
+
+def test_a_library_that_is_loaded_late_is_probed(followed: Followed) -> None:
+    assert counts(followed.tracer)[followed.late] == 21
+
+
+def test_a_process_is_followed_through_fork_and_exec(followed: Followed) -> None:
+    assert counts(followed.tracer)[followed.forking] == 32 + 33
+    assert Counter(followed.children().values())[31] == FORKED
+
+
+def test_slots_of_short_lived_children_are_used_again(followed: Followed) -> None:
+    children, drops = followed.children(), followed.tracer.messages[-1]["drops"]
+    print(f"\n{len(children)} children, losses {drops}")
+    assert "process_slots_full" not in drops
+    assert Counter(children.values()) == {31: FORKED, 2: CHILDREN}
+    short = ",".join(str(pid) for pid, count in children.items() if count == 2)
+    found = rows(
+        followed.tracer.database,
+        "SELECT count(DISTINCT c.process), sum(c.count) FROM raw_call_sites c JOIN raw_processes p USING (process) "
+        f"WHERE p.pid IN ({short})",
+    )
+    assert found == [(CHILDREN, 2 * CHILDREN)], "the histograms of ended processes are stored, too"

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.integration
 WITHOUT_COPIES = frozenset({Level.COPIES_OFF})  # so that a launch is all that comes once a step
 AT_DRIVER = WITHOUT_COPIES | {Level.LAUNCHES_AT_DRIVER}
 COUNTED = AT_DRIVER | {Level.LAUNCHES_COUNTED}
-LEARNED_SECONDS, PHASE_SECONDS = 5, 3
+LEARNED_SECONDS, PHASE_SECONDS = 5, 2
 CLOCK_ERROR_NS = 1_000
 
 
