@@ -28,8 +28,8 @@ from tests.integration.sync_interval_cases import (
 pytestmark = pytest.mark.integration
 
 MODES: tuple[Mode, ...] = ("block", "spin", "yield")
-BASELINE_S = 2.5
-FAULT_S = 2.5
+BASELINE_S = 2.0
+FAULT_S = 2.0
 COPY_BYTES = 16 << 20
 
 SMALL_RATIO = 0.005  # where little is returned late, the agent's own errors weigh more
@@ -220,7 +220,7 @@ FAULT_RUNS = {
         # batches that cost nothing, so that the launches can run ahead of the GPU at all beside other load
         arguments=("--cpu-ms", 0.2),
         sync_every=20,
-        baseline_s=3.5,
+        baseline_s=3.0,
         faults={"hidden stalls": lambda run: run.host(stall_ms=20, stall_every=20)},
     ),
 }
