@@ -115,22 +115,29 @@ class Halts:
         self._looker = Looker(PROC, _polled_path, self._files)
         self._is_looking = False
         self._seen: dict[int, HaltLevel] = {}
-        self.quiet: frozenset[int] = frozenset()  # numbers of processes that have made calls, and made none lately
+        self._quiet: frozenset[int] = frozenset()  # numbers of processes that have made calls, and made none lately
+        self._chains: dict[int, frozenset[int]] = {}  # by the first's number, those of all in its chain of waits
         self.worker = Worker("ingero-halts", lambda _until_s: None, failed="halts_not_read")
 
     def second(self, threads: Array) -> int:
         """Accounts of all threads (`struct thread_dump`), once a second; answers how many processes are halted."""
         now_ns = kernel_clock.monotonic_ns()
         due = [target for target in self._targets if target.exit_ns is None and self._is_due(target, threads, now_ns)]
-        self.quiet = frozenset(target.number for target in due)
+        self._quiet = frozenset(target.number for target in due)
         due.sort(key=lambda target: self._slots[target.slot].looked_ns)
         if due and not self._is_looking:
             self._is_looking = True
             self.worker.do(partial(self._look, [self._asked(one, threads) for one in due]))
         elif due:  # the look of a second ago has not come back: others may not answer, or have many threads
             self.worker.count("halts_not_read")
-        self._seen = {number: level for number, level in self._seen.items() if number in self.quiet}
+        self._seen = {number: level for number, level in list(self._seen.items()) if number in self._quiet}
+        self._chains = {number: chain for number, chain in list(self._chains.items()) if number in self._quiet}
         return sum(level >= HaltLevel.NAMED for level in self._seen.values())
+
+    @property
+    def halted(self) -> frozenset[int]:
+        """Numbers of processes that make no calls any more, and of those that they wait for."""
+        return self._quiet.union(*list(self._chains.values()))
 
     def forget(self, slot: int) -> None:
         """Its process has ended."""
@@ -178,8 +185,10 @@ class Halts:
     def _write(self, asked: _Asked, halt: Halt) -> None:
         now_ns = self._clock.now_ns()
         memory = self._files.shared_memory(halt.pid)
+        targets = {one.pid: self._targets.of_pid(one.pid) for one in halt.chain()}
+        self._chains[asked.target.number] = frozenset(one.number for one in targets.values() if one)
         for one in halt.chain():
-            target = self._targets.of_pid(one.pid)
+            target = targets[one.pid]
             row = tables.HALTS.rows(
                 1,
                 session=self._sink.session,

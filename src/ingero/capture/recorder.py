@@ -183,7 +183,7 @@ class Recorder:
         self.recorded_calls = RecordedCalls(options.shown_calls, self.clock, self.stacks.known)
         self.seconds.stack_of_open_call = self.stacks.hung.stack_of
         self.has_stacks = options.with_stacks
-        self._samples = Samples(kernel, sink, self.clock, self.targets, self.stacks, halted=lambda: self._halts.quiet)
+        self._samples = Samples(kernel, sink, self.clock, self.targets, self.stacks, halted=lambda: self._halts.halted)
         if options.with_stacks:
             self._resources.enter_context(self.stacks.worker)
             self._resources.enter_context(self._samples)

@@ -37,8 +37,8 @@ _LONGEST_NS = 1_000_000_000  # that a look stands for: after it the agent was st
 class Samples:
     """The samples of a recording. Use as a context manager: inside it threads that are asleep are looked at.
 
-    halted: numbers of processes that make no traced calls any more. Where stacks are given up, theirs are read all the
-    same, once a second: a hang is not told without its line, and they cost nothing else.
+    halted: numbers of processes that make no traced calls any more, and of those they wait for. Where stacks are given
+    up, theirs are read all the same, once a second: a hang is not told without its line, and they cost nothing else.
     """
 
     def __init__(
