@@ -88,9 +88,12 @@ def _at_best(case: Case) -> Finding | None:
     waits = sum(counts[line] for line in lines) / max(most, 1)
     if len(lines) < 2 or waits < _MIN_PLACES:
         return None
+    least_ns = BOTTLENECK_RATIO * case.wall_ns
+    if case.total((Part.IDLE,), ("run",)) * (1 - 1 / len(lines)) < least_ns:  # more it cannot be
+        return None
     claims = case.take((Part.IDLE,), ("run",), _after_all_but_one(case, lines))
     lost = sum(claims.values())
-    if lost < BOTTLENECK_RATIO * case.wall_ns:
+    if lost < least_ns:
         return None
     places = " and ".join(str(one) for one in lines[:2]) + (f" and {len(lines) - 2} more" if len(lines) > 2 else "")
     return Finding(
