@@ -56,7 +56,8 @@ class ForkedAgent:
         """command: python -m ingero.cli.main ...; its output is text and a pipe, and its session its own."""
         program, *as_module = command[:3]
         assert (program, tuple(as_module)) == (sys.executable, _SET_HERE)
-        self.args, self.returncode = command, None
+        self.args = command
+        self.returncode: int | None = None
         request = {
             "arguments": command[3:],
             "env": dict(env),

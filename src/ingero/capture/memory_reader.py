@@ -152,10 +152,11 @@ class SandboxedMemoryReader(MemoryReader):
             "version": list(version),
             "thread_pointers": list(thread_pointers),
         }
-        told = self._asked_of_memory(pid, "frames", content).content.get("frames")
+        answer = self._asked_of_memory(pid, "frames", content).content
         try:
             found = [
-                one[:_MOST_TEXT] if isinstance(one, str) else [_taken_frame(frame) for frame in one] for one in told
+                one[:_MOST_TEXT] if isinstance(one, str) else [_taken_frame(frame) for frame in one]
+                for one in answer["frames"]
             ]
         except (LookupError, TypeError, ValueError):
             raise _malformed() from None

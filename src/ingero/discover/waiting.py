@@ -171,7 +171,9 @@ def taken(told: Sequence[object]) -> Wait:
 def unanswered(pid: int, tid: int, proc: Path = PROC) -> Wait | None:
     """Of a thread whose process does not answer: what its status says, which nobody can withhold."""
     status = _status(proc / str(pid) / "task" / str(tid))
-    return status and Wait(state=status.state, kind=OTHER, switches=status.switches, tracer_pid=status.tracer_pid)
+    if status is None:
+        return None
+    return Wait(state=status.state, kind=OTHER, switches=status.switches, tracer_pid=status.tracer_pid)
 
 
 def read_wait(pid: int, tid: int, proc: Path = PROC) -> Wait | None:
