@@ -330,7 +330,10 @@ def test_memory_that_takes_too_long_costs_the_stacks_of_its_process_only(
     assert isinstance(unread, UnreadableInterpreter)
     assert not unread.is_starting
     assert foreign.drops()["python_stacks_given_up"] == 3
-    assert reader.interpreter(pid) == interpreter, "others are read"
+    found = reader.interpreter(pid)
+    while isinstance(found, UnreadableInterpreter) and found.is_starting:  # the reader is another one by now
+        found = reader.interpreter(pid)
+    assert found == interpreter, "others are read"
 
 
 def test_nothing_is_probed_after_memory_was_withheld(monkeypatch: pytest.MonkeyPatch) -> None:
