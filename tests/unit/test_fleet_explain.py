@@ -71,6 +71,25 @@ def test_json_has_what_each_node_says_itself(fleet: list[Node], client: Access) 
     assert (answer["version"], answer["partial"], answer["missing"]) == (1, False, [])
 
 
+PUBLISHED = {"id", "detected_at", "severity", "summary", "root_cause", "explanation", "recommendations", "cuda_op",
+             "cuda_p99_us", "cuda_p50_us", "tail_ratio", "timeline", "node"}  # fmt: skip
+
+
+def test_chains_have_the_members_that_older_versions_publish(fleet: list[Node], client: Access) -> None:
+    [chain] = json.loads(explain(fleet, client, "--json").stdout)["chains"]
+    assert chain.keys() >= PUBLISHED
+    assert chain["timeline"][0]["detail"] == chain["explanation"].split("; ")[0]
+    stored = {
+        "id": "chain-001", "severity": "HIGH", "summary": "s", "root_cause": "r", "cuda_op": "cuStreamSync",
+        "cuda_p99_us": 142_000, "cuda_p50_us": 17_000, "tail_ratio": 8.4, "timeline": [{"layer": "HOST", "op": "x"}],
+    }  # fmt: skip
+    node = {"nodes": ["older"], "machine_id": "", "recording": "o"}
+    body = {"node": node, "headline": "h", "diagnosis": {}, "chains": [stored]}
+    with listening(says(http("200 OK", json.dumps(body).encode()))) as older:
+        [chain] = json.loads(explain([older], None, "--json").stdout)["chains"]
+    assert chain.items() >= stored.items()
+
+
 def test_only_what_was_asked_for_is_found(fleet: list[Node], client: Access) -> None:
     assert explain(fleet, client, "--rule", "gpu-throttled").exit_code == 0
     assert explain(fleet, client, "--pid", "4711").exit_code == 0

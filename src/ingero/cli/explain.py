@@ -73,7 +73,7 @@ class _Wanted:
     "--from", "begin", metavar="T", help='Start of the time range: 14:05, "2026-11-21 14:05:30" or unix seconds.'
 )
 @click.option("--to", "end", metavar="T", help="End of the time range.")
-@click.option("--pid", type=int, metavar="PID", help="Only this process.")
+@click.option("--pid", "-p", type=int, metavar="PID", help="Only this process.")
 @click.option("--node", metavar="N", help="Only this node of a merged recording.")
 @click.option(
     "--rule",

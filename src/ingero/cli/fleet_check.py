@@ -83,7 +83,7 @@ def _clock(clock: Clock | None) -> str:
     if clock is None:
         return "not known"
     sign = "+" if clock.offset_ns >= 0 else "-"
-    return f"{sign}{format_ns(abs(clock.offset_ns))} to {format_ns(clock.bound_ns)}"
+    return f"{sign}{format_ns(abs(clock.offset_ns))} (to {format_ns(clock.bound_ns)})"
 
 
 def _json(found: FleetCheck, *, is_ready: bool) -> dict[str, object]:

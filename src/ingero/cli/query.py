@@ -44,7 +44,7 @@ class QueryError(IngeroError):
     help="Database file (default ~/.ingero/ingero.db).",
 )
 @click.option("--since", metavar="D", help="Without SQL: only the last 90s, 5m or 1h30m of the recording.")
-@click.option("--pid", type=int, metavar="PID", help="Without SQL: only calls of this process.")
+@click.option("--pid", "-p", type=int, metavar="PID", help="Without SQL: only calls of this process.")
 @click.option(
     "--op",
     metavar="NAME",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
 import msgspec
@@ -25,6 +25,7 @@ _Line = Annotated[str, msgspec.Meta(max_length=8 << 10)]
 class Chain(msgspec.Struct, frozen=True, kw_only=True):
     """One stall with its cause, as a node says it: texts of others.
 
+    cuda_op to timeline: as Ingero 0.8 to 0.17 publish them; of ours only the timeline says something.
     mono_ns: when it began by CLOCK_MONOTONIC, to mono_bound_ns; None: not in this boot of that machine.
     """
 
@@ -34,6 +35,11 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
     root_cause: _Line
     explanation: _Line = ""
     recommendations: Annotated[list[_Line], msgspec.Meta(max_length=100)] = []
+    cuda_op: _Line = ""
+    cuda_p99_us: _Moment = 0
+    cuda_p50_us: _Moment = 0
+    tail_ratio: float = 0.0
+    timeline: Annotated[list[Any], msgspec.Meta(max_length=1000)] = []
     detected_at: _Line = ""
     lost_ns: _Moment = 0
     mono_ns: _Moment | None = None
