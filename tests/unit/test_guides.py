@@ -25,6 +25,8 @@ from tests.unit.ingero_lines import ingero_lines, shell_blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "guides" / "one-slow-node-in-four.md").read_text()
+FLEET, MERGE = ((ROOT / "docs" / name).read_text() for name in ("fleet.md", "merge.md"))
+_OUTPUT = re.compile(r"^```sh\n([^`]*)^```\n\n```\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NODES = tuple(f"gpu-node-{number:02d}" for number in range(1, 5))
 ADDRESSES = {node: f"127.0.0.{10 + number}" for number, node in enumerate(NODES)}
 # What no two runs have in common.
@@ -43,11 +45,11 @@ def shown() -> list[tuple[list[str], str]]:
 
 
 @contextmanager
-def served(folder: Path, command: list[str], port: int) -> Iterator[None]:
+def served(folder: Path, command: list[str], port: int, nodes: tuple[str, ...] = NODES) -> Iterator[None]:
     """The dashboards that the guide starts, one on each node: here on addresses of the loopback."""
     context = cli.get_command(None, "dashboard").make_context("dashboard", command[1:])
     with ExitStack() as stack:
-        for node in NODES:
+        for node in nodes:
             own = {
                 name: Path(str(context.params[name]).replace(NODES[0], node)) for name in ("db", "tls_cert", "tls_key")
             }
@@ -141,3 +143,31 @@ def test_every_command_of_the_guide_is_run() -> None:
     assert [line[0] for line in listed] == [
         "certs", "certs", "certs", "dashboard", "query", "explain", "fleet", "explain", "export", "merge",
     ]  # fmt: skip
+
+
+def test_the_page_on_many_nodes_shows_what_three_of_its_four_say(place: tuple[Path, int]) -> None:
+    folder, port = place
+    [serve] = [command for command, _ in shown() if command[0] == "dashboard"]
+    for command in (["init"], ["node", "gpu-node-[01-04]"], ["client", "alice"]):
+        assert CliRunner().invoke(cli, ["certs", *command, "--dir", "certs"]).exit_code == 0
+    for name in ("ca.pem", "alice.pem", "alice.key"):
+        shutil.copy(folder / "certs" / name, folder)
+    blocks = [(list(ingero_lines(block)), output) for block, output in _OUTPUT.findall(FLEET)]
+    asked = [(lines[0], output) for lines, output in blocks if len(lines) == 1 and "--nodes" in lines[0]]
+    with served(folder, serve, port, NODES[:3]):
+        for command, output in asked:
+            done = CliRunner().invoke(cli, command)
+            printed = [plain(line) for line in (*done.stdout.splitlines(), *done.stderr.splitlines()) if line.strip()]
+            assert printed == [plain(line) for line in output.splitlines() if line.strip()], command
+            assert done.exit_code == (1 if command[0] == "compare" else 3), command
+    assert [command[0] for command, _ in asked] == ["query", "explain", "compare"]
+
+
+def test_the_page_on_merging_shows_what_is_said_of_the_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    [(merge, explain, output)] = [
+        (*lines, output) for block, output in _OUTPUT.findall(MERGE) if len(lines := list(ingero_lines(block))) == 2
+    ]
+    assert CliRunner().invoke(cli, merge).exit_code == 0
+    assert_shown(explain, output, CliRunner().invoke(cli, explain))
