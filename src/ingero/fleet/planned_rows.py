@@ -162,6 +162,6 @@ def _notes(answered: Sequence[Answered[_Answer]]) -> list[str]:
             said.setdefault(_NUMBER.sub("#", note), {}).setdefault(one.node, note)
     found = []
     for notes in sorted(said.values(), key=len, reverse=True)[:_MOST_NOTES]:
-        others = f" (so or with other numbers on {len(notes)} nodes)" if len(notes) > 1 else ""
+        others = f" ({len(notes)} nodes say this; the numbers are those of one)" if len(notes) > 1 else ""
         found.append(visible(next(iter(notes.values()))) + others)
     return found
