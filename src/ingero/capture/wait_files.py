@@ -64,7 +64,8 @@ class SandboxedWaitFiles(WaitFiles):
         told = self._files.ask_of_many("pipes", pids=pids, wanted=wanted)
         if told is None:
             self._alone_until_s = time.monotonic() + _ALONE_S
-        return told.content if told else None
+            return None
+        return told.content
 
     def _one(self, pid: int, wanted: str) -> dict[str, Any] | None:
         try:

@@ -51,20 +51,14 @@ def gather() -> Facts:
     names, uid = process_names(), _traced_uid()
     with foreign.nursery() as makes, foreign.Foreign(makes) as reads:
         on_disk = _on_disk(reads)
-        scan, unseen = _scan(reads, until_s)
-        processes = []
-        for pid in sorted({*scan.pids} - reads.pids):
-            if time.monotonic() > until_s:
-                unseen.add(pid)
-            elif (process := _process(pid, uid, reads)) is not None:
-                processes.append(process)
+        scan, processes, unseen = _processes(reads, uid, until_s)
         withheld = reads.memory_files.withholding()
     return Facts(
         kernel=read_kernel(),
         scan=scan,
         on_disk=on_disk,
         gpu=_gpu(),
-        processes=processes,
+        processes=[one for _, one in sorted(processes.items()) if one],
         placement=own_placement(),
         runtimes=container_runtimes(names),
         orchestrators=orchestrators(names, os.environ),
@@ -84,14 +78,22 @@ def _on_disk(reads: foreign.Foreign) -> list[Path]:
         return []
 
 
-def _scan(reads: foreign.Foreign, until_s: float) -> tuple[LibraryScan, set[int]]:
-    """What processes use, and those for which there was no time."""
+def _processes(
+    reads: foreign.Foreign, uid: int | None, until_s: float
+) -> tuple[LibraryScan, dict[int, CudaProcess | None], set[int]]:
+    """What processes use, what is known of these, and those for which there was no time."""
     scanner = LibraryScanner(reader=reads.libraries, is_turn_over=lambda: time.monotonic() > until_s)
     scan = scanner.scan()
-    while scanner.put_off and time.monotonic() < until_s:  # each user has a share of the time, which grows
-        time.sleep(_PAUSE_S)
+    known: dict[int, CudaProcess | None] = {}
+    while True:
+        for pid in sorted({*scan.pids} - known.keys() - reads.pids):
+            if time.monotonic() < until_s:
+                known[pid] = _process(pid, uid, reads)
+        unseen = {*scan.pids, *scanner.put_off} - known.keys() - reads.pids
+        if not scanner.put_off or time.monotonic() >= until_s:
+            return scan, known, unseen
+        time.sleep(_PAUSE_S)  # each user has a share of the time, which grows
         scan = scanner.look_again({pid for pid in scanner.put_off if reads.libraries.may_read(pid)})
-    return scan, set(scanner.put_off)
 
 
 def process_names() -> set[str]:

@@ -37,7 +37,7 @@ _PACKAGES = frozenset({"mcp", "mcp_types", "uvicorn", "cryptography", "pydantic"
 
 
 # The folder is named, because interpreters of an image or of a release's tree do not know it by themselves.
-_INGERO_IN = Path(__file__).resolve().parents[2]
+_IMPORTED_FROM = Path(__file__).resolve().parents[2]
 _CHECK = """\
 import json, sys
 sys.path.insert(0, sys.argv[1])
@@ -134,7 +134,7 @@ def _check() -> Sequence[Row]:
     """By a process of its own: this one has threads, and so cannot make those that read for it."""
     from ingero.discover.checks import row_of  # noqa: PLC0415  # as above
 
-    command = [sys.executable, "-c", _CHECK, str(_INGERO_IN), *sys.argv]
+    command = [sys.executable, "-c", _CHECK, str(_IMPORTED_FROM), *sys.argv]
     done = subprocess.run(  # not in this folder, from which Python would import what lies there
         command, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=_CHECK_S, check=True
     )
