@@ -47,6 +47,18 @@ def test_allocations_of_each_step_are_told_from_the_first_second_on(tmp_path: Pa
     assert incident.lost_ratio == pytest.approx(1.5 / 8.05, rel=0.1)
 
 
+def test_memory_of_the_host_that_is_pinned_in_each_step_is_not_called_the_gpus(tmp_path: Path) -> None:
+    def pinning(scene: Scene, trainer: Actor) -> None:
+        calls = {"cudaLaunchKernel": (80.0, 0.005), "cudaHostAlloc": (1.0, 3.0), "cudaFreeHost": (1.0, 0.3)}
+        scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=3.8), calls=calls | {"cudaStreamSynchronize": (1.0, 5.0)})
+
+    diagnosis = diagnosed(tmp_path, pinning)
+    assert causes(diagnosis) == ["allocation-churn"]
+    (incident,) = diagnosis.incidents
+    assert "allocating pinned host memory: cudaHostAlloc 3.00 ms" in incident.summary
+    assert "pin_memory" in incident.fixes[0].command
+
+
 def test_without_exact_sums_it_is_not_evaluated(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"op_stats": "launches only counted"})
     assert "allocation-churn" in {one.cause for one in diagnosis.not_evaluated}
