@@ -13,6 +13,7 @@ from ingero.discover.cgroups import (
     Throttling,
     cpu_stat_file,
     find_cgroups,
+    frozen_by,
     members,
     parse_cgroup,
     parse_cpu_list,
@@ -98,6 +99,32 @@ def test_a_mount_point_with_a_blank_is_found(tmp_path: Path) -> None:
 def test_a_process_that_is_gone_has_no_group(tmp_path: Path) -> None:
     proc = a_proc(tmp_path, V2_ONLY, "0::/\n")
     assert read_cgroup(8, read_mounts(proc), proc) is None
+
+
+@pytest.mark.parametrize(
+    ("mounts", "groups", "files", "file"),
+    [
+        (V2_ONLY, "0::/docker/x\n", {"docker/x": {"cgroup_freeze": "1\n"}}, "docker/x/cgroup.freeze"),
+        (V2_ONLY, "0::/docker/x\n", {"docker": {"cgroup_freeze": "1\n"}, "docker/x": {}}, "docker/cgroup.freeze"),
+        (V2_ONLY, "0::/docker/x\n", {"docker/x": {"cgroup_freeze": "0\n"}}, ""),
+        (
+            V1 + "33 23 0:29 / {root}/fs/freezer rw - cgroup cgroup rw,freezer\n",
+            "4:freezer:/docker/x\n0::/\n",
+            {"freezer/docker/x": {"freezer_self_freezing": "1\n"}},
+            "freezer/docker/x/freezer.state",
+        ),
+    ],
+)
+def test_the_file_that_froze_a_group_is_found_in_either_hierarchy(
+    tmp_path: Path, mounts: str, groups: str, files: dict[str, dict[str, str]], file: str
+) -> None:
+    for path, texts in files.items():
+        a_group(tmp_path, path, **texts)
+    proc = a_proc(tmp_path, mounts, groups)
+    seen = read_mounts(proc)
+    cgroup = read_cgroup(7, seen, proc)
+    assert cgroup
+    assert frozen_by(cgroup, seen) == (tmp_path / "fs" / file if file else None)
 
 
 def test_groups_are_found_by_their_ids(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from ingero.capture.rows import Sink
 from ingero.capture.targets import Target, Targets
 from ingero.capture.worker import Worker
 from ingero.discover import kernel_clock, waiting
+from ingero.discover.cgroups import CgroupMounts, frozen_by, read_cgroup, read_mounts
 from ingero.discover.pipe_ends import PipeEnds
 from ingero.discover.processes import PROC, read_thread_name
 from ingero.discover.wait_files import WaitFiles
@@ -267,6 +268,7 @@ class Looker:
         self._locks: list[waiting.FileLock] | None = None
         self._before: dict[tuple[int, int], Wait | None] = {}  # as the last look had it
         self._slept: dict[tuple[int, int], _Sleeps] = {}
+        self._mounts: CgroupMounts | None = None
 
     def look(self, pid: int, tids: Sequence[int]) -> Halt | None:
         """The wait of a process that the most is known of, its first thread's before others; None: it is at work.
@@ -277,12 +279,24 @@ class Looker:
             wait = self._wait(pid, pid) or Wait(state="T")
             tracer = (self._owner(self._process_of(wait.tracer_pid)),) if wait.tracer_pid else ()
             return Halt(pid=pid, tid=pid, depth=0, wait=wait, level=HaltLevel.STOPPED, owners=tracer)
+        if frozen := self._frozen(pid):
+            return frozen
         found = [self._halt(pid, tid, 0, frozenset()) for tid in tids]
         known = [one for one in found if one is not None]
         if not known or any(one.wait.state in _AT_WORK and one.wait.kind != waiting.NETWORK_FILE for one in known):
             return None
         best = max(known, key=lambda one: (one.level, one.wait.kind not in _LOCKS))
         return best if best.level >= HaltLevel.NAMED else None
+
+    def _frozen(self, pid: int) -> Halt | None:
+        """That a process is frozen with its cgroup; the object is the file that says so."""
+        self._mounts = self._mounts or read_mounts(self._proc)
+        cgroup = read_cgroup(pid, self._mounts, self._proc)
+        file = frozen_by(cgroup, self._mounts) if cgroup else None
+        if file is None:
+            return None
+        wait = self._wait(pid, pid) or Wait(state="D")
+        return Halt(pid=pid, tid=pid, depth=0, wait=wait, level=HaltLevel.STOPPED, object=str(file))
 
     def end_look(self) -> None:
         """Forgets what may be otherwise at the next."""

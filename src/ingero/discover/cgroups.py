@@ -276,6 +276,19 @@ def read_throttling(cpu_stat: Path) -> Throttling | None:
     return Throttling(throttled_periods=values["nr_throttled"], throttled_ns=throttled_ns)
 
 
+def frozen_by(cgroup: Cgroup, mounts: CgroupMounts) -> Path | None:
+    """The file through which the group's processes were frozen, as `docker pause` does it; None where they are not.
+
+    Source: cgroup.freeze in Documentation/admin-guide/cgroup-v2.rst, freezer.state in cgroup-v1/freezer-subsystem.rst.
+    """
+    for folder, _ in _upwards(cgroup, mounts, "freezer") + _upwards(cgroup, mounts, _UNIFIED):
+        if _text(folder / "cgroup.freeze") == "1":
+            return folder / "cgroup.freeze"
+        if _text(folder / "freezer.self_freezing") == "1":
+            return folder / "freezer.state"
+    return None
+
+
 def parse_cpu_list(text: str) -> frozenset[int]:
     """The CPUs of a list such as `0-3,8`."""
     cpus: set[int] = set()

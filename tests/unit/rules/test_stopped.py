@@ -1,4 +1,4 @@
-"""stopped: names the sender; a process that never goes on is found, too; a hang is not a stop."""
+"""stopped: names who did it; a process that never goes on is found, too; a hang is not a stop."""
 
 from __future__ import annotations
 
@@ -60,6 +60,44 @@ def test_a_stopped_worker_that_the_loop_waited_for_is_named(tmp_path: Path) -> N
     assert incident.summary.startswith("pt_data_worker [101] was stopped for 2.00 s by bash [77]")
     assert incident.summary.endswith("load() at /job/data.py:12; python [100] waited for it")
     assert incident.lost_ns == pytest.approx(STOP_S * 1e9, rel=0.02)
+
+
+def test_a_frozen_group_is_named_and_no_signal_is_sent_to_it(tmp_path: Path) -> None:
+    def frozen(scene: Scene, trainer: Actor) -> None:
+        for second in range(int(QUIET_S), int(LENGTH_S)):
+            scene.second(trainer, second, stopped=1000)
+        file = "/sys/fs/cgroup/docker-1/cgroup.freeze"
+        scene.halt(trainer, QUIET_S, LENGTH_S, "", level=HaltLevel.STOPPED, object=file, is_counted=False)
+
+    (incident,) = diagnosed(tmp_path, frozen).incidents
+    assert "was frozen for 6.00 s with its cgroup (/sys/fs/cgroup/docker-1/cgroup.freeze)" in incident.summary
+    assert [fix.command for fix in incident.fixes] == ["echo 0 | sudo tee /sys/fs/cgroup/docker-1/cgroup.freeze"]
+    assert incident.culprits == ()
+
+
+def sampled(scene: Scene, trainer: Actor, profiler: Actor, *, every: int) -> None:
+    """8 ms stopped before each step, of each `every`-th until the profiler lets it go on."""
+    steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=8.5, empty={"stopped": 8}))
+    for number, (begin, _, _) in enumerate(steps):
+        waker = profiler if number % every == 0 else None
+        scene.off_cpu(trainer, begin, begin + 0.008, "stopped", waker=waker)
+
+
+def test_a_profiler_that_stops_it_for_each_sample_is_named(tmp_path: Path) -> None:
+    profiler = Actor(number=0, pid=78, name="py-spy")
+    diagnosis = diagnosed(tmp_path, lambda scene, trainer: sampled(scene, trainer, profiler, every=1))
+    assert causes(diagnosis) == ["stopped"]
+    (incident,) = diagnosis.incidents
+    assert "times, each until py-spy [78] let it go on" in incident.summary
+    assert [one.pid for one in incident.culprits] == [78]
+    assert "--nonblocking" in incident.fixes[0].command
+
+
+def test_who_ended_a_few_of_many_stops_is_not(tmp_path: Path) -> None:
+    profiler = Actor(number=0, pid=78, name="py-spy")
+    (incident,) = diagnosed(tmp_path, lambda scene, trainer: sampled(scene, trainer, profiler, every=4)).incidents
+    assert incident.culprits == ()
+    assert "py-spy" not in incident.summary
 
 
 def test_a_debugger_is_named_by_what_was_seen_of_the_process(tmp_path: Path) -> None:
