@@ -57,6 +57,48 @@ def test_both_devices_slower_are_no_straggler(tmp_path: Path) -> None:
     assert set(causes(diagnosed_ranks(tmp_path, slower))) == {"gpu-slower"}
 
 
+def test_ranks_whose_gpus_became_slower_together_are_not_told_apart(tmp_path: Path) -> None:
+    def slower(scene: Scene, first: Actor, second: Actor) -> None:
+        for actor in (first, second):
+            scene.train(actor, 0, QUIET_S, Step())
+            scene.train(actor, QUIET_S, LENGTH_S, Step(busy_ms=6 + LATE_MS))
+
+    (incident,) = diagnosed_ranks(tmp_path, slower).incidents
+    assert "the GPU of one of rank 0 and rank 1 (they wait for each other in collectives)" in incident.summary
+    assert {one.pid for one in incident.affected} == {100, 101}
+
+
+def test_a_rank_that_launches_more_than_the_others_keeps_them_waiting(tmp_path: Path) -> None:
+    def uneven(scene: Scene, first: Actor, second: Actor) -> None:
+        for actor in (first, second):
+            scene.train(actor, 0, QUIET_S, Step())
+        scene.train(first, QUIET_S, LENGTH_S, Step(busy_ms=6 + LATE_MS))
+        scene.train(second, QUIET_S, LENGTH_S, Step(busy_ms=6 + LATE_MS, launches=120))
+
+    diagnosis = diagnosed_ranks(tmp_path, uneven)
+    assert causes(diagnosis) == ["nccl-straggler"]
+    (incident,) = diagnosis.incidents
+    assert (incident.root, [one.pid for one in incident.culprits]) == ("rank 1", [101])
+    assert "it launched 1.5x as many kernels per step as in the baseline" in incident.summary
+    assert incident.lost_ratio == pytest.approx(LATE_MS / (6.55 + LATE_MS), rel=0.05)
+
+
+def test_a_rank_that_evaluates_alone_keeps_the_others_waiting(tmp_path: Path) -> None:
+    def alone(scene: Scene, first: Actor, second: Actor) -> None:
+        """Rank 1 makes steps of another kind for 0.4 s of each 1.6 s, rank 0 waits as long in one sync."""
+        for begin in (round(1.6 * turn, 1) for turn in range(7)):
+            for actor in (first, second):
+                scene.train(actor, begin, begin + 1.2, Step())
+            scene.train(first, begin + 1.21, begin + 1.211, Step(busy_ms=380))
+            scene.train(second, begin + 1.21, begin + 1.23, Step(empty_ms=4.5, empty={"throttled": 4}))  # a little late
+            scene.train(second, begin + 1.23, begin + 1.59, Step(busy_ms=8, launches=20))
+
+    diagnosis = diagnosed_ranks(tmp_path, alone)
+    assert set(causes(diagnosis)) == {"nccl-straggler"}
+    assert {one.root for one in diagnosis.incidents} == {"rank 1"}
+    assert "it made steps of another kind" in diagnosis.incidents[0].summary
+
+
 def test_a_peer_whose_host_was_always_slow_is_no_straggler(tmp_path: Path) -> None:
     def slower_for_a_while(scene: Scene, first: Actor, second: Actor) -> None:
         """Both have a third of their time without work at best; then both devices are slower, and fast again."""

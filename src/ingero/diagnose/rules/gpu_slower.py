@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ingero.diagnose import pcie
+from ingero.diagnose.busy_peers import device_ns, peers
 from ingero.diagnose.cases import Case
 from ingero.diagnose.copies import LINK
 from ingero.diagnose.device_seconds import awaits_samples, since_last_sample_ns
@@ -26,6 +27,7 @@ _USUAL_BYTES_PER_NS = 25.0  # of a link that nothing is known of: generation 4 w
 _SLOWEST_LINK = 20  # times as slow as it is by its generation and lanes: a sixteenth of the lanes, and errors
 _ALONE = 4  # times as much as the sync intervals before and after it
 _MOSTLY = 0.5  # of the GPU's lost time; of the sync intervals
+_AS_SLOW = 0.5  # of the time lost to the GPU per wall time: a peer that lost as much may be the one that was slower
 _POLLED_COPY = int(SyncIntervalFlag.BEFORE_COPY | SyncIntervalFlag.ESTIMATED)
 
 
@@ -44,6 +46,8 @@ def find(case: Case) -> Iterator[Finding]:
     usual = sum(one.reference.busy_ns * case.count_of(key) for key, one in case.usual.items())
     seen = usual + lost
     root, name = gpu_name(case.evidence, case.process, case.device)
+    if ranks := _ranks_as_slow(case):
+        root, name = f"GPUs of {ranks}", f"the GPU of one of {ranks} (they wait for each other in collectives)"
     over_link = _over_the_link(case, lost)
     may_be_link = bool(over_link) or _may_be_the_link(case)
     or_link = f", or the link to it{over_link}," if may_be_link else ""
@@ -69,6 +73,14 @@ def find(case: Case) -> Iterator[Finding]:
         ),
         evidence={"slowdown": round(seen / max(usual, 1), 3), "bytes per step": int(pcie.copied_bytes(case))},
     )
+
+
+def _ranks_as_slow(case: Case) -> str:
+    """This rank and its peers whose GPUs became slower with its own: which one did, who waits for it, is unknown."""
+    mine = device_ns(case) / max(case.around_ns, 1)
+    also = [one for one in peers(case) if device_ns(one) >= _AS_SLOW * mine * one.around_ns]
+    names = sorted(case.evidence.rank_name(one.process.process) for one in (case, *also))
+    return " and ".join(names) if also else ""
 
 
 def _over_the_link(case: Case, lost_ns: int) -> str:
@@ -132,6 +144,6 @@ RULE = Rule(
     "each look the same where they begin at once; a GPU that slows down gradually looks like growing work, unless its "
     "driver reports why; a slower link looks the same unless its driver reports fewer lanes: where enough is copied "
     "for that, the bytes of a step are named; of a rank nothing is reported where NCCL was not traced: it may wait "
-    "for another",
+    "for another; of ranks whose GPUs became slower together, which one's did is unknown",
     find=find,
 )

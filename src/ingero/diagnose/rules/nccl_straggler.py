@@ -4,22 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ingero.diagnose.busy_peers import BusyPeer, busy_peer, device_ns, peers
 from ingero.diagnose.cases import Case
 from ingero.diagnose.excess import DEVICE
-from ingero.diagnose.model import Bucket, Culprit, Finding, Link, Part
+from ingero.diagnose.model import Culprit, Finding, Fix, Link, Part
+from ingero.diagnose.places import at
 from ingero.diagnose.rule import Rule
 from ingero.diagnose.rules import gpu_throttled
 
 CAUSE = "nccl-straggler"
-MIN_OVERLAP = 0.5  # of the shorter of the two time ranges
 MIN_KEPT = 0.5  # of a device wait, lost by a peer to lowered clocks; less, and the wait has another reason
 MIN_OWN = 0.5  # of the straggler's lost time lies outside the wait for its own device
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """Device wait of a rank while another rank of its communicator lost the time elsewhere, or to lowered clocks."""
-    waited = case.buckets.get(Bucket(Part.GPU, DEVICE), 0)
-    found = _kept_waiting_by(case) if waited > 0 else None
+    """Device wait of a rank while another rank of its communicator lost the time elsewhere, or to lowered clocks.
+
+    Or had more to do: then it has lost none.
+    """
+    waited = device_ns(case)
+    if waited <= 0:
+        return
+    found, busy = _kept_waiting_by(case), busy_peer(case)
+    if busy and (found is None or found[1] < busy.ns):
+        yield from _of_busy(case, busy)
+        return
     if found is None:
         return
     late, late_ns, why = found
@@ -48,6 +57,37 @@ def find(case: Case) -> Iterator[Finding]:
     )
 
 
+def _of_busy(case: Case, busy: BusyPeer) -> Iterator[Finding]:
+    claims = case.take((Part.GPU,), (DEVICE,), busy.ns)
+    if not claims:
+        return
+    lost, name = sum(claims.values()), case.evidence.rank_name(busy.process.process)
+    yield Finding(
+        cause=CAUSE,
+        resource="collective",
+        root=name,
+        summary=f"{name} kept the other ranks waiting in collectives: it {busy.doing}{at(busy.line)}; {case.who} lost "
+        f"{case.amount(lost)}",
+        claims=claims,
+        culprits=(Culprit(pid=busy.process.pid, name=busy.process.name, lost_ns=lost),),
+        line=busy.line,
+        absorbs=(busy.process.process,),
+        chain=(
+            Link(
+                text=f"{rank_name(case)} waited for its GPU in a collective while {name} {busy.doing}",
+                seen_ns=lost,
+                structure=f"both use one communicator; {busy.why}",
+                order=f"{name} was at it while the others waited",
+            ),
+        ),
+        fixes=(
+            Fix(text="give each rank as much to do: balance lengths across ranks, not only counts"),
+            Fix(text="or let all ranks do it: an evaluation in parts, a checkpoint in shards or in the background"),
+        ),
+        evidence={"straggler": name, "because": "more to do"},
+    )
+
+
 def _kept_waiting_by(case: Case) -> tuple[Case, int, str] | None:
     """The peer that a rank waited for, what that lost by itself, and how that is known."""
     late = straggler(case)
@@ -60,8 +100,8 @@ def _throttled_peers(case: Case) -> Iterator[tuple[Case, int, str]]:
     """Peers whose device was slower by lowered clocks, where that does not hold for its own."""
     if case.evidence.missing(gpu_throttled.RULE.needs) or _throttled_ns(case):
         return
-    for other in _peers(case):
-        if (ns := _throttled_ns(other)) and ns >= MIN_KEPT * _device_ns(case):
+    for other in peers(case):
+        if (ns := _throttled_ns(other)) and ns >= MIN_KEPT * device_ns(case):
             yield other, ns, f"the clocks of the GPU of {rank_name(other)} were lowered by as much as it was slower"
 
 
@@ -76,14 +116,7 @@ def straggler(case: Case) -> Case | None:
 
     Against the same reference: what a peer's host always takes is in the usual wait of the others.
     """
-    return min((other for other in _peers(case) if _is_late(other, case)), key=_device_ns, default=None)
-
-
-def _peers(case: Case) -> list[Case]:
-    """The cases of peers at the same time, against the same kind of reference."""
-    peers = case.evidence.peers(case.process.process)
-    mine = [one for one in case.siblings if one.process.process in peers and one.kind is case.kind]
-    return [one for one in mine if _overlap(case, one) >= MIN_OVERLAP]
+    return min((other for other in peers(case) if _is_late(other, case)), key=device_ns, default=None)
 
 
 def rank_name(case: Case) -> str:
@@ -91,18 +124,8 @@ def rank_name(case: Case) -> str:
     return case.evidence.rank_name(case.process.process)
 
 
-def _device_ns(case: Case) -> int:
-    return case.buckets.get(Bucket(Part.GPU, DEVICE), 0)
-
-
 def _is_late(other: Case, case: Case) -> bool:
-    return other.host_ns >= MIN_OWN * other.lost_ns and _device_ns(other) < _device_ns(case)
-
-
-def _overlap(case: Case, other: Case) -> float:
-    """Of the shorter one: in a long time range a rank may have waited for one that was late in a part of it."""
-    begin, end = max(case.window.begin_ns, other.window.begin_ns), min(case.window.end_ns, other.window.end_ns)
-    return (end - begin) / max(min(case.window.duration_ns, other.window.duration_ns), 1)
+    return other.host_ns >= MIN_OWN * other.lost_ns and device_ns(other) < device_ns(case)
 
 
 RULE = Rule(
@@ -111,7 +134,7 @@ RULE = Rule(
     order=60,
     needs=("sync_intervals", "communicators", "NCCL"),
     shows="the rank with the least GPU wait of those that share a communicator, or one whose GPU lowered its "
-    "clocks and not theirs, and what it lost its time to",
+    "clocks and not theirs, and what it lost its time to; one that launched more, or made other steps, meanwhile",
     limits="ranks on nodes whose recordings are not merged are not seen; then the wait looks like a slower GPU",
     find=find,
 )
