@@ -21,6 +21,7 @@ STATE_TEXTS: dict[str, str] = {
 }
 
 INTERPRETER_LOCK = 1  # bit of the address that a thread slept at, which is even: it is its interpreter's lock
+OWN_REQUEST = 2  # in place of that address: it slept in a system call with which it asks for something (write, open)
 
 # From here on: names and numbers of the enumerations of bpf/events.h. A test compares them with the compiled objects.
 THREAD_STATES: tuple[str, ...] = ("init", *STATES)

@@ -35,6 +35,57 @@ sys.stdin.readline()
 """
 
 
+_TURNS = 200
+
+# It writes more than fits into a pipe, until its child has made room; then it reads, until its child has written.
+_WRITER = f"""
+import ctypes, os, sys, time
+library = ctypes.CDLL(sys.argv[1])
+full, empty = os.pipe(), os.pipe()
+if not os.fork():
+    for _ in range({_TURNS}):
+        time.sleep(0.003)
+        read = 0
+        while read < 131072:
+            read += len(os.read(full[0], 131072 - read))
+        time.sleep(0.003)
+        os.write(empty[1], b"x")
+    os._exit(0)
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range({_TURNS}):
+    os.write(full[1], bytes(131072))
+    os.read(empty[0], 1)
+print("done", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_sleep_in_a_write_is_told_from_one_in_a_read(tmp_path: Path) -> None:
+    simulated = simulation(tmp_path)
+    command = [sys.executable, "-c", _WRITER, simulated.libraries / "libcudart.so.12"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=simulated.environment
+    ) as writer:
+        assert writer.stdin
+        assert writer.stdout
+        writer.stdout.readline()
+        with tracing(tmp_path, pids=[writer.pid]) as tracer:
+            tracer.wait_for("second")
+            writer.stdin.write("\n")
+            writer.stdin.flush()
+            writer.stdout.readline()
+            tracer.wait_for("second")
+            tracer.stop()
+        writer.stdin.close()
+    long = (
+        "SELECT is_own_request, count(*), count(futex) FROM offcpu WHERE tid = ? AND duration_ns > 1000000 GROUP BY 1"
+    )
+    found = {is_own: (count, futexes) for is_own, count, futexes in rows(tracer.database, long, writer.pid)}
+    assert min(count for count, _ in found.values()) > _TURNS / 2, found
+    assert found[1][1] == 0, "a system call is no futex"
+
+
 def test_what_a_thread_sleeps_while_the_agent_cannot_run_is_kept_or_counted(tmp_path: Path) -> None:
     simulated = simulation(tmp_path)
     command = [sys.executable, "-c", _SLEEPER, simulated.libraries / "libcudart.so.12"]

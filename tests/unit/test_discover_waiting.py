@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ingero.discover import waiting
-from ingero.discover.waiting import Call, FileLock, Peer, parse_call, parse_locks, read_wait
+from ingero.discover.waiting import Call, FileLock, Peer, own_requests, parse_call, parse_locks, read_wait
 from tests.unit.fake_proc import FIRST_PID, FUTEX_PRIVATE, FakeProc, call
 
 PID = FIRST_PID
@@ -36,6 +36,12 @@ def test_a_line_of_a_system_call_is_taken_apart() -> None:
 def test_other_lines_are_none_or_have_no_name(line: str) -> None:
     found = parse_call(line)
     assert found is None or found.name.startswith("system call")
+
+
+def test_nobodys_request_ends_a_write() -> None:
+    own = {Call(number).name for number in own_requests()}
+    assert {"write", "openat", "close", "fsync"} <= own
+    assert not own & {"read", "poll", "epoll_wait", "futex", "accept4", "recvmsg", "ioctl", "wait4", "nanosleep"}
 
 
 def test_a_sleep_outside_of_calls_is_a_page_fault() -> None:

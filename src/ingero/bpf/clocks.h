@@ -157,7 +157,7 @@ struct thread {
 	u64 gone_ns; /* off the CPU since then, except for short runs, too short to have checked the GPU */
 	u64 away_ns; /* the same, where a yielding thread may have checked but need not: it may not have got that far */
 	u64 last_wake_ns; /* when the last sleep ended */
-	u64 last_futex; /* futex at which it began to wait at the last switch-out; 0: none */
+	u64 last_futex; /* where it began to wait at the last switch-out, as in struct offcpu_record */
 	u8 waker_kind;
 	u8 last_off_state;
 	u8 exec_is_known; /* `exec_at_off_ns` has been read */

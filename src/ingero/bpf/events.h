@@ -493,13 +493,18 @@ struct sequence_record {
 	u32 pad;
 };
 
+/* In place of a futex, a sleep in another system call: below LOWEST_FUTEX, where no program maps a page. */
+#define LOWEST_FUTEX 4096
+#define MOST_SYSCALLS 1024
+#define OTHER_CALL(number) (2 * (u64)(number) + 2)
+
 /* ring `offcpu`: one interval off the CPU of a tracked thread */
 struct offcpu_record {
 	u64 start_ns;
 	u64 end_ns;   /* switch-in */
 	u64 woken_ns; /* 0: never slept; else the wake-up that ended the sleep: [woken, end] was the run queue */
 	u64 culprit_ns;
-	u64 futex; /* address that it slept at; 0: not at a futex */
+	u64 futex; /* address that it slept at; below LOWEST_FUTEX: OTHER_CALL; 0: in no call */
 	u64 python_stack; /* when it went to sleep; 0: not sampled */
 	u32 pid;
 	u32 tid;

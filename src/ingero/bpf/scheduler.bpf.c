@@ -350,7 +350,7 @@ NOINLINE int switch_out(struct thread *thread, struct task_struct *task, struct 
 		thread->gone_ns = now;
 	thread->last_off_ns = now;
 	thread->last_off_state = state;
-	thread->last_futex = state == STATE_SLEEP ? futex_of(task) : 0;
+	thread->last_futex = state == STATE_SLEEP ? slept_at(task) : 0;
 	if (state == STATE_RUNQ)
 		thread->preemptions++;
 	if (unlikely(thread->marks_steps) && state == STATE_SLEEP)

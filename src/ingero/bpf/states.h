@@ -22,12 +22,21 @@ INLINE bool is_in_sched_yield(struct task_struct *task)
 	return registers && SYSCALL_NUMBER(registers) == SYS_SCHED_YIELD;
 }
 
-/* The word in the program's own memory that a sleeper waits at; 0: another kind of sleep. */
-INLINE u64 futex_of(struct task_struct *task)
+/*
+ * The word in the program's own memory that a sleeper waits at; of another system call OTHER_CALL, below any such word.
+ * 0: outside of any.
+ */
+INLINE u64 slept_at(struct task_struct *task)
 {
 	struct pt_regs *registers = (struct pt_regs *)bpf_task_pt_regs(task);
+	long number;
 
-	return registers && SYSCALL_NUMBER(registers) == SYS_FUTEX ? SYSCALL_FIRST(registers) : 0;
+	if (!registers)
+		return 0;
+	number = SYSCALL_NUMBER(registers);
+	if (number == SYS_FUTEX)
+		return SYSCALL_FIRST(registers);
+	return number >= 0 && number < MOST_SYSCALLS ? OTHER_CALL(number) : 0;
 }
 
 INLINE u8 sleep_state(struct task_struct *task, u32 task_state)

@@ -29,7 +29,8 @@ from ingero.capture.stack_frames import MergedStack, merge, stack_row
 from ingero.capture.targets import Target
 from ingero.capture.worker import Worker
 from ingero.discover.interpreters import Interpreter, UnreadableInterpreter
-from ingero.events import INTERPRETER_LOCK
+from ingero.discover.waiting import own_requests
+from ingero.events import INTERPRETER_LOCK, OWN_REQUEST
 from ingero.store.tables import Row
 
 Array = np.ndarray[Any, Any]
@@ -40,6 +41,8 @@ _MAYBE_OTHER = "native frames may be those of another call from the same place"
 _PATIENCE_S = 3.0  # the rings are drained four times a second
 _SETTLING_S = 0.05  # at a time: until a copy is answered, calls of its place cannot be told apart
 _HASH_MASK = (1 << 63) - 1  # hashes are stored as signed integers, 0 is none
+_LOWEST_FUTEX = 4096  # bpf/events.h: below it stands 2 * (number of another system call) + 2
+_OWN_REQUESTS = sorted(2 * number + 2 for number in own_requests())
 _PRIME = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: spreads the process number over all bits
 
 
@@ -143,9 +146,11 @@ class Stacks:
     def futexes(self, numbers: list[int], addresses: Array) -> Array:
         """Where threads slept; the bit INTERPRETER_LOCK is set where that is the lock of their interpreter.
 
-        numbers: of their processes.
+        Of other system calls OWN_REQUEST where it is one that asks for something, else 0. numbers: of their processes.
         """
-        marked: Array = addresses.copy()
+        is_other = addresses < _LOWEST_FUTEX
+        is_own_request = is_other & np.isin(addresses, _OWN_REQUESTS)
+        marked: Array = np.where(is_own_request, OWN_REQUEST, np.where(is_other, 0, addresses))
         processes = np.array(numbers)
         for number in set(numbers):
             process = self._processes.get(number)

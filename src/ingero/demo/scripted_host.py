@@ -8,7 +8,7 @@ from typing import Literal
 
 from ingero.demo.scripted_recording import ScriptedRecording
 from ingero.demo.scripted_steps import Actor, ns_of
-from ingero.events import STATES, THREAD_STATES, WAKER_KINDS
+from ingero.events import OWN_REQUEST, STATES, THREAD_STATES, WAKER_KINDS
 from ingero.ops import HostOp, IoOp, NetOp, Source, TcpOp
 from ingero.store import tables
 from ingero.store.records import HaltLevel
@@ -51,6 +51,7 @@ class ScriptedHost(ScriptedRecording):
         futex: int = 0,
         stack: Sequence[tuple[str, int, str]] = (),
         is_gpu_call: bool = False,
+        is_own_request: bool = False,
     ) -> None:
         """A thread (the main one) was off the CPU; a sleep ends at woken_s (end_s unless given) by its waker.
 
@@ -59,7 +60,11 @@ class ScriptedHost(ScriptedRecording):
         begin, end = self.at(begin_s), self.at(end_s)
         known: dict[str, Value] = {"start_ns": begin, "duration_ns": end - begin, "state": THREAD_STATES.index(state)}
         known |= {"process": actor.number, "pid": actor.pid, "tid": tid or actor.pid, "comm": self.text(actor.name)}
-        known |= {"cpu": cpu, "futex": futex, "stack_hash": self.stack(stack) if stack else 0}
+        known |= {
+            "cpu": cpu,
+            "futex": OWN_REQUEST if is_own_request else futex,
+            "stack_hash": self.stack(stack) if stack else 0,
+        }
         known["is_gpu_call"] = int(is_gpu_call)
         self._thread(actor.number, tid or actor.pid, actor.name)
         if waker is not None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ingero.events import INTERPRETER_LOCK, THREAD_STATES, WAKER_KINDS
+from ingero.events import INTERPRETER_LOCK, OWN_REQUEST, THREAD_STATES, WAKER_KINDS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -59,7 +59,7 @@ def _places(of_thread: Mapping[int, Array], waits: Mapping[int, set[int]]) -> se
     """Where the threads of one process wait for the lock, by those of their sleeps that surely do."""
     sure, longer, all_of = Counter[int](), Counter[int](), Counter[int]()
     for tid, intervals in of_thread.items():
-        asleep = intervals[intervals["futex"] != 0]
+        asleep = intervals[intervals["futex"] > OWN_REQUEST]
         place, slept = asleep["futex"] // _PLACE_BYTES, asleep["woken_ns"] - asleep["start_ns"]
         all_of.update(place.tolist())
         sure.update(place[np.isin(asleep["start_ns"], list(waits[tid]))].tolist())
@@ -69,7 +69,7 @@ def _places(of_thread: Mapping[int, Array], waits: Mapping[int, set[int]]) -> se
 
 def _begins_at(intervals: Array, places: Iterable[int]) -> Iterator[int]:
     """The begins of the sleeps at these places."""
-    mine = (intervals["futex"] != 0) & np.isin(intervals["futex"] // _PLACE_BYTES, list(places))
+    mine = (intervals["futex"] > OWN_REQUEST) & np.isin(intervals["futex"] // _PLACE_BYTES, list(places))
     yield from intervals["start_ns"][mine].tolist()
 
 

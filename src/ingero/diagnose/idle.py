@@ -170,12 +170,12 @@ def _gap(
     path = evidence.waits.path(*gap, outside_gpu_calls=is_step)
     mine = [one for one in path if one.pid == pid]
     asleep = [one for one in mine if one.state == "sleep"]
-    outside = [one for one in asleep if is_outside(one, family)]
+    outside = [one for one in asleep if _may_be_question(one, family)]
     timers = [one for one in asleep if one.waker_kind == "timer" and one.depth == 0]
     outside_ns = sum(one.duration_ns for one in outside)
     if 2 * outside_ns > sum(one.duration_ns for one in path if one.state == "sleep"):
         # nobody had asked before the last question came, whatever the thread did that took it
-        asked_ns = max(one.end_ns for one in path if one.state == "sleep" and is_outside(one, family))
+        asked_ns = max(one.end_ns for one in path if one.state == "sleep" and _may_be_question(one, family))
         answering_ns = sum(one.duration_ns for one in path if one.begin_ns >= asked_ns)
         outside_ns = max(outside_ns, asleep_ns - answering_ns)
     return _Gap(
@@ -226,6 +226,11 @@ def _is_steady(asleep_ns: Array) -> bool:
 def is_outside_waker(one: WakerTotals, family: set[int]) -> bool:
     """Whether who ended sleeps of a process is neither it nor one of its workers."""
     return one.waker_kind == "network" or (one.waker_pid > 0 and one.waker_pid not in family)
+
+
+def _may_be_question(one: Segment, family: set[int]) -> bool:
+    """Whether somebody outside ended this sleep, and by asking for something as far as can be seen."""
+    return is_outside(one, family) and not one.is_own_request
 
 
 def is_outside(one: Segment, family: set[int]) -> bool:

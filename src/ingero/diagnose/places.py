@@ -37,8 +37,10 @@ _GETTERS = frozenset(("__getitem__", "__getitems__"))
 _WAITS_FOR_ITEMS = re.compile(r"/(queue|threading|selectors|concurrent/futures/\w+|asyncio/\w+)\.py$")
 _GETS = re.compile(r"/queue\.py$|/multiprocessing/queues\.py$|/utils/data/")
 _ASKS_ANOTHER = re.compile(
-    r"/(multiprocessing/managers|http/client|xmlrpc/client|urllib3/\w+|redis/\w+|grpc/_channel)\.py$"
+    r"/(multiprocessing/managers|http/client|xmlrpc/client|ftplib|smtplib|urllib3/\w+|redis/\w+|grpc/_channel|"
+    r"httpcore/.+|aiohttp/client\w*|pymongo/.+|pymysql/\w+|psycopg\d?/\w+|wandb/sdk/.+)\.py$"
 )
+_RUNS_PROGRAM = re.compile(r"/(subprocess|multiprocessing/popen_\w+)\.py$")
 
 
 class Doing(enum.Enum):
@@ -122,6 +124,11 @@ def gets_an_item(stack: CallStack | None) -> bool:
 def asks_another(stack: CallStack | None) -> bool:
     """Whether a sleeping thread waits for the answer of another process that it has asked."""
     return bool(stack and any(_ASKS_ANOTHER.search(place.file) for place in stack.python))
+
+
+def runs_program(stack: CallStack | None) -> bool:
+    """Whether a sleeping thread waits for a program or a process that it has started: for what it says, or its end."""
+    return bool(stack and any(_RUNS_PROGRAM.search(place.file) for place in _of_this_process(stack.python)))
 
 
 # Chosen time

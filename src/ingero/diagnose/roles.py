@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from ingero.diagnose.evidence import Evidence
-from ingero.diagnose.places import SLEEP, asks_another, matching, spans_of, stays
+from ingero.diagnose.places import SLEEP, asks_another, matching, runs_program, spans_of, stays
 from ingero.diagnose.waits import Segment
 from ingero.store.records import Process, Window
 
@@ -33,6 +33,6 @@ def at_once(workers: Iterable[Process], window: Window) -> int:
 
 
 def _is_client(evidence: Evidence, process: Process, waits: Iterable[Segment]) -> bool:
-    """Whether its stacks in these waits are a client's, that waits for the answer to its own question."""
+    """Whether its stacks in these waits are of one that has asked, or run a program, and waits for what comes of it."""
     found = stays(evidence, process.process, (evidence.window,), spans_of(waits), SLEEP)
-    return matching(found, asks_another) >= _CLEAR
+    return matching(found, lambda stack: asks_another(stack) or runs_program(stack)) >= _CLEAR

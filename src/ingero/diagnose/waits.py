@@ -16,7 +16,7 @@ import numpy as np
 
 from ingero.diagnose.gil_waits import gil_waits
 from ingero.diagnose.split_waits import in_one
-from ingero.events import THREAD_STATES, WAKER_KINDS
+from ingero.events import OWN_REQUEST, THREAD_STATES, WAKER_KINDS
 from ingero.store.arrays import OFFCPU_DTYPE
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -36,6 +36,8 @@ class Segment:
 
     state: a name of STATES, or GIL, of who waits for it or holds it; for the end of a path that no thread's doing
     explains, the state it slept in, with the kind of waker that ended it. waker: of that sleep.
+    is_own_request: it slept in a system call with which it asks for something, such as a write. is_gpu_call: it was
+    in a call that may wait for the GPU.
     """
 
     pid: int
@@ -50,6 +52,8 @@ class Segment:
     waker_kind: str = "none"
     waker_pid: int = 0
     depth: int = 0
+    is_own_request: bool = False
+    is_gpu_call: bool = False
 
     @property
     def duration_ns(self) -> int:
@@ -238,6 +242,8 @@ def _segment(
         waker_kind=waker_kind,
         waker_pid=waker_pid,
         depth=depth,
+        is_own_request=interval.futex == OWN_REQUEST,
+        is_gpu_call=bool(interval.is_gpu_call),
     )
 
 

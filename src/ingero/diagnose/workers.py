@@ -33,6 +33,7 @@ PASSING = "passing"
 DISK = "disk"
 ASLEEP = "asleep"
 NETWORK = "network"
+HELD = "held up"
 _STATES = {
     ("run", "none"): ON_CPU,
     (GIL, "none"): ON_CPU,
@@ -42,6 +43,7 @@ _STATES = {
     ("sleep", "timer"): ASLEEP,
     ("sleep", "network"): NETWORK,
     ("sleep", "thread"): "process",
+    ("uninterruptible", "thread"): HELD,
 }
 TEXTS = {
     ON_CPU: "computing",
@@ -53,6 +55,7 @@ TEXTS = {
     ASLEEP: "sleeping on a timer",
     NETWORK: "waiting for the network",
     "process": "waiting for another process",
+    HELD: "held up in the kernel",
     "waiting": "waiting for something else",
 }
 _KINDS = {Doing.COLLECTING: COLLECTING, Doing.PASSING: PASSING}

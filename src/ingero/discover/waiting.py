@@ -29,27 +29,28 @@ _SYSCALLS: Mapping[str, Mapping[int, str]] = {
     "x86_64": {
         0: "read", 1: "write", 2: "open", 3: "close", 4: "stat", 5: "fstat", 6: "lstat", 7: "poll", 16: "ioctl",
         17: "pread64", 18: "pwrite64", 19: "readv", 20: "writev", 21: "access", 22: "pipe", 23: "select", 34: "pause",
-        35: "nanosleep", 42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom", 46: "sendmsg", 47: "recvmsg",
-        61: "wait4", 65: "semop", 70: "msgrcv", 72: "fcntl", 73: "flock", 74: "fsync", 75: "fdatasync", 78: "getdents",
-        82: "rename", 83: "mkdir", 84: "rmdir", 87: "unlink", 128: "rt_sigtimedwait", 130: "rt_sigsuspend",
-        202: "futex", 217: "getdents64", 220: "semtimedop", 230: "clock_nanosleep", 232: "epoll_wait", 247: "waitid",
-        257: "openat", 262: "newfstatat", 263: "unlinkat", 264: "renameat", 269: "faccessat", 270: "pselect6",
-        271: "ppoll", 281: "epoll_pwait", 288: "accept4", 299: "recvmmsg", 332: "statx",
+        35: "nanosleep", 40: "sendfile", 42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom", 46: "sendmsg",
+        47: "recvmsg", 61: "wait4", 65: "semop", 70: "msgrcv", 72: "fcntl", 73: "flock", 74: "fsync", 75: "fdatasync",
+        78: "getdents", 82: "rename", 83: "mkdir", 84: "rmdir", 87: "unlink", 128: "rt_sigtimedwait",
+        130: "rt_sigsuspend", 202: "futex", 217: "getdents64", 220: "semtimedop", 230: "clock_nanosleep",
+        232: "epoll_wait", 247: "waitid", 257: "openat", 262: "newfstatat", 263: "unlinkat", 264: "renameat",
+        269: "faccessat", 270: "pselect6", 271: "ppoll", 281: "epoll_pwait", 288: "accept4", 296: "pwritev",
+        299: "recvmmsg", 307: "sendmmsg", 332: "statx",
     },
     "aarch64": {
         25: "fcntl", 29: "ioctl", 32: "flock", 34: "mkdirat", 35: "unlinkat", 38: "renameat", 48: "faccessat",
         56: "openat", 57: "close", 61: "getdents64", 63: "read", 64: "write", 65: "readv", 66: "writev",
-        67: "pread64", 68: "pwrite64", 72: "pselect6", 73: "ppoll", 79: "newfstatat", 80: "fstat", 82: "fsync",
-        83: "fdatasync", 95: "waitid", 98: "futex", 101: "nanosleep", 115: "clock_nanosleep",
+        67: "pread64", 68: "pwrite64", 70: "pwritev", 71: "sendfile", 72: "pselect6", 73: "ppoll", 79: "newfstatat",
+        80: "fstat", 82: "fsync", 83: "fdatasync", 95: "waitid", 98: "futex", 101: "nanosleep", 115: "clock_nanosleep",
         133: "rt_sigsuspend", 137: "rt_sigtimedwait", 188: "msgrcv", 192: "semtimedop", 193: "semop", 202: "accept",
         203: "connect", 206: "sendto", 207: "recvfrom", 211: "sendmsg", 212: "recvmsg", 22: "epoll_pwait",
-        242: "accept4", 243: "recvmmsg", 260: "wait4", 291: "statx",
+        242: "accept4", 243: "recvmmsg", 260: "wait4", 269: "sendmmsg", 291: "statx",
     },
 }  # fmt: skip
 _BOTH = {441: "epoll_pwait2", 449: "futex_waitv", 455: "futex_wait"}
 
 _READS = frozenset({"read", "readv", "pread64", "recvfrom", "recvmsg", "recvmmsg"})
-_SENDS = frozenset({"write", "writev", "pwrite64", "sendto", "sendmsg", "connect"})
+_SENDS = frozenset({"write", "writev", "pwrite64", "pwritev", "sendto", "sendmsg", "sendmmsg", "sendfile", "connect"})
 _OF_PATHS = {
     "open": 0,
     "stat": 0,
@@ -133,6 +134,15 @@ def path_arguments() -> dict[int, int]:
     """By number of each system call of this machine that takes a path, which of its arguments that is."""
     names = _SYSCALLS.get(platform.machine(), {})
     return {number: _OF_PATHS[name] for number, name in names.items() if name in _OF_PATHS}
+
+
+def own_requests() -> frozenset[int]:
+    """The numbers of the system calls of this machine in which a thread waits for what it has asked for itself.
+
+    Nobody's request ends a sleep in one of them: whoever waits to be asked reads, polls, accepts or sleeps at a futex.
+    """
+    names = {*_SENDS, *_OF_PATHS, *_ON_FILES, "flock", "fcntl"} - {"ioctl"}
+    return frozenset(number for number, name in _SYSCALLS.get(platform.machine(), {}).items() if name in names)
 
 
 def absolute(folder: str, path: str) -> str:

@@ -151,6 +151,7 @@ _COLUMNS: Mapping[str, str] = {
     "ips": "JSON, hexadecimal addresses",
     "is_gpu_call": "1: in a call that may wait for the GPU",
     "is_interpreter_lock": "1: it waited for CPython's lock; 0: not known to; NULL: another kind of sleep",
+    "is_own_request": "1: it slept in a system call that asks for something (write, send, open, close, fsync, flock)",
     "is_traced": "1: it was traced; 0: seen only as somebody's culprit or waker",
     "kernel": "version of the Linux kernel",
     "uninterruptible_ns": "uninterruptible (D state), not for I/O",

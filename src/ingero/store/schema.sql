@@ -168,7 +168,8 @@ CREATE TABLE raw_offcpu (
     waker_pid    INTEGER NOT NULL DEFAULT 0,
     waker_tid    INTEGER NOT NULL DEFAULT 0,
     waker_name   INTEGER NOT NULL DEFAULT 0,   -- string
-    futex        INTEGER NOT NULL DEFAULT 0,   -- address that it slept at; odd: its interpreter's lock; 0: none
+    futex        INTEGER NOT NULL DEFAULT 0,   -- address that it slept at; odd: its interpreter's lock; 0: none; 2: in a
+                                               -- call with which it asks for something itself (write, open)
     stack_hash   INTEGER NOT NULL DEFAULT 0,   -- its Python frames as it went to sleep; 0: not read
     is_gpu_call  INTEGER NOT NULL DEFAULT 0    -- 1: in a call that may wait for the GPU
 ) STRICT;

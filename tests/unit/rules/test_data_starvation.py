@@ -37,6 +37,18 @@ def test_what_the_worker_did_is_said(tmp_path: Path, waker: str, doing: str) -> 
     assert incident.lost_ratio == pytest.approx(20 / 26.55, rel=0.03)
 
 
+def test_who_holds_the_worker_up_in_the_kernel_is_said(tmp_path: Path) -> None:
+    def scanned(scene: Scene, trainer: Actor) -> None:
+        worker, scanner = scene.process(101, "pt_data_worker", parent=trainer), Actor(number=0, pid=9, name="clamonacc")
+        for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=20.5, empty={"sleep": 20})):
+            scene.off_cpu(trainer, begin, begin + 0.020, "sleep", waker=worker)
+            scene.off_cpu(worker, begin + 0.001, begin + 0.019, "uninterruptible", waker=scanner)
+
+    (incident,) = diagnosed(tmp_path, scanned).incidents
+    assert incident.cause == "data-starvation"
+    assert "held up in the kernel by clamonacc [9]" in incident.summary
+
+
 def test_a_request_that_did_not_come_is_no_starvation(tmp_path: Path) -> None:
     def idle(scene: Scene, trainer: Actor) -> None:
         for begin, _first, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=20.5, empty={"sleep": 20})):

@@ -14,7 +14,7 @@ from ingero.diagnose.rule import Rule
 from ingero.diagnose.runnable import KEPT_FROM_RUNNING
 from ingero.diagnose.threads import Wait, is_of_other_thread, own_thread_wait
 from ingero.diagnose.waits import Segment
-from ingero.diagnose.workers import ON_CPU, TEXTS, Production, fixes, production, whole_cycles
+from ingero.diagnose.workers import HELD, ON_CPU, TEXTS, Production, fixes, production, whole_cycles
 from ingero.units import format_ns, format_percent
 
 CAUSE = "data-starvation"
@@ -53,7 +53,7 @@ def _waited(case: Case) -> Finding | None:
     found, lost = production(case, whole_cycles(case, segments)), sum(claims.values())
     scale = lost / max(found.total_ns, 1)
     since = "one item to the next" if case.kind is FindingKind.BOTTLENECK else "the begin of the wait"
-    source = f" {found.source}" if found.source else ""
+    source = f"{' by' if found.worst == HELD else ''} {found.source}" if found.source else ""
     return Finding(
         cause=CAUSE,
         resource="data",
