@@ -36,6 +36,20 @@ def test_a_host_that_waits_for_a_busy_device_is_gpu_bound(tmp_path: Path) -> Non
     assert text.startswith("GPU-bound: no host-side cause (GPU busy 98%")
 
 
+@pytest.mark.parametrize(("theirs", "is_said"), [("GPU-0", True), ("GPU-1", False), ("", False)])
+def test_a_process_that_always_shared_its_gpu_is_said_to_have(tmp_path: Path, theirs: str, *, is_said: bool) -> None:
+    """As two ranks do that both take the first GPU: neither has a better time to be compared with."""
+    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
+        for pid, uuid in ((100, "GPU-0"), (200, theirs)):
+            process = scene.process(pid, "python")
+            if uuid:
+                scene.uses_gpu(process, uuid)
+            scene.train(process, 0, LENGTH_S, Step(empty_ms=0.1, busy_ms=9, enqueue_ms=1))
+    diagnosis = diagnosed_file(tmp_path / "scene.db")
+    assert causes(diagnosis) == []
+    assert ("others had work on the same GPU meanwhile: python [200] 9" in verdict_of(diagnosis)) is is_said
+
+
 def with_utilization(folder: Path, percents: Sequence[int], *, pids: Sequence[int] = (100,)) -> str:
     """The verdict on a trainer with work queued 98% of the time, beside what NVML said second by second."""
     with Scene(folder / "scene.db", seconds=LENGTH_S) as scene:

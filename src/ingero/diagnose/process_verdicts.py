@@ -11,6 +11,7 @@ import numpy as np
 from ingero.diagnose.calls import kind_of_op
 from ingero.diagnose.evidence import Evidence
 from ingero.diagnose.gpu_idle import gpu_idle
+from ingero.diagnose.gpu_overlap import shared_with
 from ingero.diagnose.model import Incident, ProcessVerdict
 from ingero.diagnose.older import GPU_SOURCES, NO_STATE
 from ingero.diagnose.profile.verdict import profile_verdicts
@@ -69,14 +70,17 @@ def _text(evidence: Evidence, process: Process, gpu_stream: Array, *, has_incide
     followed = Window(begin_ns=int(gpu_stream["prev_sync_end_ns"].min()), end_ns=int(gpu_stream["sync_end_ns"].max()))
     utilization = utilization_of(evidence, process, main.device, (followed,))
     if main.is_steps:
-        return step_verdict(
+        text = step_verdict(
             main.sync_intervals,
             gpu_idle(evidence, process),
             has_incident=has_incident,
             utilization=utilization,
             by_waits=evidence.leads(process.process).pace(main.sync_intervals),
         )
-    return verdict(gpu_stream, has_incident=has_incident, utilization=utilization)
+    else:
+        text = verdict(gpu_stream, has_incident=has_incident, utilization=utilization)
+    shared = shared_with(evidence, process, gpu_stream)
+    return f"{text}; {shared}" if shared else text
 
 
 def _lived(evidence: Evidence, process: Process) -> Window:

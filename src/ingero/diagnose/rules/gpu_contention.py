@@ -13,6 +13,7 @@ from ingero.diagnose.cases import Case
 from ingero.diagnose.device_seconds import MIN_SAMPLES, beyond_ns, mean_mhz, share_of, slowdown_of
 from ingero.diagnose.devices import WHICH_GPU, device_of, gpu_name, same_gpu, samples_of
 from ingero.diagnose.excess import DEVICE
+from ingero.diagnose.gpu_overlap import overlap_ns, while_there
 from ingero.diagnose.memory import gpu_of
 from ingero.diagnose.model import Bucket, Culprit, Finding, FindingKind, Fix, Link, Part
 from ingero.diagnose.rule import Rule
@@ -77,7 +78,7 @@ def _sharings(case: Case) -> Iterator[_Sharing]:
     inside = (gpu_stream["sync_end_ns"] > case.window.begin_ns) & (gpu_stream["sync_end_ns"] < case.window.end_ns)
     for number, theirs in case.evidence.gpu_streams.items():
         other = case.evidence.processes.get(number)
-        if other is None or number == mine or inside[_while_there(gpu_stream, theirs)].sum() < MIN_SYNC_INTERVALS:
+        if other is None or number == mine or inside[while_there(gpu_stream, theirs)].sum() < MIN_SYNC_INTERVALS:
             continue
         devices = [(one, device_of(case.evidence, one)) for one in (mine, number)]
         if not same_gpu(case.evidence, devices[0], devices[1]):  # nor where that is not known
@@ -90,8 +91,8 @@ def _sharings(case: Case) -> Iterator[_Sharing]:
 def _sharing(gpu_stream: Array, other: Process, theirs: Array, ratios: Array, inside: Array) -> _Sharing | None:
     """None where too few sync intervals are with or without the other, or it was as busy before and did no harm."""
     overlap = np.zeros(len(gpu_stream), np.int64)
-    there = _while_there(gpu_stream, theirs)
-    overlap[there] = _overlap_ns(gpu_stream[there], theirs)
+    there = while_there(gpu_stream, theirs)
+    overlap[there] = overlap_ns(gpu_stream[there], theirs)
     shared = (overlap >= _AT_WORK * gpu_stream["busy_ns"]) & (ratios > 0)
     alone = (overlap <= _NOT_THERE * gpu_stream["busy_ns"]) & (ratios > 0)
     now, before = shared & inside, shared & ~inside
@@ -114,14 +115,6 @@ def _sharing(gpu_stream: Array, other: Process, theirs: Array, ratios: Array, in
     )
 
 
-def _while_there(gpu_stream: Array, others: Array) -> slice:
-    """The sync intervals of a stream, which follow one another, that lie between the other's first and last."""
-    first, last = np.searchsorted(
-        gpu_stream["sync_end_ns"], (others["prev_sync_end_ns"][0], others["sync_end_ns"].max())
-    )
-    return slice(int(first), int(last) + 1)
-
-
 def _ratios(case: Case) -> Array:
     """The GPU's time of each sync interval against the usual of its class; 0 where the class has none."""
     gpu_stream = case.evidence.gpu_streams[case.process.process]
@@ -131,23 +124,6 @@ def _ratios(case: Case) -> Array:
             mine = gpu_stream["step_type"] == key
             ratios[mine] = gpu_stream["busy_ns"][mine] / one.reference.busy_ns
     return ratios
-
-
-def _overlap_ns(gpu_stream: Array, others: Array) -> Array:
-    """How long the other process had work on the GPU during each sync interval; these follow one another."""
-    begins, ends = others["first_launch_ns"], np.maximum.accumulate(others["gpu_done_ns"])
-    done = np.concatenate([[0], np.cumsum(np.maximum(ends - np.maximum(begins, np.append(0, ends[:-1])), 0))])
-
-    def until(times: Array) -> Array:
-        """How long it had work before each of these times."""
-        count = np.searchsorted(begins, times, side="right")
-        last = np.maximum(count - 1, 0)
-        beyond = np.where(count > 0, np.maximum(ends[last] - times, 0), 0)
-        before: Array = done[count] - beyond
-        return before
-
-    overlap: Array = np.maximum(until(gpu_stream["gpu_done_ns"]) - until(gpu_stream["first_launch_ns"]), 0)
-    return overlap
 
 
 def _finding(case: Case, sharing: _Sharing, claims: dict[Bucket, int]) -> Finding:
