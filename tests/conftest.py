@@ -23,7 +23,7 @@ ALLOWED_SKIPS = HERE / "allowed_skips.txt"
 ALONE = frozenset(
     {
         "test_accounts_culprits.py", "test_accounts_sums.py", "test_budget.py", "test_counts.py", "test_demo.py",
-        "test_sync_intervals.py", "test_incidents.py", "test_live_findings.py",
+        "test_sync_intervals.py", "test_overhead_limiter.py", "test_incidents.py", "test_live_findings.py",
     }
 )  # fmt: skip
 
@@ -32,7 +32,7 @@ LONGEST = (
     "test_trace_options.py", "test_benches.py", "test_faults_of_the_agent_running.py", "test_machine_facts.py",
     "test_faults_of_the_agent.py", "test_library_changes.py", "test_python_stacks.py", "test_nccl.py",
     "test_kernel_names.py", "test_hangs.py", "test_fleet_namespaces.py", "test_hostile_programs.py",
-    "test_live_memory.py", "test_live_view.py", "test_overhead_limiter.py", "test_admission.py", "test_second_rows.py",
+    "test_live_memory.py", "test_live_view.py", "test_admission.py", "test_second_rows.py",
     "test_nccl_modes.py", "test_interpreter_lock.py", "test_progress_marks.py", "test_never_harm.py",
     "test_robustness.py", "test_linked_libraries.py", "test_query.py", "test_process_pickup.py", "test_loading.py",
     "test_sync_interval_shapes.py", "test_block_io.py",

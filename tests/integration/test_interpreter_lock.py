@@ -17,15 +17,18 @@ from tests.integration.tracing import Tracer, tracing
 
 pytestmark = pytest.mark.integration
 
-_ENOUGH = 50
-_ROUNDS = 200  # not seconds: where others want the CPUs, each takes longer
+_ENOUGH = 50  # waits, not seconds: where others want the CPUs, each takes longer
 _LONG = "pid = ? AND tid = pid AND futex > 0 AND duration_ns > 1000000"
 # Beside its first thread one computes, so that waking up needs the interpreter's lock, until there is a line of input;
-# then it holds a lock of its own. Says when.
-_PROGRAM = f"""
+# then it holds a lock of its own until the next line. Says when.
+_PROGRAM = """
 import sys, threading, time
 lock = threading.Lock()
 is_told, is_over = [], []
+
+def listen():
+    is_told.append(sys.stdin.readline())
+    is_over.append(sys.stdin.readline())
 
 def beside():
     while not is_told:
@@ -36,16 +39,15 @@ def beside():
         time.sleep(0.001)
 
 sys.stdin.readline()
-threading.Thread(target=lambda: is_told.append(sys.stdin.readline()), daemon=True).start()
+threading.Thread(target=listen, daemon=True).start()
 threading.Thread(target=beside, daemon=True).start()
 while not is_told:
     time.sleep(0.002)
 print(time.time_ns(), flush=True)
-for _ in range({_ROUNDS}):
+while not is_over:
     with lock:
         pass
     time.sleep(0.001)
-is_over.append(True)
 """
 
 
@@ -79,13 +81,18 @@ def hold_once_marked(process: subprocess.Popen[str], tracer: Tracer) -> int:
     assert process.stdin
     assert process.stdout
     print(file=process.stdin, flush=True)
-    marked = f"SELECT count(*) FROM offcpu WHERE {_LONG} AND is_interpreter_lock"
-    while rows(tracer.database, marked, process.pid)[0][0] <= _ENOUGH:
-        tracer.wait_for("second")
+    wait_for_enough(tracer, "is_interpreter_lock", process.pid)
     print(file=process.stdin, flush=True)
     began_ns = int(process.stdout.readline())
+    wait_for_enough(tracer, f"NOT is_interpreter_lock AND timestamp > {began_ns}", process.pid)
+    print(file=process.stdin, flush=True)
     process.wait()
     return began_ns
+
+
+def wait_for_enough(tracer: Tracer, condition: str, pid: int) -> None:
+    while rows(tracer.database, f"SELECT count(*) FROM offcpu WHERE {_LONG} AND {condition}", pid)[0][0] < _ENOUGH:
+        tracer.wait_for("second")
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +119,6 @@ def test_waits_for_the_interpreter_are_marked_and_those_for_another_lock_are_not
     )
     assert computed[0].total() >= _ENOUGH
     assert computed[1].total() <= 1, "Thread.start() waits for the thread, which is no wait for the interpreter"
-    assert held[1].total() > _ROUNDS / 2
+    assert held[1].total() >= _ENOUGH
     assert not held[0].keys() & held[1].keys(), "who holds the interpreter may lose the CPU: that is another place"
     assert not [place for one in (*computed, *held) for place in one if place & 1]

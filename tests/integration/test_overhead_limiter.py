@@ -36,8 +36,7 @@ from tests.integration.test_sync_intervals import unseen_ns, without_late_timers
 pytestmark = pytest.mark.integration
 
 CHANGES_A_SECOND = 5
-SECONDS, CALLS_PER_SECOND = 3, 60_000
-ALONE = pytest.mark.alone  # compares times of sync intervals with the simulator's
+SECONDS, CALLS_PER_SECOND = 4, 60_000
 COUNTED = frozenset({Level.LAUNCHES_AT_DRIVER, Level.LAUNCHES_COUNTED})
 OFF = frozenset({Level.LAUNCHES_OFF})
 # Each keeps every launch countable.
@@ -210,7 +209,6 @@ def phased(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         return load(recording.database, read_all(truth), run)
 
 
-@ALONE
 @pytest.mark.parametrize("phase", COMPLETE)
 def test_every_sync_ends_an_sync_interval_while_launches_are_timed_or_counted(phased: Recording, phase: str) -> None:
     syncs = phased.syncs(1)
@@ -218,7 +216,6 @@ def test_every_sync_ends_an_sync_interval_while_launches_are_timed_or_counted(ph
     assert len(sync_intervals) == int(phased.phases[phase].holds(syncs["return_ns"]).sum()) > MIN_SYNC_INTERVALS
 
 
-@ALONE
 @pytest.mark.parametrize("phase", COMPLETE)
 def test_parts_of_sync_intervals_are_the_simulators_while_launches_are_timed_or_counted(
     phased: Recording, phase: str
@@ -235,13 +232,11 @@ def test_parts_of_sync_intervals_are_the_simulators_while_launches_are_timed_or_
     assert abs(found.busy_ns - true.busy_ns) <= BUSY_RATIO * true.wall_ns + unseen
 
 
-@ALONE
 def test_sync_intervals_have_as_many_launches_timed_as_counted(phased: Recording) -> None:
     usual = {phase: np.median(phased.main_stream(phase)["launches"]) for phase in COMPLETE}
     assert len(set(usual.values())) == 1
 
 
-@ALONE
 @pytest.mark.parametrize("phase", UNSEEN)
 def test_every_sync_ends_an_interval_while_launches_are_not_traced(phased: Recording, phase: str) -> None:
     syncs = phased.syncs(1)
@@ -249,7 +244,6 @@ def test_every_sync_ends_an_interval_while_launches_are_not_traced(phased: Recor
     assert len(intervals) == int(phased.phases[phase].holds(syncs["return_ns"]).sum()) > MIN_SYNC_INTERVALS / 2
 
 
-@ALONE
 @pytest.mark.parametrize("phase", UNSEEN)
 def test_the_hosts_part_and_the_wait_are_exact_while_launches_are_not_traced(phased: Recording, phase: str) -> None:
     intervals = phased.main_stream(phase)[2:-2]  # of these none spans a change
@@ -270,14 +264,12 @@ def test_the_hosts_part_and_the_wait_are_exact_while_launches_are_not_traced(pha
     )
 
 
-@ALONE
 def test_intervals_without_launches_are_of_a_type_of_their_own(phased: Recording) -> None:
     types = {phase: set(phased.main_stream(phase)[2:-2]["step_type"].tolist()) for phase in PHASES}
     assert all(not types[phase] & types[other] for phase in UNSEEN for other in COMPLETE)
     assert all(len(types[phase]) == 1 for phase in UNSEEN)
 
 
-@ALONE
 def test_only_intervals_that_span_a_change_are_flagged_as_changed(phased: Recording) -> None:
     # the first and the last of a phase may span one
     changed = {phase: flagged(phased.main_stream(phase), SyncIntervalFlag.COVERAGE_CHANGED) for phase in PHASES}
@@ -286,7 +278,6 @@ def test_only_intervals_that_span_a_change_are_flagged_as_changed(phased: Record
     assert unseen == {phase: len(phased.main_stream(phase)[2:-2]) * (phase in UNSEEN) for phase in PHASES}
 
 
-@ALONE
 def test_sync_intervals_that_span_a_change_are_flagged(phased: Recording) -> None:
     for phase in ("counted", "events at the driver", "all again"):
         assert flagged(phased.main_stream(f"to {phase}"), SyncIntervalFlag.COVERAGE_CHANGED) > 0

@@ -39,7 +39,7 @@ def test_launches_that_are_slow_by_themselves_mark_nothing(tmp_path: Path) -> No
     with Knobs(simulated.knobs) as knobs:
         knobs.launch_us = 60.0
         options = ["--pattern", "no-sync", "--steps", 5 * STEPS, "--us", 20, "--out", tmp_path / "steps"]
-        recorded = record(simulated, [*TRAINER, *options])
+        recorded = record(simulated, [sys.executable, "-m", "ingero.demo.workloads.train", *options])
     marks = rows(recorded.database, "SELECT blocked_ns FROM progress_marks WHERE kind = 'full_queue'")
     steps = rows(recorded.database, "SELECT step_ns, blocked_launch_ns, flags & 8192 FROM steps")
     total_ns = sum(step_ns for step_ns, _, _ in steps)

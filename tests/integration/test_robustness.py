@@ -61,14 +61,14 @@ def command(database: Path, *options: str) -> list[str]:
     ]
 
 
-def test_sigkill_of_the_agent_harms_nothing_and_its_recording_can_be_continued(tmp_path: Path) -> None:
+def test_sigkill_of_the_agent_harms_nothing(tmp_path: Path) -> None:
     simulated = simulation(tmp_path)
     with (
-        waiting(simulated, [native.build("sandboxed"), 10]) as process,
+        waiting(simulated, [native.build("sandboxed"), 12]) as process,
         tracing(tmp_path, pids=[process.pid]) as tracer,
     ):
         program = process.go()
-        for _ in range(2):
+        for _ in range(3):
             tracer.wait_for("second")
         sites = probed_sites(tracer)
         assert breakpoints(program.pid, sites), "the check itself must be able to see a probe"
@@ -86,12 +86,17 @@ def test_sigkill_of_the_agent_harms_nothing_and_its_recording_can_be_continued(t
     )
     assert newest <= STALE_LIMIT_NS
     assert counted <= STALE_LIMIT_NS
-    with (
-        waiting(simulated, ["/bin/true"], gate_name="later") as process,
-        tracing(tmp_path, pids=[process.pid]) as successor,
-    ):
-        process.go().finish()
-        wait_for_end(successor)
+
+
+def test_a_killed_recording_can_be_continued(tmp_path: Path) -> None:
+    simulated = simulation(tmp_path)
+    with waiting(simulated, [native.build("sandboxed"), 1]) as process:
+        with tracing(tmp_path, pids=[process.pid]) as killed:
+            killed.process.kill()
+            killed.process.wait()
+        with tracing(tmp_path, pids=[process.pid]) as tracer:
+            process.go().finish()
+            wait_for_end(tracer)
     reasons = rows(tracer.database, "SELECT stop_reason FROM raw_sessions ORDER BY session")
     assert reasons[0] == ("killed",)
     assert reasons[1] != ("killed",)
