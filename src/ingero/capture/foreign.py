@@ -26,7 +26,7 @@ from ingero.sandbox.process import SandboxedProcess, SpareProcess
 
 OPENER, READER = "opener", "reader"
 _IDLE_S = 10.0  # a reader takes 6 MB, and what it has read again is 20 ms
-_OWN_IDLE_S = 2.0  # of the loop's, which is made where the other one is busy just then
+_OWN_IDLE_S = 0.5  # of the loop's, which is made in 2 ms where the other one is busy just then
 
 
 def nursery() -> Nursery:
