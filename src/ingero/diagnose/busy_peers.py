@@ -6,8 +6,8 @@ sequences, an evaluation that one rank makes alone.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,8 @@ import numpy as np
 from ingero.diagnose.cases import Case
 from ingero.diagnose.excess import DEVICE
 from ingero.diagnose.model import Bucket, CodeLine, Part
+from ingero.diagnose.places import RUN, spent, stays
 from ingero.diagnose.time_ranges import excess_ns
-from ingero.ops import Source
 from ingero.store.records import Process, Window
 from ingero.units import format_ns, format_number
 
@@ -157,21 +157,9 @@ def _own_growth(case: Case) -> float:
 
 
 def _line(case: Case, number: int, waits: Sequence[tuple[Window, float]]) -> CodeLine | None:
-    """The own line of the peer whose recorded calls took most of the longest waits; without one, where it was seen."""
-    spent: dict[CodeLine, int] = defaultdict(int)
-    for window, _ in waits[:_MOST_WAITS]:
-        for line, ns in _lines(case, number, window):
-            spent[line] += ns
-    return max(spent, key=lambda line: spent[line], default=None)
-
-
-def _lines(case: Case, number: int, window: Window) -> Iterator[tuple[CodeLine, int]]:
-    sources = (Source.CUDA, Source.DRIVER)
-    times = case.evidence.reader.stack_times(window, process=number, sources=tuple(map(int, sources)))
-    case.evidence.stacks.read(one.stack_hash for one in times)
-    for one in times:
-        if line := case.evidence.own_line(one.stack_hash):
-            yield line, one.sum_ns
+    """Where the peer was on a CPU in the longest waits; of short calls only some are recorded."""
+    windows = sorted((window for window, _ in waits[:_MOST_WAITS]), key=lambda window: window.begin_ns)
+    return spent(stays(case.evidence, number, windows, None, RUN)).line
 
 
 def _overlap(case: Case, other: Case) -> float:

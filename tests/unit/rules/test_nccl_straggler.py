@@ -92,11 +92,13 @@ def test_a_rank_that_evaluates_alone_keeps_the_others_waiting(tmp_path: Path) ->
             scene.train(first, begin + 1.21, begin + 1.211, Step(busy_ms=380))
             scene.train(second, begin + 1.21, begin + 1.23, Step(empty_ms=4.5, empty={"throttled": 4}))  # a little late
             scene.train(second, begin + 1.23, begin + 1.59, Step(busy_ms=8, launches=20))
+            for tenth in range(3, 6):
+                scene.sample(second, begin + 1 + tenth / 10, [("/job/train.py", 40, "evaluate")])
 
     diagnosis = diagnosed_ranks(tmp_path, alone)
     assert set(causes(diagnosis)) == {"nccl-straggler"}
     assert {one.root for one in diagnosis.incidents} == {"rank 1"}
-    assert "it made steps of another kind" in diagnosis.incidents[0].summary
+    assert "it made steps of another kind, evaluate() at /job/train.py:40" in diagnosis.incidents[0].summary
 
 
 def test_a_peer_whose_host_was_always_slow_is_no_straggler(tmp_path: Path) -> None:
