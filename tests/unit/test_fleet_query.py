@@ -205,7 +205,10 @@ def test_a_client_that_a_node_does_not_believe_is_told_what_it_may_lack(
     stranger = make_certificates(folder / "stranger-client").client()
     bare = Access(ca_cert=certificates.ca)
     other = Access(ca_cert=certificates.ca, client_cert=stranger.client_cert, client_key=stranger.client_key)
-    for access, hint in ((bare, "--client-cert"), (other, "--client-ca")):
+    made = certificates.make("late", "late", is_server=False, now=NOW - timedelta(days=3), days=1)
+    late = Access(ca_cert=certificates.ca, client_cert=made.certificate, client_key=made.key)
+    day = f"{NOW - timedelta(days=2):%Y-%m-%d}"
+    for access, hint in ((bare, "--client-cert"), (other, "--client-ca"), (late, f"late.pem, expired on {day}")):
         found = ask(fleet[:1], access)
         assert found.answered == ()
         assert hint in found.missing[0].reason + found.missing[0].hint

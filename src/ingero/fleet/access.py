@@ -90,6 +90,17 @@ def client_context(access: Access) -> ssl.SSLContext | None:
     return context
 
 
+def expired_on(certificate: Path, now_s: float) -> str:
+    """The day on which a certificate of one's own expired; "" where it has not, or cannot be read."""
+    from cryptography import x509  # noqa: PLC0415  # only where a node refuses it
+
+    try:
+        until = x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
+    except (OSError, ValueError):
+        return ""
+    return f"{until:%Y-%m-%d}" if until.timestamp() < now_s else ""
+
+
 def _no_password() -> str:
     """Instead of a question on the terminal, which nobody may sit at."""
     raise ValueError("the key is encrypted")

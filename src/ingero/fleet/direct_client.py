@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeVar
@@ -14,7 +15,7 @@ import httpcore2
 import msgspec
 
 from ingero import __version__
-from ingero.fleet.access import Access
+from ingero.fleet.access import Access, expired_on
 from ingero.fleet.budget import Budget
 from ingero.fleet.client import JSON_TYPE, NodeClient, NodeError, Question
 from ingero.fleet.clocks import EXCHANGES, Clock, ClockError, Exchange, clock_of
@@ -31,6 +32,7 @@ _BUSY = (429, 502, 503, 504)  # as servers and what stands before them say "not 
 _OTHER_AUTHORITY = "--ca-cert with the certificate of the authority that signs those of nodes"
 _NO_CERTIFICATE = "if it wants a client's certificate: --client-cert and --client-key"
 _NOT_BELIEVED = "if it does not know who signed this client's certificate: one of the authority in its --client-ca"
+_RENEW = "`ingero certs client NAME --force` makes a new one"
 MOST_CLOCK_S = 5.0  # for the exchanges before a question, and after it: what a node says of its clock costs no answer
 _OK, _FIRST_REDIRECT, _FIRST_ERROR, _UNKNOWN_TOKEN, _NO_ADDRESS = 200, 300, 400, 401, 404
 
@@ -66,7 +68,7 @@ class DirectClient(NodeClient):
     ) -> None:
         super().__init__(node)
         self._context, self._known = context, access.known
-        self._has_tls, self._has_certificate = context is not None, access.client_cert is not None
+        self._has_tls, self._certificate = context is not None, access.client_cert
         self._headers = {"accept-encoding": "identity", "user-agent": f"ingero/{__version__}"}
         if access.token:
             self._headers["authorization"] = f"Bearer {access.token}"
@@ -189,8 +191,14 @@ class DirectClient(NodeClient):
         """With TLS 1.3 a node refuses a client's certificate after the handshake: often all one sees is the end."""
         if not self._has_tls or not was_closed(error):
             return NodeError(reason_of(error), hint=_OTHER_AUTHORITY if is_of_nobody_known(error) else "")
-        hint = _NO_CERTIFICATE if not self._has_certificate else _NOT_BELIEVED
-        return NodeError("it closed the connection before it answered", hint=hint)
+        return NodeError("it closed the connection before it answered", hint=self._why_refused())
+
+    def _why_refused(self) -> str:
+        """What may be wrong with what is shown to the node."""
+        if self._certificate is None:
+            return _NO_CERTIFICATE
+        day = expired_on(self._certificate, time.time())
+        return f"the client's certificate, {self._certificate}, expired on {day}: {_RENEW}" if day else _NOT_BELIEVED
 
     @asynccontextmanager
     async def _asked(self, question: Question) -> AsyncIterator[AsyncIterator[bytes]]:
