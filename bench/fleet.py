@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -48,6 +48,7 @@ _NODES = 300
 _NODES_OF_A_CERTIFICATE = 10
 _ROUNDS = 3
 _TIMEOUT_S = 60.0
+_MOST_CPU, _MOST_WALL = 2.0, 1.5  # of what bare requests take
 _RELAY = "127.2.0.1"
 _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
@@ -62,10 +63,10 @@ def main() -> None:
     given = [int(text) for text in sys.argv[1:]]
     count, relays, rounds = [*given, *(_NODES, 0, _ROUNDS)[len(given) :]]
     with tempfile.TemporaryDirectory(prefix="ingero-fleet-") as name:
-        access = _certificates(Path(name), count, relays)
-        with _beside("--serve", name, count) as [port]:
+        access = certificates(Path(name), count, [_RELAY] if relays else [])
+        with beside("--serve", name, count) as [port]:
             reach = Reach(
-                nodes=tuple(Node(_address(place), port) for place in range(count)), access=access,
+                nodes=tuple(Node(node_address(place), port) for place in range(count)), access=access,
                 context=client_context(access), timeout_s=_TIMEOUT_S,
             )  # fmt: skip
             bare = min(_cost(lambda: asyncio.run(_bare(reach))) for _ in range(rounds))
@@ -73,8 +74,10 @@ def main() -> None:
             ours = min(_cost(lambda: _ours(reach)) for _ in range(rounds))
             _print("query --nodes", count, ours)
             _print_ratio("query --nodes / bare", ours, bare)
+            is_kept = ours[0] <= _MOST_CPU * bare[0] and ours[1] <= _MOST_WALL * bare[1]
+            print(f"at most {_MOST_CPU} and {_MOST_WALL}: {'kept' if is_kept else 'NOT KEPT'}", flush=True)
             if relays:
-                with _beside("--relay", name, relays, port) as ports:
+                with beside("--relay", name, relays, port) as ports:
                     levels = [[Node(_RELAY, port) for port in ports]]
                     behind = replace(reach, via=via_of(reach.nodes, levels))
                     through = min(_cost(lambda: _ours(behind)) for _ in range(rounds))
@@ -83,7 +86,7 @@ def main() -> None:
 
 
 @contextmanager
-def _beside(what: str, folder: str, *numbers: int) -> Iterator[list[int]]:
+def beside(what: str, folder: str, *numbers: int) -> Iterator[list[int]]:
     """A process that serves; the ports that it says."""
     command = [sys.executable, "-m", "bench.fleet", what, folder, *map(str, numbers)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -136,8 +139,10 @@ async def _bare(reach: Reach) -> None:
     await asyncio.gather(*found)
 
 
-async def _serve(folder: Path, count: int) -> None:
-    contexts = [_server_context(folder, f"nodes-{first}") for first in range(0, count, _NODES_OF_A_CERTIFICATE)]
+async def _serve(folder: Path, count: int, first: int = 0) -> None:
+    """So many nodes from the one of this number on, which is the first of its certificate."""
+    of_each = range(first, first + count, _NODES_OF_A_CERTIFICATE)
+    contexts = [_server_context(folder, f"nodes-{number}") for number in of_each]
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host = writer.get_extra_info("sockname")[0]
@@ -164,7 +169,7 @@ async def _serve(folder: Path, count: int) -> None:
     for place in range(count):
         port = servers[0].sockets[0].getsockname()[1] if servers else 0
         context = contexts[place // _NODES_OF_A_CERTIFICATE]
-        servers.append(await asyncio.start_server(answer, _address(place), port, ssl=context, backlog=16))
+        servers.append(await asyncio.start_server(answer, node_address(first + place), port, ssl=context, backlog=16))
     print(servers[0].sockets[0].getsockname()[1], flush=True)
     await asyncio.gather(*(one.serve_forever() for one in servers))
 
@@ -204,19 +209,21 @@ def _server_context(folder: Path, name: str) -> ssl.SSLContext:
     return context
 
 
-def _certificates(folder: Path, count: int, relays: int) -> Access:
+def certificates(folder: Path, count: int, relays: Sequence[str]) -> Access:
+    """Of so many nodes, of relays at these addresses, and of a client."""
     now = datetime.now(timezone.utc)
     make_authority(folder, name="bench", now=now)
     for first in range(0, count, _NODES_OF_A_CERTIFICATE):
-        names = [_address(place) for place in range(first, first + _NODES_OF_A_CERTIFICATE)]
+        names = [node_address(place) for place in range(first, first + _NODES_OF_A_CERTIFICATE)]
         make_certificate(folder, f"nodes-{first}", names=names, is_server=True, days=1, replaces=True, now=now)
     if relays:
-        make_certificate(folder, "relay", names=[_RELAY], is_server=True, days=1, replaces=True, now=now)
+        make_certificate(folder, "relay", names=list(relays), is_server=True, days=1, replaces=True, now=now)
     client = make_certificate(folder, "client", names=["client"], is_server=False, days=1, replaces=True, now=now)
     return Access(ca_cert=folder / "ca.pem", client_cert=client.certificate, client_key=client.key)
 
 
-def _address(place: int) -> str:
+def node_address(place: int) -> str:
+    """Of a node by its number."""
     return f"127.1.{place // 250}.{place % 250 + 1}"
 
 

@@ -15,7 +15,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ingero.fleet.access import Access
@@ -28,6 +28,7 @@ from tests.unit.delayed_clock import Way, delaying_proxy, node_behind_proxy, per
 from tests.unit.fleet_nodes import record_node, serving_node
 
 _SHIFT_NS = 37_000_000
+_LEAST_WITHIN_PERCENT, _MOST_ABOVE_US = 99.9, 50.0
 _IDLE = Way(least_s=100e-6, beyond_s=80e-6)
 _LONGER = Way(least_s=250e-6, beyond_s=160e-6)
 _STALLED = Way(least_s=100e-6, beyond_s=80e-6, waits=0.2)
@@ -88,6 +89,22 @@ def _figures(found: Sequence[tuple[Clock, Sequence[Exchange]]]) -> dict[str, flo
     }
 
 
+def bars(found: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, bool]]:
+    """What the figures have to keep to: each with whether it is kept."""
+    within = min(figures["within_bound_percent"] for figures in found.values())
+    yield (
+        f"error within the bound: {within}% of runs, at least {_LEAST_WITHIN_PERCENT}%",
+        within >= _LEAST_WITHIN_PERCENT,
+    )
+    above_us = max(figures["bound_above_half_round_trip_us"] for figures in found.values())
+    yield (
+        f"bound above half the shortest round trip: {above_us} us, at most {_MOST_ABOVE_US}",
+        above_us <= _MOST_ABOVE_US,
+    )
+    late_us, bound_us = found["stalled"]["error_p99_us"], found["idle"]["bound_median_us"]
+    yield f"every fifth message 4 ms late: p99 error {late_us} us, undelayed bound {bound_us} us", late_us <= bound_us
+
+
 def main() -> None:
     """Prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -103,6 +120,8 @@ def main() -> None:
         print(name)
         for label, value in figures.items():
             print(f"  {label:<32} {value}")
+    for text, is_kept in bars(found):
+        print(f"{text} ({'kept' if is_kept else 'NOT KEPT'})")
 
 
 if __name__ == "__main__":

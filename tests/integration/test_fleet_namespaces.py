@@ -7,6 +7,7 @@ are; the others serve a recording.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -114,10 +115,12 @@ def recording(namespace: str, node: int, folder: Path, made: Made, client_ca: Pa
 
 @dataclass(frozen=True)
 class Asked:
-    """What `query` and `explain` say; live: which nodes are agents that record."""
+    """What `query` and `explain` say; strangers: what clients got that a node must not believe; live: which nodes are
+    agents that record."""
 
     query: subprocess.CompletedProcess[str]
     explain: subprocess.CompletedProcess[str]
+    strangers: subprocess.CompletedProcess[str]
     live: tuple[int, ...]
 
 
@@ -134,12 +137,14 @@ def asked(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     shown = ["--ca-cert", str(access.ca_cert), "--client-cert", str(access.client_cert), "--client-key",
              str(access.client_key)]  # fmt: skip
 
-    def ask(command: str, timeout: str, *more: str) -> subprocess.CompletedProcess[str]:
+    def run(module: str, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["ip", "netns", "exec", client, sys.executable, "-m", "ingero.cli.main", command, "--nodes", LIST, *shown,
-             "--timeout", timeout, *more],
+            ["ip", "netns", "exec", client, sys.executable, "-m", module, *words],
             capture_output=True, text=True, check=False, env=os.environ | {"INGERO_CONFIG": str(empty)},
         )  # fmt: skip
+
+    def ask(command: str, timeout: str, *more: str) -> subprocess.CompletedProcess[str]:
+        return run("ingero.cli.main", command, "--nodes", LIST, *shown, "--timeout", timeout, *more)
 
     with network(names | {client: "10.77.0.100"}), ExitStack() as stack:
         servers = {}
@@ -157,7 +162,8 @@ def asked(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
         sql = "SELECT node, count(*) AS calls FROM events GROUP BY node ORDER BY node"
         with ThreadPoolExecutor() as both:  # each waits for the node that does not answer
             query, explain = both.submit(ask, "query", "15s", sql), both.submit(ask, "explain", "30s")
-        yield Asked(query.result(), explain.result(), live)
+        strangers = run("tests.integration.fleet_strangers", address(LATE), str(own.folder), str(stranger.folder))
+        yield Asked(query.result(), explain.result(), strangers, live)
 
 
 @pytest.mark.parametrize("command", ["query", "explain"])
@@ -198,3 +204,11 @@ def test_and_one_verdict(asked: Asked) -> None:
     found = [re.findall(r"\[(gpu-\d)\]", line)[0] for line in chains]
     assert sorted({*found, *(node for nodes in silent for node in nodes)}) == [f"gpu-{node}" for node in ALIVE]
     assert f"gpu-{LATE}" not in {node for nodes in silent for node in nodes}
+
+
+def test_strangers_in_the_network_get_no_byte(asked: Asked) -> None:
+    found = json.loads(asked.strangers.stdout or "{}")
+    print(f"\n{found}")
+    assert set(found["bytes"].values()) == {0}, asked.strangers.stderr
+    assert len(found["bytes"]) == 5
+    assert found["elsewhere"] == "421"

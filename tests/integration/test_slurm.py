@@ -4,136 +4,41 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from ingero.demo.workloads import native
+from ingero.fleet.discovery.ask import discovery
+from ingero.fleet.node_lists import parse_nodes
+from tests.integration.slurm_cluster import PROGRAMS, ROOT, Slurm, slurm_cluster
 from tests.integration.targets import rows, simulation, until
 
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.alone,
-    pytest.mark.skipif(shutil.which("slurmctld") is None, reason="no Slurm is here (apt-get install slurm-wlm)"),
+    pytest.mark.skipif(not all(map(shutil.which, PROGRAMS)), reason="no Slurm is here (apt-get install slurm-wlm)"),
 ]
 
-ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
-CONFIGURATION = """
-ClusterName=test
-SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={ports[0]}
-SlurmdPort={ports[1]}
-SlurmUser=root
-SlurmdUser=root
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
-CredType=cred/munge
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
-MpiDefault=none
-ReturnToService=2
-PrologFlags=Alloc
-Prolog={folder}/hook
-Epilog={folder}/hook
-NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus}
-PartitionName=all Nodes=ALL Default=YES MaxTime=10 OverSubscribe=YES
-"""
-# What slurmd gives a prolog has nothing of the test's own.
-HOOK = """#!/bin/sh
-export INGERO={folder}/ingero INGERO_JOBS={folder}/jobs INGERO_JOBS_STATE={folder}/run INGERO_WAIT_S=30
-export INGERO_SLURM_SETTINGS={folder}/none
-exec {script} 2>>{folder}/hook.log
-"""
-INGERO = """#!/bin/sh
-export PYTHONPATH={path} INGERO_RUN_DIR={run}
-exec {python} -m ingero.cli.main "$@"
-"""
-
-
-class Slurm:
-    """A cluster of one node. folder: all that is its own, and recordings in jobs/."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        for name in ("state", "spool", "agent"):
-            (folder / name).mkdir()
-        ports = []
-        for _ in range(2):
-            with socket.socket() as one:
-                one.bind(("127.0.0.1", 0))
-                ports.append(one.getsockname()[1])
-        host, cpus = socket.gethostname().partition(".")[0], os.cpu_count()
-        self.configuration = folder / "slurm.conf"
-        self.configuration.write_text(CONFIGURATION.format(host=host, ports=ports, folder=folder, cpus=cpus))
-        run_folder = os.environ.get("INGERO_RUN_DIR", folder / "agent")
-        path = f"{ROOT / 'src'}:{ROOT}"
-        for name, text in (
-            ("hook", HOOK.format(folder=folder, script=ROOT / "deploy/slurm/record_job.sh")),
-            ("ingero", INGERO.format(path=path, run=run_folder, python=sys.executable)),
-        ):
-            (folder / name).write_text(text)
-            (folder / name).chmod(0o755)
-        (folder / "munge.key").write_bytes(os.urandom(128))
-        (folder / "munge.key").chmod(0o600)
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Its programs run."""
-        munge = ["munged", "--foreground", "--force", f"--socket={self.folder}/munge.socket"]
-        munge += [
-            f"--{name}={self.folder}/munge.{name.partition('-')[0]}"
-            for name in ("key-file", "log-file", "pid-file", "seed-file")
-        ]
-        commands = [
-            munge,
-            ["slurmctld", "-D", "-i", "-f", self.configuration],
-            ["slurmd", "-D", "-f", self.configuration],
-        ]
-        started: list[subprocess.Popen[bytes]] = []
-        with (self.folder / "log").open("wb") as log:
-            try:
-                for command in commands:
-                    started.append(subprocess.Popen(command, stdout=log, stderr=log))
-                    if command is munge:
-                        until((self.folder / "munge.socket").exists, "munge answers")
-                until(lambda: "idle" in self.run("sinfo", "-h", "-o", "%T"), (self.folder / "log").read_text())
-                yield
-            finally:
-                for process in reversed(started):
-                    process.terminate()
-                    process.wait()
-                print((self.folder / "log").read_text()[-4000:])
-
-    def run(self, *words: object, user: int = 0) -> str:
-        """What one of its commands prints."""
-        environment = {**os.environ, "SLURM_CONF": str(self.configuration)}
-        identity = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"] if user else []
-        done = subprocess.run(
-            [*identity, *map(str, words)], env=environment, capture_output=True, text=True, check=False, cwd="/"
-        )
-        return done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[Slurm]:
-    with tempfile.TemporaryDirectory(prefix="ingero-slurm-") as folder:
-        Path(folder).chmod(0o755)
-        cluster = Slurm(Path(folder))
-        with cluster.running():
-            yield cluster
+    with slurm_cluster() as cluster:
+        yield cluster
+
+
+def test_a_job_stands_for_its_nodes() -> None:
+    """`--nodes slurm:JOB`, where a node of Slurm is a program of its own."""
+    with slurm_cluster(nodes=8) as slurm:
+        job = slurm.run("sbatch", "--parsable", "-N8", "--output=/dev/null", "--wrap", "sleep 60").strip()
+        slurm.wait_until_running(job)
+        found = parse_nodes([f"slurm:{job}"], discovery({**os.environ, "SLURM_CONF": str(slurm.configuration)}, ROOT))
+        slurm.run("scancel", job)
+    assert [node.host for node in found] == [f"gpu-{number}" for number in range(1, 9)]
 
 
 def test_a_job_is_recorded_with_its_number_in_every_row_and_belongs_to_its_user(slurm: Slurm) -> None:

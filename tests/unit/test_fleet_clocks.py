@@ -24,6 +24,7 @@ from ingero.fleet.clocks import (
     order,
     warnings,
 )
+from tests.unit.clock_runs import clock, day_of_drift, order_pairs, step_through_a_proxy
 from tests.unit.delayed_clock import Way, node_behind_proxy, percentile, simulated
 
 _MS = 1_000_000
@@ -40,10 +41,6 @@ def exchange(asked: int, offset: int, *, there: int = 100_000, back: int = 100_0
         sent_ns=asked + there + offset,
         answered_ns=asked + there + back,
     )
-
-
-def clock(offset_ns: int, bound_ns: int, at_ns: int = 0) -> Clock:
-    return Clock(offset_ns=offset_ns, bound_ns=bound_ns, at_ns=at_ns, exchanges=EXCHANGES)
 
 
 def runs(seed: int, there: Way, back: Way, count: int = 1000) -> list[tuple[int, Clock, int]]:
@@ -93,18 +90,9 @@ def test_over_real_sockets_through_a_proxy_that_delays() -> None:
 
 
 def test_a_step_over_real_sockets_is_found_and_both_sides_are_right() -> None:
-    shift_ns = [SHIFT_NS]
-
-    async def run() -> Clock:
-        async with node_behind_proxy(IDLE, IDLE, lambda: shift_ns[0], random.Random(5)) as ask:
-            before = await ask(EXCHANGES)
-            shift_ns[0] += 2_000 * _MS
-            return estimate(before + await ask(EXCHANGES))
-
-    known = asyncio.run(run())
-    (step,) = known.steps
-    assert abs(step.by_ns - 2_000 * _MS) <= step.bound_ns < 10 * _MS
-    assert abs(known.offset_ns - SHIFT_NS - 2_000 * _MS) <= known.bound_ns
+    found = step_through_a_proxy(random.Random(5), SHIFT_NS, 2_000 * _MS)
+    assert found.is_right(2_000 * _MS)
+    assert found.step_bound_ns < 10 * _MS
 
 
 def test_a_clock_that_is_set_while_a_message_is_on_its_way_spoils_that_exchange_only() -> None:
@@ -131,21 +119,9 @@ def test_what_no_clock_says_is_refused(made: list[Exchange]) -> None:
 
 
 def test_no_order_is_said_wrong_in_10000_pairs_and_most_are_said_where_they_can_be() -> None:
-    rng = random.Random(6)
-    wrong = said = clear = 0
-    for _ in range(10_000):
-        clocks, offsets = [], []
-        for _ in range(2):
-            bound_ns = rng.randrange(50_000, 400_000)
-            offsets.append(rng.randrange(-SHIFT_NS, SHIFT_NS))
-            clocks.append(clock(offsets[-1] + rng.randint(-bound_ns, bound_ns), bound_ns))
-        one_ns, other_ns = rng.randrange(2 * _MS), rng.randrange(2 * _MS)
-        found = order(one_ns + offsets[0], clocks[0], other_ns + offsets[1], clocks[1])
-        wrong += found is (Order.AFTER if one_ns < other_ns else Order.BEFORE)
-        said += found is not Order.NOT_KNOWN
-        clear += abs(one_ns - other_ns) > 2 * (clocks[0].bound_ns + clocks[1].bound_ns)
-    assert wrong == 0
-    assert said >= clear > 2_000
+    found = order_pairs(random.Random(6), 10_000)
+    assert found.wrong == 0
+    assert found.said >= found.clear > 2_000
 
 
 def test_order_on_one_node_needs_no_bound_and_between_two_it_does() -> None:
@@ -158,21 +134,9 @@ def test_order_on_one_node_needs_no_bound_and_between_two_it_does() -> None:
 
 
 def test_a_drift_of_50_ppm_over_a_day_is_followed_to_a_millisecond_by_an_estimate_an_hour() -> None:
-    rng, hour_ns = random.Random(7), 3_600 * 10**9
-    known = []
-    for hour in range(25):
-        bound_ns = rng.randrange(100_000, 300_000)
-        true_ns = hour * hour_ns * 50 // 10**6
-        known.append(clock(true_ns + rng.randint(-bound_ns, bound_ns), bound_ns, at_ns=hour * hour_ns))
-    for _ in range(2_000):
-        at_ns = rng.randrange(24 * hour_ns)
-        found = between(known, at_ns)
-        error_ns = abs(found.offset_ns - at_ns * 50 // 10**6)
-        assert error_ns <= _MS
-        assert error_ns <= found.bound_ns
-    drifted = change(known[0], known[-1])
-    assert drifted.kind is Kind.DRIFT
-    assert abs(drifted.ppm - 50) < 0.1
+    found, ppm = day_of_drift(random.Random(7))
+    assert all(error_ns <= min(_MS, bound_ns) for error_ns, bound_ns in found)
+    assert abs(ppm - 50) < 0.1
 
 
 def test_what_a_clock_did_between_two_estimates_is_told_apart() -> None:

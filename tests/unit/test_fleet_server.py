@@ -79,15 +79,15 @@ def plain_context(certificates: Certificates) -> ssl.SSLContext:
     return context
 
 
-def application_bytes(node: Node, context: ssl.SSLContext) -> bytes:
+def application_bytes(node: Node, context: ssl.SSLContext, request: bytes = REQUEST) -> bytes:
     """What a client is sent above TLS, however that ends."""
     got = b""
     try:
         with (
-            socket.create_connection(("127.0.0.1", node.port), timeout=20) as raw,
-            context.wrap_socket(raw, server_hostname="127.0.0.1") as client,
+            socket.create_connection((node.host, node.port), timeout=20) as raw,
+            context.wrap_socket(raw, server_hostname=node.host) as client,
         ):
-            client.sendall(REQUEST)
+            client.sendall(request)
             while part := client.recv(1 << 16):
                 got += part
     except (ssl.SSLError, ConnectionError):
@@ -128,7 +128,10 @@ def older_tls(own: Certificates, _: Certificates) -> ssl.SSLContext:
     return context
 
 
-@pytest.mark.parametrize("client", [without, of_another_authority, expired, of_a_node, older_tls])
+STRANGERS = (without, of_another_authority, expired, of_a_node, older_tls)
+
+
+@pytest.mark.parametrize("client", STRANGERS)
 def test_who_has_no_certificate_of_the_authority_gets_no_byte(
     node: Node,
     certificates: Certificates,
