@@ -170,7 +170,11 @@ def asked(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
 def test_each_of_the_four_is_one_sentence(asked: Asked, command: str) -> None:
     after = {"query": "15.0 s", "explain": "30.0 s"}[command]
     answer: subprocess.CompletedProcess[str] = getattr(asked, command)
-    said = [line for line in answer.stderr.splitlines() if not line.startswith("note: events holds")]
+    # a host that does much else also makes clocks known to more than 10 ms only, which is said of each
+    besides = re.compile(
+        r"note: events holds|warning: the clock of gpu-\d is known to .* only: its answers take that long"
+    )
+    said = [line for line in answer.stderr.splitlines() if not besides.match(line)]
     # to the bound that the sentence ends with, which a busy host makes larger
     assert re.match(rf"warning: the clock of gpu-{OFF} is (?:3\.[01]|2\.9)\d s ahead of the others, to ", said[0])
     assert sorted(said[1:]) == sorted(
