@@ -9,6 +9,7 @@ machine's cores: times say nothing of hosts of their own. Needs some 6 GB of mem
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import math
 import os
 import resource
@@ -42,6 +43,7 @@ from tests.unit.fleet_nodes import record_node
 MOST_CONNECTIONS, MOST_LEVELS = 128, 3
 _NODES = 10_000
 _FAN_OUT = 64
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _NODES_OF_A_PROCESS = 5_000  # each is a socket that listens, and as many connections
 _TIMEOUT_S = 900.0  # all of it on this machine's few cores at once
 
@@ -176,6 +178,7 @@ def _relays(folder: Path, first: int, count: int, access: Access, allowed: Seque
 
 def _serve_until_killed(server: Server, listening: socket.socket, report: Path) -> NoReturn:
     try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # it ends with the bench, however that ends
         _count(report)
         asyncio.run(server.serve(sockets=[listening]))
     finally:
