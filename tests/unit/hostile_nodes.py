@@ -95,7 +95,7 @@ def read_request(client: socket.socket) -> bytes:
 def listening(handler: Handler, *, context: ssl.SSLContext | None = None, is_read: bool = True) -> Iterator[Node]:
     """A server on a free port of this machine that does this to everybody. is_read: after it has read a request."""
     is_over = threading.Event()
-    threads = []
+    threads: list[threading.Thread] = []
 
     def serve(raw: socket.socket) -> None:
         with contextlib.suppress(OSError, ValueError):
