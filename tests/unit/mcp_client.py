@@ -67,8 +67,9 @@ def ask_by_stdio(path: Path, question: Ask[Answer], *, mode: str = "auto") -> An
 def content(result: CallToolResult) -> dict[str, Any]:
     """The structured answer of a tool that succeeded."""
     assert not result.is_error, text(result)
-    assert result.structured_content is not None
-    return result.structured_content
+    found: dict[str, Any] | None = result.structured_content
+    assert found is not None
+    return found
 
 
 def text(result: CallToolResult) -> str:

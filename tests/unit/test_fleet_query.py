@@ -22,7 +22,7 @@ from ingero.cli.settings import resolve
 from ingero.fleet.access import Access, AccessError, check_access, client_context
 from ingero.fleet.budget import Budget, TooLargeError
 from ingero.fleet.client import NodeClient, NodeRows
-from ingero.fleet.fan_out import Reach, ask_nodes
+from ingero.fleet.fan_out import FleetAnswer, Reach, ask_nodes
 from ingero.fleet.node_lists import Node, NodeListError, expand, parse_nodes
 from ingero.fleet.reasons import is_worth_a_retry, reason_of, was_closed
 from tests.unit.fleet_nodes import NOW, Certificates, make_certificates, record_node, serving_fleet, serving_node
@@ -214,7 +214,7 @@ def test_a_client_that_a_node_does_not_believe_is_told_what_it_may_lack(
         assert hint in found.missing[0].reason + found.missing[0].hint
 
 
-def ask(nodes: Sequence[Node], access: Access, *, timeout_s: float = 20.0) -> object:
+def ask(nodes: Sequence[Node], access: Access, *, timeout_s: float = 20.0) -> FleetAnswer[NodeRows]:
     async def rows(one: NodeClient) -> NodeRows:
         return await one.rows("SELECT 1", limit=1, timeout_s=timeout_s)
 
