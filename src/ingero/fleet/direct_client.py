@@ -191,14 +191,13 @@ class DirectClient(NodeClient):
         """With TLS 1.3 a node refuses a client's certificate after the handshake: often all one sees is the end."""
         if not self._has_tls or not was_closed(error):
             return NodeError(reason_of(error), hint=_OTHER_AUTHORITY if is_of_nobody_known(error) else "")
-        return NodeError("it closed the connection before it answered", hint=self._why_refused())
-
-    def _why_refused(self) -> str:
-        """What may be wrong with what is shown to the node."""
-        if self._certificate is None:
-            return _NO_CERTIFICATE
-        day = expired_on(self._certificate, time.time())
-        return f"the client's certificate, {self._certificate}, expired on {day}: {_RENEW}" if day else _NOT_BELIEVED
+        certificate = self._certificate
+        day = expired_on(certificate, time.time()) if certificate else ""
+        expired = f"the client's certificate, {certificate}, expired on {day}: {_RENEW}"
+        return NodeError(
+            "it closed the connection before it answered",
+            hint=_NO_CERTIFICATE if certificate is None else expired if day else _NOT_BELIEVED,
+        )
 
     @asynccontextmanager
     async def _asked(self, question: Question) -> AsyncIterator[AsyncIterator[bytes]]:
