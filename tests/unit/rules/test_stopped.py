@@ -75,6 +75,19 @@ def test_a_frozen_group_is_named_and_no_signal_is_sent_to_it(tmp_path: Path) -> 
     assert incident.culprits == ()
 
 
+def test_what_froze_it_at_another_time_is_not_named(tmp_path: Path) -> None:
+    def stopped(scene: Scene, trainer: Actor) -> None:
+        scene.halt(
+            trainer, 1, 3, "", level=HaltLevel.STOPPED, object="/sys/fs/cgroup/job/cgroup.freeze", is_counted=False
+        )
+        for second in range(int(QUIET_S), int(LENGTH_S)):
+            scene.second(trainer, second, stopped=1000)
+
+    (incident,) = diagnosed(tmp_path, stopped).incidents
+    assert "freeze" not in incident.summary
+    assert "kill -CONT" in incident.fixes[0].command
+
+
 def sampled(scene: Scene, trainer: Actor, profiler: Actor, *, every: int) -> None:
     """8 ms stopped before each step, of each `every`-th until the profiler lets it go on."""
     steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=8.5, empty={"stopped": 8}))

@@ -73,7 +73,7 @@ def _finding(
     senders = {int(one["arg1"]): evidence.name_of_pid(int(one["arg1"])) for one in signals}
     senders |= _tracers(evidence, process, since)
     by = " by " + " and ".join(f"{name or 'pid'} [{pid}]" for pid, name in senders.items()) if senders else ""
-    frozen = "" if senders else _frozen_by(evidence, process)
+    frozen = "" if senders else _frozen_by(evidence, process, since)
     sampler = _sampler(evidence, process, since) if not (senders or frozen) else None
     if frozen:
         by = f" with its cgroup ({frozen})"
@@ -123,9 +123,9 @@ def _fixes(process: Process, frozen: str, sampler: Culprit | None, *, is_known: 
     return (resume,) if is_known else (resume, Fix(text="or thaw it, if it was frozen: docker unpause, systemctl thaw"))
 
 
-def _frozen_by(evidence: Evidence, process: Process) -> str:
-    """The file through which it was seen to be frozen, now or at another time; "" where it was not."""
-    rows = evidence.reader.halts(evidence.window) if evidence.reader.is_recorded("raw_halts") else []
+def _frozen_by(evidence: Evidence, process: Process, window: Window) -> str:
+    """The file through which it was seen to be frozen; "" where it was not."""
+    rows = evidence.reader.halts(window) if evidence.reader.is_recorded("raw_halts") else []
     frozen = (row.object for row in rows if row.halted == process.process and row.level == HaltLevel.STOPPED)
     return next((file for file in frozen if file), "")
 
