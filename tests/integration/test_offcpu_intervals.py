@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from ingero.diagnose.gil_waits import gil_waits
 from ingero.events import INTERPRETER_LOCK, THREAD_STATES, WAKER_KINDS
 from ingero.store.reader import open_reader
 from tests.integration.targets import rows, simulation
-from tests.integration.tracing import tracing
+from tests.integration.tracing import Tracer, tracing
 
 _FEW = 20
 _SLEEPS = 500  # far more than a thread's buffer holds; each is long enough to be kept
@@ -61,23 +63,37 @@ sys.stdin.readline()
 """
 
 
-def test_a_sleep_in_a_write_is_told_from_one_in_a_read(tmp_path: Path) -> None:
+@contextmanager
+def traced(tmp_path: Path, source: str) -> Iterator[tuple[subprocess.Popen[str], Tracer]]:
+    """A program that waits for a line, under an agent; both end."""
     simulated = simulation(tmp_path)
-    command = [sys.executable, "-c", _WRITER, simulated.libraries / "libcudart.so.12"]
+    command = [sys.executable, "-c", source, simulated.libraries / "libcudart.so.12"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=simulated.environment
-    ) as writer:
-        assert writer.stdin
-        assert writer.stdout
-        writer.stdout.readline()
-        with tracing(tmp_path, pids=[writer.pid]) as tracer:
+    ) as program:
+        assert program.stdin
+        assert program.stdout
+        program.stdout.readline()
+        with tracing(tmp_path, pids=[program.pid]) as tracer:
             tracer.wait_for("second")
-            writer.stdin.write("\n")
-            writer.stdin.flush()
-            writer.stdout.readline()
+            yield program, tracer
             tracer.wait_for("second")
             tracer.stop()
-        writer.stdin.close()
+        program.stdin.close()
+
+
+def run(program: subprocess.Popen[str]) -> None:
+    """Lets it do what it does, to the end."""
+    assert program.stdin
+    assert program.stdout
+    program.stdin.write("\n")
+    program.stdin.flush()
+    program.stdout.readline()
+
+
+def test_a_sleep_in_a_write_is_told_from_one_in_a_read(tmp_path: Path) -> None:
+    with traced(tmp_path, _WRITER) as (writer, tracer):
+        run(writer)
     long = (
         "SELECT is_own_request, count(*), count(futex) FROM offcpu WHERE tid = ? AND duration_ns > 1000000 GROUP BY 1"
     )
@@ -87,24 +103,10 @@ def test_a_sleep_in_a_write_is_told_from_one_in_a_read(tmp_path: Path) -> None:
 
 
 def test_what_a_thread_sleeps_while_the_agent_cannot_run_is_kept_or_counted(tmp_path: Path) -> None:
-    simulated = simulation(tmp_path)
-    command = [sys.executable, "-c", _SLEEPER, simulated.libraries / "libcudart.so.12"]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=simulated.environment
-    ) as sleeper:
-        assert sleeper.stdin
-        assert sleeper.stdout
-        sleeper.stdout.readline()
-        with tracing(tmp_path, pids=[sleeper.pid]) as tracer:
-            tracer.wait_for("second")
-            os.kill(tracer.process.pid, signal.SIGSTOP)
-            sleeper.stdin.write("\n")
-            sleeper.stdin.flush()
-            sleeper.stdout.readline()
-            os.kill(tracer.process.pid, signal.SIGCONT)
-            tracer.wait_for("second")
-            tracer.stop()
-        sleeper.stdin.close()
+    with traced(tmp_path, _SLEEPER) as (sleeper, tracer):
+        os.kill(tracer.process.pid, signal.SIGSTOP)
+        run(sleeper)
+        os.kill(tracer.process.pid, signal.SIGCONT)
     ((kept,),) = rows(
         tracer.database, "SELECT count(*) FROM raw_offcpu WHERE tid = ? AND duration_ns < 500000000", sleeper.pid
     )
