@@ -93,7 +93,7 @@ test-stacks: setup build ## stacks against every CPython that can be had; fetche
 
 fuzz: setup build ## damaged and made-up input for every parser (INPUTS=20000 for each)
 	INGERO_FUZZ=$(or $(INPUTS),20000) $(BIN)/pytest -q --timeout=0 tests/unit/test_fuzz_parsers.py \
-		tests/unit/test_decode_native_damaged.py tests/unit/test_decode_python_damaged.py tests/unit/test_decode_python_lines.py \
+		tests/unit/decode/test_native_damaged.py tests/unit/decode/test_python_damaged.py tests/unit/decode/test_python_lines.py \
 		tests/unit/profiles/test_hostile.py
 
 bench: setup build ## overhead, sync and export rates, interleaved; prints ratios

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from ingero.capture.single_agent import RUN_FOLDER_VARIABLE
+from ingero.capture.loop.single_agent import RUN_FOLDER_VARIABLE
 from ingero.errors import IngeroError
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

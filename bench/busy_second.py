@@ -9,12 +9,12 @@ import numpy as np
 
 from ingero.attach.kernel_side import CELL_OP_SHIFT, SLOT_SHIFT
 from ingero.attach.objects import object_path
-from ingero.capture.cells import CellGrowth, Cells
-from ingero.capture.culprits import Charge
-from ingero.capture.host_sums import HostSum
-from ingero.capture.period import period_until
-from ingero.capture.second import Second
-from ingero.capture.snapshots import AgentUsage
+from ingero.capture.host.snapshots import AgentUsage
+from ingero.capture.loop.period import period_until
+from ingero.capture.loop.second import Second
+from ingero.capture.sums.cells import CellGrowth, Cells
+from ingero.capture.sums.culprits import Charge
+from ingero.capture.sums.host_sums import HostSum
 from ingero.cli.live.state import GpuState, LiveState, Missing, ProbedLibrary, ProbeState, ProcessLine
 from ingero.cli.live.window import SlotSums, Window
 from ingero.decode.btf import btf_of

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from bench.agent import require_quiet_kernel
 from ingero.attach.kernel_side import KernelSide, KernelSizes
-from ingero.capture.recorder import Recorder, RecorderOptions
-from ingero.capture.session import session_facts
-from ingero.store.writer import Writer
+from ingero.capture.loop.recorder import Recorder, RecorderOptions
+from ingero.capture.loop.session import session_facts
+from ingero.store.writing.writer import Writer
 from tests.integration import burst
 from tests.integration.burst import BETWEEN, Burst
 from tests.integration.callers import build_library

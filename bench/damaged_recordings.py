@@ -29,10 +29,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.agent import BenchError
-from ingero.cli import compare, copy, explain, export, main, merge, query
+from ingero.cli import compare, copy, explain, export, main, query
+from ingero.cli.merge.command import command as merge
 from ingero.serve.dashboard.app import create_app
 from ingero.serve.dashboard.security import Sessions
-from ingero.serve.recording_source import RecordingSource
+from ingero.serve.source.recording_source import RecordingSource
 from tests.unit.dashboard_client import client_of
 
 _IMPORTED = (compare, copy, explain, export, merge, query)

@@ -35,13 +35,13 @@ from bench.agent import require_quiet_kernel
 from ingero.attach.kernel_side import KernelSizes
 from ingero.attach.libbpf import BpfObject
 from ingero.attach.objects import object_path
-from ingero.capture.clocks import WallClock, read_pair
-from ingero.capture.rings import Ring
-from ingero.capture.rows import RowMaker
-from ingero.capture.targets import Targets
+from ingero.capture.loop.clocks import WallClock, read_pair
+from ingero.capture.loop.rings import Ring
+from ingero.capture.processes.traced_processes import Targets
+from ingero.capture.records.rows import RowMaker
 from ingero.decode.btf import btf_of
 from ingero.store.records import SessionFacts
-from ingero.store.writer import Writer
+from ingero.store.writing.writer import Writer
 
 BENCH = Path(__file__).resolve().parent
 BURST = 1000  # records per run of the program: a test run costs a system call

@@ -23,8 +23,8 @@ import numpy as np
 from ingero.demo.scene import Actor, Scene, Step
 from ingero.events import THREAD_STATES, WAKER_KINDS
 from ingero.ops import OPS
-from ingero.store import tables
 from ingero.store.reader import open_reader
+from ingero.store.writing import tables
 from ingero.units import format_bytes, format_count
 
 _HOUR_S = 3600

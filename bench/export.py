@@ -20,9 +20,9 @@ from pathlib import Path
 
 import apsw
 
-from ingero.store import tables
 from ingero.store.records import SessionFacts
-from ingero.store.writer import Writer
+from ingero.store.writing import tables
+from ingero.store.writing.writer import Writer
 
 BEGIN_NS = 1_790_000_000_000_000_000
 STEP_NS = 20_000  # between two calls: 50,000 a second, as much as --record-all stores
@@ -36,7 +36,7 @@ from ingero.serve.export.flamegraph import Weight
 from ingero.serve.export.formats import Format, export
 from ingero.serve.export.output import output_file
 from ingero.store.reader import open_reader
-from ingero.store.streams import Streams
+from ingero.store.streaming.streams import Streams
 path, form, output = sys.argv[1:]
 with open_reader(Path(path)) as reader, output_file(Path(output)) as file:
     window = reader.window(None, 0)

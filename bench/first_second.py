@@ -29,7 +29,7 @@ from ingero.demo.faults import cgroups
 from ingero.demo.gpusim.knobs import DEFAULTS, Knobs
 from ingero.demo.workloads import lifecycle, steps
 from ingero.demo.workloads.program import Program
-from ingero.diagnose.model import Diagnosis, Incident
+from ingero.diagnose.findings import Diagnosis, Incident
 from tests.integration.targets import Simulation, simulation
 from tests.integration.tracing import tracing
 

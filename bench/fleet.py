@@ -36,12 +36,12 @@ from ingero.fleet.relay_frames import AT_ONCE
 from ingero.fleet.relay_list import parse_relay_list
 from ingero.fleet.relay_server import RelayService
 from ingero.fleet.relays import via_of
-from ingero.serve.addresses import Address, listen
 from ingero.serve.dashboard.exposure import Exposure
 from ingero.serve.dashboard.server import answering_to, certificate_of, create_server, server_context
-from ingero.serve.recording_source import RecordingSource
-from ingero.serve.row_lines import Identity, row_lines
-from ingero.serve.sql import Answer
+from ingero.serve.http.addresses import Address, listen
+from ingero.serve.source.recording_source import RecordingSource
+from ingero.serve.sql.sql import Answer
+from ingero.serve.structured.row_lines import Identity, row_lines
 from tests.unit.fleet_nodes import record_node
 
 _NODES = 300

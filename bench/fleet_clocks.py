@@ -23,7 +23,7 @@ from ingero.fleet.client import NodeClient
 from ingero.fleet.clocks import EXCHANGES, Clock, Exchange, estimate
 from ingero.fleet.direct_client import DirectClient
 from ingero.fleet.fan_out import Reach, ask_nodes
-from ingero.serve.row_lines import Identity
+from ingero.serve.structured.row_lines import Identity
 from tests.unit.delayed_clock import Way, delaying_proxy, node_behind_proxy, percentile
 from tests.unit.fleet_nodes import record_node, serving_node
 

@@ -34,10 +34,10 @@ from ingero.fleet.node_lists import Node
 from ingero.fleet.relay_list import parse_relay_list
 from ingero.fleet.relay_server import RelayService
 from ingero.fleet.relays import via_of
-from ingero.serve.addresses import Address, listen
 from ingero.serve.dashboard.exposure import Exposure
 from ingero.serve.dashboard.server import answering_to, certificate_of, create_server, server_context
-from ingero.serve.recording_source import RecordingSource
+from ingero.serve.http.addresses import Address, listen
+from ingero.serve.source.recording_source import RecordingSource
 from tests.unit.fleet_nodes import record_node
 
 MOST_CONNECTIONS, MOST_LEVELS = 128, 3

@@ -21,7 +21,7 @@ import apsw
 from ingero.fleet.statements import plan
 from ingero.fleet.statements.names import answer_columns
 from ingero.store.merge import merge
-from ingero.store.opening import open_database
+from ingero.store.opening.opening import open_database
 from tests.unit.statement_nodes import OF_ONE_NODE, generated, write_nodes
 
 _GROUPS = 100

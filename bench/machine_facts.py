@@ -22,12 +22,12 @@ from pathlib import Path
 import numpy as np
 
 from ingero.attach.objects import object_path
-from ingero.capture.callers import Callers
-from ingero.capture.cpu_seconds import CpuSeconds
-from ingero.capture.gpu_samples import GpuSamples
-from ingero.capture.null_sink import NullSink
-from ingero.capture.scheduling import SchedulingRows
-from ingero.capture.targets import Target
+from ingero.capture.host.gpu_samples import GpuSamples
+from ingero.capture.host.scheduling import SchedulingRows
+from ingero.capture.loop.null_sink import NullSink
+from ingero.capture.processes.callers import Callers
+from ingero.capture.processes.traced_processes import Target
+from ingero.capture.sums.cpu_seconds import CpuSeconds
 from ingero.decode.btf import btf_of
 from ingero.demo.gpusim import build as gpusim
 from ingero.discover.gpus import open_nvml

@@ -26,9 +26,9 @@ from typing import Any
 import apsw
 
 from ingero.store.merge import merge
-from ingero.store.migrations import migrate
-from ingero.store.own_schema import INDEXES_AT_END, index_texts, own_columns, session_indexes
-from ingero.store.recording import MAX_INDEXED_EVENTS
+from ingero.store.opening.own_schema import INDEXES_AT_END, index_texts, own_columns, session_indexes
+from ingero.store.writing.migrations import migrate
+from ingero.store.writing.recording import MAX_INDEXED_EVENTS
 
 _BEGIN_NS = 1_790_000_000_000_000_000
 _TEXTS = 500

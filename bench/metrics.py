@@ -19,15 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from ingero.capture.cells import CellGrowth
-from ingero.capture.drops import MEANINGS
-from ingero.capture.period import period_until
-from ingero.capture.second import Second
-from ingero.diagnose.rule import all_rules
+from ingero.capture.loop.drops import MEANINGS
+from ingero.capture.loop.period import period_until
+from ingero.capture.loop.second import Second
+from ingero.capture.sums.cells import CellGrowth
+from ingero.diagnose.causes.rule import all_rules
 from ingero.discover.gpus import Gpu, GpuSample
 from ingero.discover.system import Pressure, SystemSample
 from ingero.ops import OPS, Op
-from ingero.serve.addresses import Address
+from ingero.serve.http.addresses import Address
 from ingero.serve.metrics.intake import Intake
 from ingero.serve.metrics.otlp import as_request
 from ingero.serve.metrics.registry import Registry

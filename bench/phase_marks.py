@@ -14,12 +14,12 @@ from typing import Any
 
 # Function -> the phase that ends with its return.
 _PHASES = {
-    "ingero.cli.plan:refuse_if_blocked": "imports",
+    "ingero.cli.trace.plan:refuse_if_blocked": "imports",
     "ingero.attach.kernel_side:KernelSide.__init__": "objects loaded",
-    "ingero.capture.recorder:Recorder.__init__": "recorder made",
+    "ingero.capture.loop.recorder:Recorder.__init__": "recorder made",
     "ingero.attach.kernel_side:KernelSide.start": "clocks attached",
-    "ingero.capture.overhead_limiter:OverheadLimiter.start": "calibrated",
-    "ingero.capture.recorder:Recorder.start": "probes attached, threads enrolled",
+    "ingero.capture.budget.overhead_limiter:OverheadLimiter.start": "calibrated",
+    "ingero.capture.loop.recorder:Recorder.start": "probes attached, threads enrolled",
 }
 
 

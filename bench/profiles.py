@@ -21,13 +21,13 @@ from pathlib import Path
 import numpy as np
 
 from bench.profile_truth import Truth, truths
-from ingero.diagnose.comparison import compare
-from ingero.diagnose.engine import diagnose
-from ingero.diagnose.model import Diagnosis
+from ingero.diagnose.comparison.compare import compare
+from ingero.diagnose.diagnosis import diagnose
+from ingero.diagnose.findings import Diagnosis
 from ingero.diagnose.profile.report import ProfileReport
 from ingero.profiles.reading import read_profiles
 from ingero.profiles.recording import write_recording
-from ingero.serve.comparison_text import comparison_lines
+from ingero.serve.text.comparison_text import comparison_lines
 from ingero.store.reader import open_reader
 from ingero.store.records import Window
 

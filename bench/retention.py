@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ingero.store import tables
 from ingero.store.records import SessionFacts
-from ingero.store.retention import log_bytes
-from ingero.store.writer import Writer
+from ingero.store.writing import tables
+from ingero.store.writing.retention import log_bytes
+from ingero.store.writing.writer import Writer
 from ingero.units import format_bytes, format_count, parse_size_bytes
 
 _BATCH_ROWS = 10_000

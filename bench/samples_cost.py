@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ingero.attach.kernel_side import KernelSide, KernelSizes
-from ingero.capture.python_layouts import layout_row
+from ingero.capture.stacks.python_layouts import layout_row
 from ingero.demo.workloads.program import Program
 from ingero.discover.interpreters import Interpreter, find_interpreter
 from ingero.discover.processes import read_process_id

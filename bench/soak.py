@@ -23,13 +23,13 @@ from typing import Any
 import apsw
 
 from bench.agent import Agent, agent, ended_cpu_s, require_quiet_kernel
-from ingero.capture.drops import MEANINGS
+from ingero.capture.loop.drops import MEANINGS
 from ingero.demo.gpusim import build as gpusim
 from ingero.demo.gpusim.truth import read_all
 from ingero.demo.workloads import native
 from ingero.demo.workloads.program import Program
 from ingero.ops import OPS
-from ingero.store.retention import MINUTE_NS, log_bytes
+from ingero.store.writing.retention import MINUTE_NS, log_bytes
 from ingero.units import format_bytes, parse_duration_s, parse_size_bytes
 
 _MOST_GROWTH_BYTES = 5 << 20

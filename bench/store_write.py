@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ingero.store import tables
 from ingero.store.records import SessionFacts
 from ingero.store.vocabulary import STATE_COLUMNS
-from ingero.store.writer import Writer
+from ingero.store.writing import tables
+from ingero.store.writing.writer import Writer
 
 _BATCH_ROWS = 5_000
 _START_NS = 1_790_000_000_000_000_000

@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any
 
-from ingero.capture import foreign
-from ingero.capture.native_reader import NativeReader
+from ingero.capture.foreign import readers
+from ingero.capture.foreign.native_reader import NativeReader
 from ingero.cli.main import main
 from ingero.discover.disk_files import DiskFiles
 from ingero.discover.library_reader import LibraryReader
@@ -53,5 +53,5 @@ def _no_nursery() -> AbstractContextManager[Any]:
 
 
 if __name__ == "__main__":
-    foreign.Foreign, foreign.nursery = HereAndNow, _no_nursery  # type: ignore[misc, assignment]  # for this bench
+    readers.Foreign, readers.nursery = HereAndNow, _no_nursery  # type: ignore[misc, assignment]  # for this bench
     main()

@@ -15,10 +15,10 @@ import click
 from generated import write_or_check
 
 from ingero.cli.command_group import EXAMPLE
+from ingero.cli.config.option_table import BY_NAME, FLEET, SECTIONS, Option
 from ingero.cli.examples import EXAMPLES
 from ingero.cli.main import LazyGroup, cli
 from ingero.cli.manual import EXIT_CODES, MANUALS, VARIABLES, Manual
-from ingero.cli.option_table import BY_NAME, FLEET, SECTIONS, Option
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "commands.md"
 _WIDTH = 120

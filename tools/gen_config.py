@@ -7,7 +7,7 @@ from pathlib import Path
 
 from generated import write_or_check
 
-from ingero.cli.config_schema import SCHEMA_NAME, example, schema
+from ingero.cli.config.schema import SCHEMA_NAME, example, schema
 
 FOLDER = Path(__file__).resolve().parent.parent / "configs"
 

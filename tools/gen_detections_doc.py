@@ -7,9 +7,9 @@ from pathlib import Path
 
 from generated import write_or_check
 
-from ingero.diagnose.headlines import HEADLINES, VERDICTS
-from ingero.diagnose.rule import Rule, all_rules
-from ingero.diagnose.undetectable import UNDETECTABLE
+from ingero.diagnose.causes.headlines import HEADLINES, VERDICTS
+from ingero.diagnose.causes.rule import Rule, all_rules
+from ingero.diagnose.causes.undetectable import UNDETECTABLE
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "detections.md"
 _INTRODUCTION = """\

@@ -13,7 +13,7 @@ from typing import Any
 
 from generated import write_or_check
 
-from ingero.capture.rows import HOST_OPS, LIFECYCLE_OPS
+from ingero.capture.records.rows import HOST_OPS, LIFECYCLE_OPS
 from ingero.ops import OPS, Flag, HostOp, IoOp, Kind, NetOp, Op, Source, TcpOp
 from ingero.store.vocabulary import op_rows
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from generated import write_or_check
 
-from ingero.store.guard import FUNCTIONS
 from ingero.store.meanings import Published, documentation
+from ingero.store.user_sql.guard import FUNCTIONS
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "schema.md"
 _INTRODUCTION = """\

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from generated import write_or_check
 
-from ingero.cli.service_units import first_settings, sysusers, units
+from ingero.cli.service.units import first_settings, sysusers, units
 
 FOLDER = Path(__file__).resolve().parent.parent / "deploy" / "systemd"
 

@@ -31,7 +31,7 @@ from ingero.demo.stored_incidents import store_incidents
 from ingero.demo.workloads.ddp import rank_path
 from ingero.demo.workloads.host_knobs import HostKnobs, HostState
 from ingero.demo.workloads.program import Program
-from ingero.diagnose.engine import diagnose
+from ingero.diagnose.diagnosis import diagnose
 from ingero.store.reader import open_reader
 
 ROOT = Path(__file__).resolve().parent.parent

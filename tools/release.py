@@ -29,7 +29,7 @@ import build_libraries
 import render_chart
 
 from ingero import __version__
-from ingero.cli.service_units import SYSUSERS, units
+from ingero.cli.service.units import SYSUSERS, units
 
 ROOT = Path(__file__).resolve().parent.parent
 _LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}

@@ -540,13 +540,13 @@ ALLOWED: tuple[Allowed, ...] = (
         phrase=r"\bhidden-synchronisation\b|\bgpu-shared\b|\bcall-in-flight\b|\bpage-fault-storm\b|"
         r"\bnetwork-file-wait\b|\btimer-sleep\b",
         reason="causes as recordings of earlier builds hold them",
-        where="src/ingero/store/earlier_names.py",
+        where="src/ingero/store/older/earlier_names.py",
     ),
     Allowed(
         phrase=r"\bwaits for events end no epoch\b|\bepochs are not comparable\b|\ba part of the stack was lost\b|"
         r"\b[\d.]+(?: |)% of the usual number of records, rings drained every\b",
         reason="sentences as recordings of version 1 hold them",
-        where="src/ingero/store/older_values.py",
+        where="src/ingero/store/older/older_values.py",
     ),
     Allowed(
         phrase=r"\bgpu-steal\b",

@@ -33,7 +33,7 @@ _LITERALS = (
     "store",
 )
 # Those whose dictionaries with literal keys become JSON, and whose classes describe it.
-_JSON_MODULES = ("cli", "fleet", "serve", "diagnose/incident_json.py")
+_JSON_MODULES = ("cli", "fleet", "serve", "diagnose/incidents/incident_json.py")
 _METRICS = "serve/metrics"
 _PLAIN_FILES = ("configs/*", "deploy/**/*", "examples/**/*", "install.sh", "scripts/*", "web/index.html", "server.json")
 _PLAIN_SUFFIXES = {".yaml", ".yml", ".json", ".service", ".sysusers", ".sh", ".html", ".txt", ".tpl", ".md", ""}

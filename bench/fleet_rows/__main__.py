@@ -3,7 +3,7 @@
 Real servers and certificates on the loopback. F1 needs root and probes. F4 compares with ClusterShell's NodeSet where
 that is installed (pip install ClusterShell), and asks a Slurm of its own where one is (apt-get install slurm-wlm).
 Elsewhere: F12 in bench.fleet_statements, F15 in bench.fleet and bench.fleet_relays, F17's speed in bench.merge, F21 in
-bench.fleet_clocks, F24 in tests/integration/test_time_namespace.py, F50 in tests/unit/test_fleet_page.py. Times of the
+bench.fleet_clocks, F24 in tests/integration/test_time_namespace.py, F50 in tests/unit/fleet/test_page.py. Times of the
 wall say something on an idle host only.
 """
 

@@ -26,13 +26,13 @@ from bench.fleet_rows.figures import Figure, Fleet, listed, run, run_alone, said
 from ingero.fleet.access import Access, client_context
 from ingero.fleet.assistant import FleetQuestions
 from ingero.fleet.node_lists import Node
-from ingero.serve.sql import run_sql
+from ingero.serve.sql.sql import run_sql
 from tests.unit.dashboard_client import client_of
+from tests.unit.fleet.test_renewal import HALF_WRITTEN, ROTATIONS, serial, serial_of
+from tests.unit.fleet.test_server import STRANGERS, WRITES, application_bytes
 from tests.unit.fleet_nodes import NOW, make_certificates, serving_node
 from tests.unit.hostile_nodes import listening, silence
 from tests.unit.mcp_client import call, server_of
-from tests.unit.test_fleet_renewal import HALF_WRITTEN, ROTATIONS, serial, serial_of
-from tests.unit.test_fleet_server import STRANGERS, WRITES, application_bytes
 
 CALLS = "SELECT node, count(*) AS calls FROM events GROUP BY node ORDER BY node"
 _REQUESTS, _NEW_WITHIN_S = 1000, 2.0

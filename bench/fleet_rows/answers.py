@@ -19,11 +19,11 @@ from bench.fleet_rows.figures import Figure, listed, run, run_alone, said, servi
 from ingero.fleet.access import Access
 from ingero.fleet.assistant import MOST_BYTES, FleetQuestions
 from ingero.fleet.node_lists import Node
+from tests.unit.fleet.test_mcp import ATTACK, size_bytes
+from tests.unit.fleet.test_query import HOSTILE
 from tests.unit.fleet_nodes import record_node, serving_node
 from tests.unit.hostile_nodes import http, listening
 from tests.unit.mcp_client import call, content, server_of
-from tests.unit.test_fleet_mcp import ATTACK, size_bytes
-from tests.unit.test_fleet_query import HOSTILE
 
 CALLS = "SELECT node, count(*) AS calls FROM events GROUP BY node ORDER BY node"
 _TIMEOUT_S, _MORE_S, _MOST_MB = 5, 0.5, 200

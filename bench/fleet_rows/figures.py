@@ -91,20 +91,29 @@ class Done:
     rss_mb: float
 
 
+_MEASURED = """
+import os, sys
+from ingero.cli.main import main
+report = int(sys.argv.pop(1))
+try:
+    main()
+finally:
+    os.write(report, next(line.split()[1] for line in open("/proc/self/status", "rb") if line.startswith(b"VmHWM")))
+"""
+
+
 def run_alone(*words: str) -> Done:
-    """A command as a process of its own, with what it cost."""
+    """A command as a process of its own, with what it cost.
+
+    Its memory is asked of itself: what wait4 says of a child holds what its parent had when it forked.
+    """
     begin_s = time.monotonic()
-    with subprocess.Popen(
-        [sys.executable, "-m", "ingero.cli.main", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        stdout, stderr = _read_both(process)
-        _, status, use = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    return Done(process.returncode, stdout, stderr, time.monotonic() - begin_s, use.ru_maxrss / 1024)
-
-
-def _read_both(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """What it prints, without waiting for it: that is `wait4`'s, which says its memory."""
-    assert process.stdout is not None
-    assert process.stderr is not None
-    return process.stdout.read(), process.stderr.read()  # what it prints on stderr here fits into a pipe
+    read_end, write_end = os.pipe()
+    with open(read_end, "rb") as report:
+        done = subprocess.run(
+            [sys.executable, "-c", _MEASURED, str(write_end), *words],
+            capture_output=True, text=True, check=False, pass_fds=(write_end,),
+        )  # fmt: skip
+        os.close(write_end)
+        rss_kib = int(report.read())
+    return Done(done.returncode, done.stdout, done.stderr, time.monotonic() - begin_s, rss_kib / 1024)

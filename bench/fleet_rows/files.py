@@ -14,9 +14,9 @@ import apsw
 
 from bench.fleet_rows.figures import Figure, listed, run, serving, shown
 from ingero.store.merge import merge
-from ingero.store.own_schema import own_columns
+from ingero.store.opening.own_schema import own_columns
 from ingero.store.reader import open_reader
-from ingero.store.whole_file import NewFileError
+from ingero.store.writing.whole_file import NewFileError
 from tests.trace_processor.processor import trace_processor
 from tests.unit.merged_nodes import write_full
 

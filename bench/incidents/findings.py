@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ingero.diagnose.engine import diagnose
-from ingero.diagnose.model import Diagnosis, Fact, Incident
+from ingero.diagnose.diagnosis import diagnose
+from ingero.diagnose.findings import Diagnosis, Fact, Incident
 from ingero.store.reader import open_reader
 
 UNEXPLAINED = "unexplained"

@@ -20,7 +20,7 @@ from bench.incidents.price import Price
 from bench.incidents.recording import Label
 from bench.incidents.scenario import INJECTED, Expected, Place, Scenario
 from bench.incidents.truth import Truth
-from ingero.diagnose.model import UNEXPLAINED
+from ingero.diagnose.findings import UNEXPLAINED
 from ingero.units import SECOND_NS
 
 MUST_BE_NAMED = 0.05

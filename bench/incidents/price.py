@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from ingero import given_up
-from ingero.capture.rehearsal import GIVE_UP, TRAP_COST
-from ingero.diagnose.rule import all_rules
+from ingero.capture.budget.rehearsal import GIVE_UP, TRAP_COST
+from ingero.diagnose.causes.rule import all_rules
 
 _SLOW_NS = 4900  # of a probed call on a nested virtual machine, where 5 of 26 labeled runs were right; here it is 900
 

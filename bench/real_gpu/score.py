@@ -18,8 +18,8 @@ from bench.incidents.findings import UNEXPLAINED
 from bench.incidents.step_score import StepScore, score
 from bench.real_gpu.plan import Loop
 from ingero.demo.workloads import steps
-from ingero.diagnose.engine import diagnose
-from ingero.diagnose.model import Diagnosis
+from ingero.diagnose.diagnosis import diagnose
+from ingero.diagnose.findings import Diagnosis
 from ingero.store.reader import open_reader
 
 Times = npt.NDArray[np.int64]

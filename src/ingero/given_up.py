@@ -2,7 +2,7 @@
 
 A code is stored and compared; it is never renamed, and a changed meaning gets a code of its own. A sentence is written
 by whoever shows it and may be worded anew at any time. What recordings of version 1 hold instead of codes stands in
-`store/older_values.py`.
+`store/older/older_values.py`.
 """
 
 from __future__ import annotations

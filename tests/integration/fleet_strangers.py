@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ingero.fleet.access import client_context
 from ingero.fleet.node_lists import Node
+from tests.unit.fleet.test_server import STRANGERS, application_bytes
 from tests.unit.fleet_nodes import Certificates
-from tests.unit.test_fleet_server import STRANGERS, application_bytes
 
 
 def main(address: str, own_folder: str, other_folder: str) -> None:

@@ -188,7 +188,7 @@ def _begin(request: dict[str, Any], output: int, errors: int) -> None:
 
 
 if __name__ == "__main__":
-    import ingero.cli.trace  # noqa: F401  # what the agent imports before it forks its sandbox
+    import ingero.cli.trace.command  # noqa: F401  # what the agent imports before it forks its sandbox
     from ingero.cli.main import main
 
     gc.freeze()  # what is shared stays shared

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from ingero.attach.kernel_side import MAX_PROCESSES, KernelSide, KernelSizes
-from ingero.capture.recorder import Recorder, RecorderOptions
-from ingero.capture.second import Second
-from ingero.capture.session import session_facts
-from ingero.store.writer import Writer
+from ingero.capture.loop.recorder import Recorder, RecorderOptions
+from ingero.capture.loop.second import Second
+from ingero.capture.loop.session import session_facts
+from ingero.store.writing.writer import Writer
 from tests.integration.targets import rows
 
 # nobody, and those before: no workload of this machine belongs to them, and each of pytest's workers has its own

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.capture.levels import Level
+from ingero.capture.budget.levels import Level
 from tests.integration.callers import build_library, caller
 from tests.integration.targets import rows
 from tests.integration.test_overhead_limiter import governed, run_script

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ingero.capture import drainer
-from ingero.capture.rings import DRAIN_LIMIT, Ring
-from ingero.capture.rows import RowMaker
+from ingero.capture.loop import drainer
+from ingero.capture.loop.rings import DRAIN_LIMIT, Ring
+from ingero.capture.records.rows import RowMaker
 from tests.integration import burst
 from tests.integration.burst import BETWEEN, Burst
 from tests.integration.callers import build_library

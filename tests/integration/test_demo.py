@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.capture.single_agent import RUN_FOLDER_VARIABLE
+from ingero.capture.loop.single_agent import RUN_FOLDER_VARIABLE
 from ingero.demo.stories import STORIES
 from ingero.store.reader import open_reader
 

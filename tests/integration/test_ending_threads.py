@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from ingero.attach.kernel_side import KernelSide, KernelSizes
-from ingero.capture.period import period_until
-from ingero.capture.recorder import Recorder, RecorderOptions
-from ingero.store import tables
+from ingero.capture.loop.period import period_until
+from ingero.capture.loop.recorder import Recorder, RecorderOptions
 from ingero.store.vocabulary import STATES
+from ingero.store.writing import tables
 from tests.integration.targets import until
 from tests.unit.kept_rows import Kept
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import apsw
 import pytest
 
-from ingero.capture.session import session_facts
-from ingero.store.migrations import APPLICATION_ID
-from ingero.store.writer import Writer
+from ingero.capture.loop.session import session_facts
+from ingero.store.writing.migrations import APPLICATION_ID
+from ingero.store.writing.writer import Writer
 from tests.integration.callers import Caller, build_library, caller
 from tests.integration.tracing import tracing
 

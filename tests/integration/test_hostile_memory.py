@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from bench.agent import waited_s
-from ingero.capture.foreign import Foreign, nursery
-from ingero.capture.watchdog import STANDS_STILL_S
+from ingero.capture.foreign.readers import Foreign, nursery
+from ingero.capture.loop.watchdog import STANDS_STILL_S
 from ingero.discover import waiting
 from ingero.discover.interpreters import Interpreter, UnreadableInterpreter
 from tests.integration.hostile_programs import OTHER

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ingero.capture.foreign import OPENER, nursery
-from ingero.capture.root_files import SandboxedRootFiles
-from ingero.capture.shares import Shares
+from ingero.capture.foreign.readers import OPENER, nursery
+from ingero.capture.foreign.root_files import SandboxedRootFiles
+from ingero.capture.foreign.shares import Shares
 from ingero.discover.containers import Placement
 from ingero.discover.jobs import job_of
 from ingero.discover.rooted import RootFiles

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ingero.demo.gpusim.knobs import Knobs
-from ingero.serve.breakdown import breakdown_text
+from ingero.serve.text.breakdown import breakdown_text
 from ingero.store.reader import open_reader
 from tests.integration.interpreters import interpreters
 from tests.integration.targets import Simulation, rows, simulation, until

@@ -18,7 +18,7 @@ from bench.incidents.recording import DATABASE, record
 from bench.incidents.scenario import Planned, Scenario, Schedule
 from bench.incidents.workload import missing
 from ingero.demo.faults import cgroups
-from ingero.diagnose.rule import all_rules
+from ingero.diagnose.causes.rule import all_rules
 
 pytestmark = [
     pytest.mark.integration,

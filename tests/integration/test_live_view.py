@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.capture.single_agent import RUN_FOLDER_VARIABLE
+from ingero.capture.loop.single_agent import RUN_FOLDER_VARIABLE
 from ingero.demo.gpusim.build import build, environment
 from ingero.demo.workloads.program import Program
 from ingero.ops import BY_NAME

@@ -11,13 +11,13 @@ import pytest
 from ingero.attach import kernel_side
 from ingero.attach.kernel_constants import scheduler_constants
 from ingero.attach.kernel_side import KernelSide, KernelSizes
-from ingero.capture.recorder import Recorder, RecorderOptions
-from ingero.capture.session import session_facts
+from ingero.capture.loop.recorder import Recorder, RecorderOptions
+from ingero.capture.loop.session import session_facts
 from ingero.demo.faults.processes import disturbers
 from ingero.demo.gpusim.build import build, environment
 from ingero.demo.workloads.program import Program
 from ingero.events import STATE_COLUMNS, CallFlag
-from ingero.store.writer import Writer
+from ingero.store.writing.writer import Writer
 from tests.integration.targets import rows
 
 DROP_EVERY = 5

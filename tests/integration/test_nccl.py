@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.capture.drops import MEANINGS
+from ingero.capture.loop.drops import MEANINGS
 from tests.integration.nccl_jobs import Job, job_of, ranks, rendezvous, traced_ranks
 from tests.integration.targets import rows, simulation, until, wait_for_end
 from tests.integration.tracing import tracing

@@ -18,10 +18,10 @@ from tests.integration.tracing import Tracer
 FORCED_TRACE = """
 import sys
 from functools import partial
-import ingero.cli.trace as trace
-import ingero.cli.trace_recording as recording
+import ingero.cli.trace.command as trace
+import ingero.cli.trace.recording as recording
 from ingero.attach.kernel_side import KernelSide
-from ingero.capture.libraries import LibraryProbes
+from ingero.capture.libraries.libraries import LibraryProbes
 from ingero.attach.probes import ProbeMode
 from dataclasses import replace
 

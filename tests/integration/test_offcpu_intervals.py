@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ingero.diagnose.gil_waits import gil_waits
+from ingero.diagnose.offcpu.gil_waits import gil_waits
 from ingero.events import INTERPRETER_LOCK, THREAD_STATES, WAKER_KINDS
 from ingero.store.reader import open_reader
 from tests.integration.targets import rows, simulation

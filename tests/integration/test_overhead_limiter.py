@@ -17,17 +17,17 @@ import pytest
 from bench.timers import watched_timers
 from ingero.attach.kernel_side import KernelSide, KernelSizes
 from ingero.attach.probes import ProbeMode
-from ingero.capture.levels import Level, Levels
-from ingero.capture.recorder import Recorder, RecorderOptions
-from ingero.capture.second import Second
-from ingero.capture.session import session_facts
+from ingero.capture.budget.levels import Level, Levels
+from ingero.capture.loop.recorder import Recorder, RecorderOptions
+from ingero.capture.loop.second import Second
+from ingero.capture.loop.session import session_facts
 from ingero.demo.gpusim.build import build, environment
 from ingero.demo.gpusim.truth import read_all
 from ingero.demo.workloads import steps
 from ingero.demo.workloads.program import Program
 from ingero.events import SyncIntervalFlag
 from ingero.ops import BY_NAME, Kind, Source
-from ingero.store.writer import Writer
+from ingero.store.writing.writer import Writer
 from tests.integration.sync_interval_cases import Recording, Run, flagged, load, matched, recorded_parts, true_parts
 from tests.integration.targets import rows
 from tests.integration.test_counts import recorded_counts, true_counts

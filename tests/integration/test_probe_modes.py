@@ -44,11 +44,11 @@ FORCED_TRACE = """
 import os, sys
 from dataclasses import replace
 from functools import partial
-import ingero.cli.trace as trace
-import ingero.cli.trace_recording as recording
+import ingero.cli.trace.command as trace
+import ingero.cli.trace.recording as recording
 from ingero.attach.kernel_side import KernelSide
 from ingero.attach.probes import ProbeMode
-from ingero.capture.libraries import LibraryProbes
+from ingero.capture.libraries.libraries import LibraryProbes
 
 recording.KernelSide = partial(KernelSide, mode=ProbeMode[sys.argv.pop(1)])
 all_sites, chosen = LibraryProbes._wanted_sites, os.environ["OPERATIONS"].split()

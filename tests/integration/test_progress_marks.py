@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.capture.mark_rows import QUEUE_DEPTH
+from ingero.capture.steps.mark_rows import QUEUE_DEPTH
 from ingero.demo.gpusim.knobs import Knobs
 from tests.integration.targets import record, rows, simulation
 

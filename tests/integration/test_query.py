@@ -17,7 +17,7 @@ from ingero.demo.workloads.program import Program
 from tests.integration.container_groups import docker_path, group
 from tests.integration.targets import WAITER, rows, simulation, wait_for_end
 from tests.integration.tracing import tracing
-from tests.unit.test_serve_sql import PER_CONTAINER, PER_CONTAINER_NCCL
+from tests.unit.serve.test_sql import PER_CONTAINER, PER_CONTAINER_NCCL
 
 pytestmark = pytest.mark.integration
 

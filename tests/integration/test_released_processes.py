@@ -14,8 +14,8 @@ import pytest
 
 from ingero.attach.kernel_side import KernelSide, KernelSizes
 from ingero.attach.probes import CallSite
-from ingero.capture.calibration import EMPTY_FUNCTION
-from ingero.capture.cells import CellReader
+from ingero.capture.budget.calibration import EMPTY_FUNCTION
+from ingero.capture.sums.cells import CellReader
 
 pytestmark = pytest.mark.integration
 

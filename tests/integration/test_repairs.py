@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from ingero.attach.kernel_side import KernelSide, KernelSizes
-from ingero.capture.drops import DropReader
-from ingero.capture.recorder import Recorder, RecorderOptions
-from ingero.capture.session import session_facts
+from ingero.capture.loop.drops import DropReader
+from ingero.capture.loop.recorder import Recorder, RecorderOptions
+from ingero.capture.loop.session import session_facts
 from ingero.events import STATE_COLUMNS, CallFlag
-from ingero.store.writer import Writer
+from ingero.store.writing.writer import Writer
 from tests.integration.callers import build_library
 from tests.integration.targets import rows
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ingero.attach.kernel_side import KernelSide, KernelSizes
-from ingero.capture.rings import Ring
+from ingero.capture.loop.rings import Ring
 from ingero.demo.workloads.program import Program
 from ingero.discover.processes import read_process_id
 from ingero.store.call_stacks import CallStack, StackBook

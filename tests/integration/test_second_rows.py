@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from ingero.attach.kernel_side import KernelSide, KernelSizes
-from ingero.capture.null_sink import NullSink
-from ingero.capture.recorder import Recorder, RecorderOptions
-from ingero.capture.second import Second
-from ingero.capture.session import session_facts
+from ingero.capture.loop.null_sink import NullSink
+from ingero.capture.loop.recorder import Recorder, RecorderOptions
+from ingero.capture.loop.second import Second
+from ingero.capture.loop.session import session_facts
 from ingero.demo.faults import Fault, Target
 from ingero.demo.faults.cgroups import Group
 from ingero.demo.gpusim.build import build, environment
 from ingero.demo.workloads.program import Program
 from ingero.store.reader import open_reader
-from ingero.store.writer import Writer
+from ingero.store.writing.writer import Writer
 from tests.integration.accounts.rig import undisturbed
 from tests.integration.targets import rows
 from tests.integration.tracing import tracing

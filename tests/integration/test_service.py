@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from ingero.cli.service_units import DASHBOARD, TRACE, units
-from ingero.serve.sql import run_sql
+from ingero.cli.service.units import DASHBOARD, TRACE, units
+from ingero.serve.sql.sql import run_sql
 from tests.integration.callers import Caller, build_library, caller
 from tests.integration.targets import rows
 from tests.integration.test_faults_of_the_agent import INGERO

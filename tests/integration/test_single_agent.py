@@ -21,7 +21,7 @@ CONTAINER = 'mount -t tmpfs run /run && mount -t tmpfs nothing /proc/1 && exec "
 AGENT = """
 import os, sys
 from pathlib import Path
-from ingero.capture.single_agent import only_agent
+from ingero.capture.loop.single_agent import only_agent
 from ingero.errors import IngeroError
 try:
     with only_agent(Path("/data/first.db"), {}, mark=sys.argv[1]) as facts:

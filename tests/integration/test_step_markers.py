@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingero.capture.levels import Level, Levels
+from ingero.capture.budget.levels import Level, Levels
 from ingero.demo.gpusim.build import build, environment
 from ingero.demo.workloads import steps
 from ingero.demo.workloads.program import Program

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ingero.demo.workloads import steps as marks
-from ingero.diagnose.engine import diagnose
+from ingero.diagnose.diagnosis import diagnose
 from ingero.events import STATE_COLUMNS
 from ingero.store.reader import open_reader
 from tests.integration.targets import rows, simulation, wait_for_end, waiting

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingero.diagnose.lost_time import LostTime, lost_time, references
+from ingero.diagnose.lost_time.end_to_end import LostTime, lost_time, references
 from ingero.events import STATES
 from tests.integration.sync_interval_cases import (
     Array,

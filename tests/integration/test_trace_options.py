@@ -252,7 +252,7 @@ def test_a_log_file_takes_what_debugging_says(tmp_path: Path) -> None:
         options = ["--pid", str(process.pid), "--debug", "--log", str(log)]
         done = subprocess.run([*command, *options], capture_output=True, text=True, check=True)
     for text in (log.read_text(), done.stderr):
-        assert "INFO ingero.capture.libraries" in text
+        assert "INFO ingero.capture.libraries.libraries" in text
         assert "DEBUG ingero.attach.libbpf" in text
     assert log.stat().st_mode & 0o777 == 0o600
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ingero.ops import Source
-from ingero.serve.breakdown import breakdown_text
+from ingero.serve.text.breakdown import breakdown_text
 from ingero.store.call_stacks import StackBook
 from ingero.store.reader import open_reader
 from ingero.store.waiters import Waiters

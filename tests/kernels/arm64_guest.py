@@ -21,7 +21,7 @@ from ingero.attach.kernel_side import KernelSide, KernelSizes
 from ingero.attach.libbpf import AttachType, BpfObject
 from ingero.attach.objects import object_path
 from ingero.attach.probes import CallSite, ProbeMode
-from ingero.capture.rings import Ring
+from ingero.capture.loop.rings import Ring
 from ingero.discover.elf import ElfFile
 from ingero.discover.instructions import probe_offset
 from ingero.discover.mappings import parse_maps, read_maps

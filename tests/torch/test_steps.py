@@ -18,8 +18,8 @@ from bench.incidents.step_score import StepScore, score
 from ingero.demo.gpusim.build import environment
 from ingero.demo.gpusim.knobs import Knobs
 from ingero.demo.workloads import steps as marks
-from ingero.diagnose.engine import diagnose
-from ingero.diagnose.model import Diagnosis
+from ingero.diagnose.diagnosis import diagnose
+from ingero.diagnose.findings import Diagnosis
 from ingero.store.call_stacks import StackBook
 from ingero.store.reader import open_reader
 from tests.integration.targets import Recorded, Simulation, record, rows

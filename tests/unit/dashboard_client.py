@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from ingero.serve.dashboard.app import create_app
 from ingero.serve.dashboard.security import Gate, Sessions
-from ingero.serve.recording_source import RecordingSource
+from ingero.serve.source.recording_source import RecordingSource
 
 
 def client_of(path: Path) -> TestClient:

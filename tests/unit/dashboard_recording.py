@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ingero.demo.scene import Scene, Step
-from ingero.serve.addresses import Address, listen
 from ingero.serve.dashboard.exposure import Exposure
 from ingero.serve.dashboard.server import certificate_of, create_server, server_context
-from ingero.serve.recording_source import RecordingSource
-from ingero.store import tables
+from ingero.serve.http.addresses import Address, listen
+from ingero.serve.source.recording_source import RecordingSource
+from ingero.store.writing import tables
 
 QUIET_S, END_S = 8, 16
 

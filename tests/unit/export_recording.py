@@ -9,10 +9,10 @@ from typing import Any
 import apsw
 
 from ingero.ops import HostOp, IoOp, Source
-from ingero.store import tables
 from ingero.store.records import SessionFacts
 from ingero.store.vocabulary import STATE_COLUMNS
-from ingero.store.writer import Writer
+from ingero.store.writing import tables
+from ingero.store.writing.writer import Writer
 
 MS = 1_000_000
 SECOND_NS = 1_000_000_000

@@ -15,11 +15,11 @@ from ingero.fleet.access import Access
 from ingero.fleet.authority import Made, make_authority, make_certificate
 from ingero.fleet.node_lists import Node
 from ingero.fleet.relay_server import RelayService
-from ingero.serve.addresses import Address, listen
 from ingero.serve.dashboard.exposure import Exposure
 from ingero.serve.dashboard.server import answering_to, certificate_of, create_server, server_context
-from ingero.serve.recording_source import RecordingSource
-from ingero.store import tables
+from ingero.serve.http.addresses import Address, listen
+from ingero.serve.source.recording_source import RecordingSource
+from ingero.store.writing import tables
 
 NOW = datetime.now(timezone.utc)
 SECONDS = 12

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ingero.capture.null_sink import NullSink
-from ingero.store.tables import Row, Table
+from ingero.capture.loop.null_sink import NullSink
+from ingero.store.writing.tables import Row, Table
 
 
 class Kept(NullSink):

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
-from ingero.diagnose.changes import Change
+from ingero.diagnose.incidents.incident_changes import Change
 from ingero.diagnose.live import LiveDiagnosis
 from ingero.events import STATES
 from ingero.ops import OPS
-from ingero.store import tables
 from ingero.store.reader import open_reader
+from ingero.store.writing import tables
 
 SECOND_NS = 1_000_000_000
 HEALTHY = Step()

@@ -18,7 +18,7 @@ from ingero.demo.labelled_scenes import STORIES, record
 from ingero.discover.checks import Row, State
 from ingero.serve.mcp.server import IngeroServer, make_server
 from ingero.serve.mcp.tools import Demo, Fleet, Surroundings
-from ingero.serve.recording_source import RecordingSource
+from ingero.serve.source.recording_source import RecordingSource
 
 Answer = TypeVar("Answer")
 Ask = Callable[[Client], Awaitable[Answer]]

@@ -10,9 +10,9 @@ import apsw
 from ingero.demo.scene import Scene, Step
 from ingero.demo.stories.scripts import take_cpu
 from ingero.store.merge.rows import string_columns
-from ingero.store.migrations import migrate
-from ingero.store.own_schema import own_columns
+from ingero.store.opening.own_schema import own_columns
 from ingero.store.sql_text import Value
+from ingero.store.writing.migrations import migrate
 
 ROWS = 3  # in a table
 PID, GROUP, STACK = 100, 77, -5  # the same on every node

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ingero.capture.cells import CellGrowth
-from ingero.capture.period import period_until
-from ingero.capture.second import Second
+from ingero.capture.loop.period import period_until
+from ingero.capture.loop.second import Second
+from ingero.capture.sums.cells import CellGrowth
 from ingero.ops import BY_NAME
 from ingero.store import histograms
 from ingero.store.vocabulary import STATES

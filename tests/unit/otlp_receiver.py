@@ -15,8 +15,8 @@ from google.protobuf.json_format import Parse
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1 import metrics_pb2
 
-from ingero.serve.addresses import Address
-from ingero.serve.otlp_endpoint import Endpoint
+from ingero.serve.http.addresses import Address
+from ingero.serve.metrics.otlp_endpoint import Endpoint
 
 
 @dataclass

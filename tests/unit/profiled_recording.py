@@ -9,13 +9,13 @@ from pathlib import Path
 from zlib import crc32
 
 from ingero.demo.scene import BEGIN_NS, Actor, Scene
-from ingero.diagnose.engine import diagnose
-from ingero.diagnose.evidence import Evidence
-from ingero.diagnose.model import Diagnosis
+from ingero.diagnose.diagnosis import diagnose
+from ingero.diagnose.evidence.evidence import Evidence
+from ingero.diagnose.findings import Diagnosis
 from ingero.diagnose.profile.report import Profiles
-from ingero.store import tables
 from ingero.store.reader import Reader, open_reader
 from ingero.store.records import Window
+from ingero.store.writing import tables
 
 _SECONDS = 10.0
 WINDOW = Window(begin_ns=BEGIN_NS, end_ns=BEGIN_NS + int(_SECONDS * 1e9))

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ingero.store import histograms, tables
+from ingero.store import histograms
 from ingero.store.records import SessionFacts
 from ingero.store.vocabulary import IDLE_PID, STATE_COLUMNS, UNKNOWN_PID, CulpritKind
-from ingero.store.writer import Writer
+from ingero.store.writing import tables
+from ingero.store.writing.writer import Writer
 
 SECOND_NS = 1_000_000_000
 BEGIN_NS = 1_790_000_000 // 60 * 60 * SECOND_NS

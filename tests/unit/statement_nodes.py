@@ -8,8 +8,8 @@ from pathlib import Path
 
 import apsw
 
-from ingero.store.migrations import migrate
 from ingero.store.sql_text import Value
+from ingero.store.writing.migrations import migrate
 from tests.unit.merged_nodes import BEGIN_NS, insert
 
 NODES = 8

@@ -118,7 +118,7 @@ def test_tracing_without_capabilities_comes_with_the_command_that_works(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = dataclasses.replace(read_kernel(), capabilities=frozenset(), is_root=False, is_init_pid_namespace=True)
-    monkeypatch.setattr("ingero.cli.trace_recording.read_kernel", lambda: kernel)
+    monkeypatch.setattr("ingero.cli.trace.recording.read_kernel", lambda: kernel)
     code, out, err = run("trace", "--duration", "5s")
     assert (code, out) == (2, "")
     assert "sudo ingero trace --duration 5s" in err

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from ingero.cli.fleet_options import FleetOptionError
+from ingero.cli.config.option_table import OptionError
+from ingero.cli.fleet.options import FleetOptionError
 from ingero.cli.main import cli
-from ingero.cli.option_table import OptionError
 from ingero.demo.scene import Scene, Step
-from ingero.diagnose.change_verdict import Verdict, verdict_of
-from ingero.diagnose.comparison import CauseChange, Comparison
-from ingero.diagnose.regression import Outcome, regression_of
+from ingero.diagnose.comparison.change_verdict import Verdict, verdict_of
+from ingero.diagnose.comparison.compare import CauseChange, Comparison
+from ingero.diagnose.comparison.regression import Outcome, regression_of
 
 SECONDS = 12
 QUIET = Comparison(

@@ -21,12 +21,12 @@ import pytest
 import yaml
 
 from ingero import __version__
-from ingero.cli.config_file import read_config
+from ingero.cli.config.file import read_config
+from ingero.cli.config.option_table import BY_NAME
+from ingero.cli.config.settings import TraceSettings, resolve
 from ingero.cli.main import cli
-from ingero.cli.option_table import BY_NAME
-from ingero.cli.settings import TraceSettings, resolve
+from tests.unit.discover.test_checks import rows_of
 from tests.unit.ingero_lines import parse
-from tests.unit.test_discover_checks import rows_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy" / "helm" / "ingero"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ingero.store.locations import DATABASE_VARIABLE
+from ingero.store.opening.locations import DATABASE_VARIABLE
 from tests.unit.ingero_lines import parse
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,14 +8,15 @@ from pathlib import Path
 import apsw
 import pytest
 
-from ingero.store import earlier_names, views
+from ingero.store import views
 from ingero.store.errors import HostileDatabaseError, OtherBuildError
 from ingero.store.merge import merge
-from ingero.store.opening import open_database
-from ingero.store.own_schema import own_columns
+from ingero.store.older import earlier_names
+from ingero.store.opening.opening import open_database
+from ingero.store.opening.own_schema import own_columns
 from ingero.store.reader import open_reader
 from ingero.store.records import SessionFacts
-from ingero.store.writer import Writer
+from ingero.store.writing.writer import Writer
 from tests.unit.reader_recording import fill
 
 STARTED_NS = 1_790_000_000 // 60 * 60 * 1_000_000_000

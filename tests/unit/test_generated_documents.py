@@ -13,9 +13,9 @@ import click
 import generated
 import pytest
 
+from ingero.cli.config.option_table import OPTIONS
 from ingero.cli.examples import EXAMPLES
 from ingero.cli.main import LazyGroup, cli
-from ingero.cli.option_table import OPTIONS
 from ingero.ops import OPS
 from tests.unit.ingero_lines import ingero_lines, parse
 

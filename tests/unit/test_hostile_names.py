@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ingero.demo.scene import Scene, Step
-from ingero.store import tables
+from ingero.store.writing import tables
 from tests.unit.dashboard_client import client_of
 from tests.unit.mcp_client import call, server_of
 from tests.unit.run_ingero import run_ingero

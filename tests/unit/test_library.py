@@ -15,7 +15,7 @@ import ingero
 from ingero.demo.labelled_scenes import LENGTH_S, STORIES, record
 from ingero.errors import IngeroError
 from ingero.store.errors import NoDatabaseError, NotRecordedError
-from ingero.store.sql_errors import SqlRefusedError
+from ingero.store.user_sql.errors import SqlRefusedError
 
 OLDER = Path(__file__).parents[1] / "data" / "ingero-0.x"
 

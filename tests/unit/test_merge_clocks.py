@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 
 from ingero.cli.main import cli
 from ingero.demo.scene import Scene, Step
-from ingero.serve.boot_clock import now
-from ingero.store import tables
+from ingero.serve.source.boot_clock import now
+from ingero.store.writing import tables
 from tests.unit.fleet_nodes import make_certificates, record_node, serving_node
 
 _S, _MS = 10**9, 10**6

@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from ingero.cli.config.option_table import OptionError
+from ingero.cli.config.settings import TraceSettings, resolve
 from ingero.cli.main import cli
 from ingero.cli.node_server import ServerBeside, server_options, serving_beside
-from ingero.cli.option_table import OptionError
-from ingero.cli.settings import TraceSettings, resolve
 from ingero.errors import IngeroError
 from tests.unit.fleet_nodes import Certificates, make_certificates, record_node
 
@@ -30,7 +30,7 @@ NOBODY = 65534
 PROGRAM = """
 import os, sys, time
 from ingero.cli.node_server import serving_beside
-from ingero.cli.settings import resolve
+from ingero.cli.config.settings import resolve
 from ingero.cli.node_server import server_options
 settings = resolve({"serve": "127.0.0.1:0", "db": sys.argv[1]}, {}, uid=os.getuid())
 with serving_beside(settings, server_options(settings, {}, {}), {}) as server:

@@ -14,14 +14,14 @@ from pathlib import Path
 import apsw
 import pytest
 
-from ingero.diagnose.engine import diagnose
-from ingero.store import set_aside
+from ingero.diagnose.diagnosis import diagnose
 from ingero.store.errors import InUseError, NewerDatabaseError, NotWritableError, OtherBuildError, StoreError
-from ingero.store.migrations import NEWEST_VERSION, pragma
-from ingero.store.opening import open_database
+from ingero.store.opening.opening import open_database
 from ingero.store.reader import open_reader
 from ingero.store.records import SessionFacts
-from ingero.store.writer import Writer
+from ingero.store.writing import set_aside
+from ingero.store.writing.migrations import NEWEST_VERSION, pragma
+from ingero.store.writing.writer import Writer
 
 ROOT = Path(__file__).resolve().parents[2]
 OLDER = sorted([*ROOT.glob("tests/data/*/*.db.xz"), *ROOT.glob("examples/recordings/*.db")])

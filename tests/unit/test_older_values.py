@@ -10,16 +10,16 @@ import apsw
 import pytest
 
 from ingero import given_up
-from ingero.capture.agent_limiter import AGENT_LEVELS
-from ingero.capture.levels import CODES, Level
-from ingero.serve.coverage import coverage_lines
-from ingero.store import migrations
+from ingero.capture.budget.agent_limiter import AGENT_LEVELS
+from ingero.capture.budget.levels import CODES, Level
+from ingero.serve.text.coverage import coverage_lines
 from ingero.store.merge import merge
-from ingero.store.older_values import SENTENCES_OF_VERSION_1
-from ingero.store.opening import open_database
+from ingero.store.older.older_values import SENTENCES_OF_VERSION_1
+from ingero.store.opening.opening import open_database
 from ingero.store.reader import open_reader
 from ingero.store.records import SessionFacts, Window
-from ingero.store.writer import Writer
+from ingero.store.writing import migrations
+from ingero.store.writing.writer import Writer
 
 STARTED_NS = 1_000_000_000_000
 STORED = "\n".join(SENTENCES_OF_VERSION_1)

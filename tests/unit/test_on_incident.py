@@ -20,17 +20,17 @@ from typing import Any
 
 import pytest
 
-from ingero.cli import incident_command
-from ingero.cli.incident_command import MOST_WAITING, IncidentCommand, commanding
-from ingero.cli.incident_event import MOST_BYTES, incident_event
-from ingero.cli.option_table import OptionError
-from ingero.cli.settings import TraceSettings, resolve
-from ingero.diagnose.changes import Change, ChangeKind
-from ingero.diagnose.incident_json import incident_json
-from ingero.diagnose.model import Affected, Culprit, FindingKind, Incident, Severity
+from ingero.cli.config.option_table import OptionError
+from ingero.cli.config.settings import TraceSettings, resolve
+from ingero.cli.trace import incident_command
+from ingero.cli.trace.incident_command import MOST_WAITING, IncidentCommand, commanding
+from ingero.cli.trace.incident_event import MOST_BYTES, incident_event
+from ingero.diagnose.findings import Affected, Culprit, FindingKind, Incident, Severity
+from ingero.diagnose.incidents.incident_changes import Change, ChangeKind
+from ingero.diagnose.incidents.incident_json import incident_json
 from ingero.sandbox import command_runner
 from ingero.sandbox.command_runner import NOBODY, CommandError, CommandRunner, Ended
-from ingero.store.locations import Owner
+from ingero.store.opening.locations import Owner
 from tests.unit.ingero_lines import ingero_lines, parse, shell_blocks
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "on-incident.md"

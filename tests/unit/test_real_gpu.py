@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from ingero.diagnose.engine import diagnose
-from ingero.diagnose.model import UNEXPLAINED, Diagnosis
+from ingero.diagnose.diagnosis import diagnose
+from ingero.diagnose.findings import UNEXPLAINED, Diagnosis
 from ingero.store.reader import open_reader
 
 DATA = Path(__file__).parents[1] / "data"

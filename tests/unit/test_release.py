@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ingero import __version__
-from ingero.cli.service_units import sysusers, units
+from ingero.cli.service.units import sysusers, units
 from tests.unit.test_install_script import MACHINE, PROGRAM, make_key
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -167,8 +167,8 @@ FINE_IN = (
     ("docs/commands.md", "the alias gpu-steal of the scenario"),
     ("docs/measurements/2026-11-25.md", "late in loss-1-block.s27"),
     ("docs/kernels.md", "tests.kernels 6.12 --suite accounts"),
-    ("src/ingero/store/earlier_names.py", '    "hidden-synchronisation": "unexpected-sync",'),
-    ("src/ingero/store/older_values.py", "launches are not traced: epochs are not comparable"),
+    ("src/ingero/store/older/earlier_names.py", '    "hidden-synchronisation": "unexpected-sync",'),
+    ("src/ingero/store/older/older_values.py", "launches are not traced: epochs are not comparable"),
 )
 
 Writer = Callable[[str], str]
@@ -210,7 +210,7 @@ def comment(sentence: str) -> str:
 TEXTS = (
     ("docs/x.md", user_texts.markdown, markdown, 4),
     ("README.md", user_texts.markdown, code_block, 4),
-    ("src/ingero/diagnose/rules/x.py", user_texts.python, literal, 5),
+    ("src/ingero/diagnose/causes/cpu/x.py", user_texts.python, literal, 5),
     ("src/ingero/serve/x.py", user_texts.python, joined, 5),
     ("src/ingero/cli/x.py", user_texts.python, help_of_command, 6),
     ("web/src/x.tsx", user_texts.typescript, tag, 3),

@@ -16,21 +16,21 @@ from pathlib import Path
 
 import pytest
 
-from ingero.cli import service
-from ingero.cli.config_file import read_config
-from ingero.cli.service_manager import RecordingState, ServiceManager
-from ingero.cli.service_units import CAPABILITIES, DASHBOARD, TRACE, ProgramPathError, first_settings, sysusers, units
-from ingero.cli.settings import TraceSettings, resolve
-from ingero.cli.trace_recording import _Reload, _Seen, _signals
-from ingero.cli.trace_view import open_view
-from ingero.diagnose.changes import Change, ChangeKind
-from ingero.diagnose.model import Incident
+from ingero.cli.config.file import read_config
+from ingero.cli.config.settings import TraceSettings, resolve
+from ingero.cli.service.command import command as service
+from ingero.cli.service.manager import RecordingState, ServiceManager
+from ingero.cli.service.units import CAPABILITIES, DASHBOARD, TRACE, ProgramPathError, first_settings, sysusers, units
+from ingero.cli.trace.recording import _Reload, _Seen, _signals
+from ingero.cli.trace.view import open_view
+from ingero.diagnose.findings import Incident
+from ingero.diagnose.incidents.incident_changes import Change, ChangeKind
 from ingero.errors import IngeroError
 from ingero.given_up import LAUNCHES_OFF
-from ingero.serve.styles import plain
+from ingero.serve.text.styles import plain
 from ingero.store.errors import StoreError
 from ingero.store.records import SessionFacts
-from ingero.store.writer import Writer
+from ingero.store.writing.writer import Writer
 from tests.unit.metrics_seconds import second
 from tests.unit.run_ingero import Answer, run_ingero
 
@@ -231,7 +231,7 @@ def test_without_a_recording_it_is_ready_after_the_first_second(listener: Listen
 
 
 def test_the_writer_says_what_of_that_is_in_the_file(tmp_path: Path) -> None:
-    from ingero.store import tables  # noqa: PLC0415
+    from ingero.store.writing import tables  # noqa: PLC0415
 
     with Writer(tmp_path / "a.db", session=SessionFacts(uuid="u", started_ns=1), node="n") as writer:
         assert writer.is_stored(writer.position())
@@ -297,7 +297,7 @@ def test_a_signal_that_comes_while_it_begins_anew_is_not_lost() -> None:
         "import os, signal\n"
         "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])\n"  # as begin_anew leaves it to its successor
         "os.kill(os.getpid(), signal.SIGHUP)\n"
-        "from ingero.cli.trace_recording import _signals\n"  # starts threads of libraries, which inherit that
+        "from ingero.cli.trace.recording import _signals\n"  # starts threads of libraries, which inherit that
         "with _signals(takes_reloads=True) as seen:\n"
         "    print(seen.reload, signal.SIGHUP in signal.pthread_sigmask(signal.SIG_BLOCK, []))\n"
     )
@@ -311,7 +311,7 @@ def test_beginning_anew_is_the_same_process_with_the_same_command_line(tmp_path:
         "print(os.getpid(), sys.argv[1:], flush=True)\n"
         "if not os.environ.get('AGAIN'):\n"
         "    os.environ['AGAIN'] = '1'\n"
-        "    from ingero.cli.trace_recording import begin_anew\n"
+        "    from ingero.cli.trace.recording import begin_anew\n"
         "    begin_anew()\n"
     )
     (tmp_path / "program.py").write_text(program)

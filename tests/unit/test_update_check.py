@@ -23,10 +23,11 @@ from pathlib import Path
 import pytest
 
 from ingero import __version__
-from ingero.cli import update_notice, update_source
 from ingero.cli.main import main
-from ingero.cli.update_notice import Known, is_interactive, read_known, write_known
-from ingero.cli.update_source import UpdateError, is_newer, newest_version, refuse_url
+from ingero.cli.update import notice as update_notice
+from ingero.cli.update import source as update_source
+from ingero.cli.update.notice import Known, is_interactive, read_known, write_known
+from ingero.cli.update.source import UpdateError, is_newer, newest_version, refuse_url
 from tests.unit.run_ingero import Answer, run_ingero
 
 Run = Callable[..., Answer]
@@ -171,7 +172,7 @@ def test_a_server_that_sends_in_circles_is_given_up(serve: Serve) -> None:
 def test_a_certificate_that_nobody_trusts_is_refused_and_one_that_is_trusted_taken(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ingero.serve.tls import self_signed  # noqa: PLC0415  # needs cryptography
+    from ingero.serve.http.tls import self_signed  # noqa: PLC0415  # needs cryptography
 
     made = self_signed(("127.0.0.1",), now=datetime.now(timezone.utc))
     (tmp_path / "both.pem").write_bytes(made.key + made.certificate)

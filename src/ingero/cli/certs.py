@@ -15,7 +15,7 @@ from ingero.cli.command_group import CommandGroup, WholeNumber
 from ingero.cli.output import echo
 from ingero.errors import IngeroError
 from ingero.foreign_text import shell_word
-from ingero.store.locations import invoking_user
+from ingero.store.opening.locations import invoking_user
 
 if TYPE_CHECKING:
     from ingero.fleet.authority import Made
@@ -130,7 +130,7 @@ def forget(nodes: tuple[str, ...]) -> None:
 
     --pin trusts a node by the certificate that it presented first. After this, the next one it presents is pinned.
     """
-    from ingero.cli.fleet_options import known_nodes_path  # noqa: PLC0415  # only this needs it
+    from ingero.cli.fleet.options import known_nodes_path  # noqa: PLC0415  # only this needs it
     from ingero.fleet.known_nodes import forget  # noqa: PLC0415  # as above
     from ingero.fleet.node_lists import parse_nodes  # noqa: PLC0415  # as above
 

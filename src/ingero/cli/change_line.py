@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ingero.diagnose.changes import Change, ChangeKind
+from ingero.diagnose.incidents.incident_changes import Change, ChangeKind
 from ingero.units import format_ns, format_time_of_day
 
 

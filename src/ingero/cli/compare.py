@@ -8,16 +8,16 @@ from pathlib import Path
 
 import rich_click as click
 
-from ingero.cli.fleet_options import FleetFlags, FleetOptionError, fleet_beside, fleet_options, refuse_alone
-from ingero.cli.option_table import OptionError, parse_percent
+from ingero.cli.config.option_table import OptionError, parse_percent
+from ingero.cli.fleet.options import FleetFlags, FleetOptionError, fleet_beside, fleet_options, refuse_alone
 from ingero.cli.output import echo, echo_folded, echo_json
 from ingero.cli.window_options import parse_since_ns, window_of
-from ingero.diagnose.change_verdict import Verdict
-from ingero.diagnose.comparison import compare
-from ingero.diagnose.regression import Outcome, regression_of
+from ingero.diagnose.comparison.change_verdict import Verdict
+from ingero.diagnose.comparison.compare import compare
+from ingero.diagnose.comparison.regression import Outcome, regression_of
 from ingero.program import command as own_command
-from ingero.serve.comparison_text import comparison_json, comparison_lines
-from ingero.serve.styled_lines import comparison_line
+from ingero.serve.text.comparison_text import comparison_json, comparison_lines
+from ingero.serve.text.styled_lines import comparison_line
 from ingero.store.reader import open_reader
 
 EXIT_WORSE = 1
@@ -70,7 +70,7 @@ def command(
             raise FleetOptionError("--max-regression is for two recordings", hint="leave out --nodes, or the limit")
         if before is not None:
             raise FleetOptionError("--nodes and recordings exclude each other", hint="compare nodes, or recordings")
-        from ingero.cli.fleet_compare import compare_fleet  # noqa: PLC0415  # needless for recordings
+        from ingero.cli.fleet.compare import compare_fleet  # noqa: PLC0415  # needless for recordings
 
         nodes = fleet_beside(fleet, timeout=timeout or _NODE_TIMEOUT, environ=os.environ, uid=os.getuid())
         assert nodes is not None  # they were named

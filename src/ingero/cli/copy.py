@@ -8,7 +8,7 @@ import rich_click as click
 
 from ingero.cli.output import echo
 from ingero.cli.progress import progress_bar
-from ingero.store.copying import copy_recording
+from ingero.store.writing.copying import copy_recording
 from ingero.units import format_bytes, format_moment
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import rich_click as click
 
-from ingero.cli.fleet_options import FleetFlags, FleetOptionError
+from ingero.cli.config.switches import configured
+from ingero.cli.fleet.options import FleetFlags, FleetOptionError
 from ingero.cli.node_server import ServerOptions, serve_recording, start_listening
 from ingero.cli.output import echo
 from ingero.cli.recording_path import recording_path
-from ingero.cli.service_manager import ServiceManager
-from ingero.cli.switches import configured
-from ingero.serve.addresses import Address
+from ingero.cli.service.manager import ServiceManager
+from ingero.serve.http.addresses import Address
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -87,7 +87,7 @@ def command(
         # nodes in ingero.yaml alone show nothing: what a node serves would be what all of them have
         if not nodes:
             raise FleetOptionError("no nodes are named", hint="--nodes gpu-01,gpu-02")
-        from ingero.cli.fleet_dashboard import serve_nodes  # noqa: PLC0415  # most serve one recording
+        from ingero.cli.fleet.dashboard import serve_nodes  # noqa: PLC0415  # most serve one recording
 
         serve_nodes(fleet, options, db=db, environ=os.environ)
         return

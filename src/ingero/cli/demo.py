@@ -9,8 +9,8 @@ from typing import Literal
 import rich_click as click
 from rich.console import Console
 
+from ingero.cli.config.value_words import starting_with
 from ingero.cli.output import is_colored
-from ingero.cli.value_words import starting_with
 from ingero.demo.machine import chosen_machine
 from ingero.demo.player import play
 from ingero.demo.screen import Screen

@@ -11,31 +11,31 @@ from pathlib import Path
 
 import rich_click as click
 
-from ingero.cli.fleet_options import FleetFlags, FleetOptionError, fleet_of, fleet_options
+from ingero.cli.config.switches import configured
+from ingero.cli.fleet.options import FleetFlags, FleetOptionError, fleet_of, fleet_options
 from ingero.cli.html_report import write_report
 from ingero.cli.output import echo, echo_folded, echo_json
 from ingero.cli.recorded_pid import check_pid
 from ingero.cli.recording_path import recording_path
-from ingero.cli.switches import configured
 from ingero.cli.window_options import parse_since_ns, window_of
-from ingero.diagnose.concerned import chosen
-from ingero.diagnose.engine import diagnose, diagnose_evidence
-from ingero.diagnose.evidence import Evidence
-from ingero.diagnose.incident_json import Object
-from ingero.diagnose.model import UNEXPLAINED, Diagnosis
+from ingero.diagnose.causes.rule import all_rules
+from ingero.diagnose.diagnosis import diagnose, diagnose_evidence
+from ingero.diagnose.evidence.evidence import Evidence
+from ingero.diagnose.findings import UNEXPLAINED, Diagnosis
+from ingero.diagnose.incidents.concerns import chosen
+from ingero.diagnose.incidents.incident_json import Object
 from ingero.diagnose.node_by_node import reader_of
-from ingero.diagnose.rule import all_rules
 from ingero.errors import IngeroError
 from ingero.program import command as own_command
-from ingero.serve.breakdown import Extent, breakdown_text, header_lines
-from ingero.serve.findings_json import diagnosis_json
-from ingero.serve.findings_text import not_looked_at_lines, verdict_lines
-from ingero.serve.per_process import cpu_users_json, per_process_json, per_process_lines
-from ingero.serve.profile_lines import profile_lines
-from ingero.serve.short_report import short_lines
-from ingero.serve.stored_findings import Stored, stored, stored_json, stored_lines
-from ingero.serve.styled_lines import report_lines
-from ingero.serve.system_context import system_lines
+from ingero.serve.structured.findings_json import diagnosis_json
+from ingero.serve.structured.stored_findings import Stored, stored, stored_json, stored_lines
+from ingero.serve.text.breakdown import Extent, breakdown_text, header_lines
+from ingero.serve.text.findings_text import not_looked_at_lines, verdict_lines
+from ingero.serve.text.per_process import cpu_users_json, per_process_json, per_process_lines
+from ingero.serve.text.profile_lines import profile_lines
+from ingero.serve.text.short_report import short_lines
+from ingero.serve.text.styled_lines import report_lines
+from ingero.serve.text.system_context import system_lines
 from ingero.store.reader import Reader, open_reader
 from ingero.store.records import Window
 
@@ -136,7 +136,7 @@ def command(
         _refuse_beside_short({"--json": as_json, "--chains": chains, "--per-process": per_process, "--stacks": stacks})
     nodes = fleet_of(fleet, db=db, timeout=timeout or _NODE_TIMEOUT, environ=os.environ, uid=os.getuid())
     if nodes is not None:
-        from ingero.cli.fleet_explain import explain_fleet  # noqa: PLC0415  # needless for a recording
+        from ingero.cli.fleet.explain import explain_fleet  # noqa: PLC0415  # needless for a recording
 
         given = {"--from": begin, "--to": end, "--node": node, "--chains": chains, "--per-process": per_process}
         _refuse_of_one_recording(given | {"--stacks": stacks, "--html": html, "--short": short})
@@ -228,7 +228,7 @@ def _text(
         yield from _verdict(diagnosis, wanted, system_lines(reader, window, has_incident=bool(diagnosis.incidents)))
         yield from _breakdown(reader, window, wanted, evidence, has_incident=bool(diagnosis.incidents))
         return
-    from ingero.cli.merged_order import incident_order_lines  # noqa: PLC0415  # only of several nodes
+    from ingero.cli.merge.order import incident_order_lines  # noqa: PLC0415  # only of several nodes
 
     yield f"{len(nodes)} nodes: {', '.join(nodes)}"
     yield from _verdict(diagnosis, wanted, ())
@@ -248,7 +248,7 @@ def _text(
 
 
 def _json(reader: Reader, window: Window, diagnosis: Diagnosis, wanted: _Wanted) -> Object:
-    from ingero.cli.merged_order import incident_order_json  # noqa: PLC0415  # as above
+    from ingero.cli.merge.order import incident_order_json  # noqa: PLC0415  # as above
 
     found = diagnosis_json(diagnosis)
     if len(reader.nodes()) > 1:

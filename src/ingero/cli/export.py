@@ -12,7 +12,7 @@ import apsw
 import rich_click as click
 
 from ingero.cli.command_group import Words
-from ingero.cli.fleet_options import MERGE_SKEW, FleetFlags, fleet_of, fleet_options
+from ingero.cli.fleet.options import MERGE_SKEW, FleetFlags, fleet_of, fleet_options
 from ingero.cli.moments import parse_moment_ns
 from ingero.cli.output import echo
 from ingero.cli.progress import progress_bar
@@ -26,7 +26,7 @@ from ingero.serve.export.output import STANDARD_OUTPUT, output_file, refuse_reco
 from ingero.store.errors import EmptyRecordingError, reading_error
 from ingero.store.reader import Reader, open_reader
 from ingero.store.records import Window
-from ingero.store.streams import Streams
+from ingero.store.streaming.streams import Streams
 from ingero.units import format_bytes, parse_duration_s
 
 _NODE_TIMEOUT = "60s"  # a node copies that part of its recording first
@@ -122,7 +122,7 @@ def command(
         path = recording_path(db, os.environ, uid=os.getuid())
         _export(path, path.stem, wanted)
         return
-    from ingero.cli.fleet_recording import NAME, fetched_recording  # noqa: PLC0415  # needless for a recording
+    from ingero.cli.fleet.recording import NAME, fetched_recording  # noqa: PLC0415  # needless for a recording
 
     with fetched_recording(nodes, since=since, begin=begin, end=end) as (path, exit_code):
         _export(path, NAME, wanted)

@@ -6,8 +6,8 @@ import stat
 from pathlib import Path
 
 from ingero.cli.output import echo
-from ingero.diagnose.evidence import Evidence
-from ingero.diagnose.model import Diagnosis
+from ingero.diagnose.evidence.evidence import Evidence
+from ingero.diagnose.findings import Diagnosis
 from ingero.errors import IngeroError
 from ingero.serve.export.output import STANDARD_OUTPUT, output_file, refuse_recording
 from ingero.store.reader import Reader

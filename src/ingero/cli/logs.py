@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ingero.errors import IngeroError
 from ingero.foreign_text import visible
-from ingero.store.locations import Owner, give
+from ingero.store.opening.locations import Owner, give
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 

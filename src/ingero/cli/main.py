@@ -15,7 +15,7 @@ from ingero import __version__
 from ingero.cli.command_group import CommandGroup, color_option, complete, usage_texts
 from ingero.cli.output import EXIT_CLOSED_PIPE, drop_output, echo
 from ingero.errors import TRACEBACK_VARIABLE, IngeroError
-from ingero.serve.styles import Style
+from ingero.serve.text.styles import Style
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -30,8 +30,8 @@ class LazyGroup(CommandGroup):
 
     # name -> (module, one-line help for the list of commands)
     commands_by_name: ClassVar[dict[str, tuple[str, str]]] = {
-        "check": ("ingero.cli.check", "Check whether this host can be traced, and how to fix what is missing."),
-        "trace": ("ingero.cli.trace", "Record what GPU processes do, and show it live."),
+        "check": ("ingero.cli.check.command", "Check whether this host can be traced, and how to fix what is missing."),
+        "trace": ("ingero.cli.trace.command", "Record what GPU processes do, and show it live."),
         "explain": ("ingero.cli.explain", "Explain what went wrong in a recording, and what caused it."),
         "compare": ("ingero.cli.compare", "Compare two recordings: before and after a fix."),
         "query": ("ingero.cli.query", "Query a recording with SQL, or list its calls."),
@@ -40,15 +40,15 @@ class LazyGroup(CommandGroup):
             "Import profiles of PyTorch, JAX, Nsight Systems or RPD as a recording.",
         ),
         "copy": ("ingero.cli.copy", "Copy a recording, even while it is being written."),
-        "merge": ("ingero.cli.merge", "Merge the recordings of several nodes into one."),
+        "merge": ("ingero.cli.merge.command", "Merge the recordings of several nodes into one."),
         "export": ("ingero.cli.export", "Export a recording to Perfetto, Chrome, flame graphs or pprof."),
         "mcp": ("ingero.cli.mcp", "Serve a recording to AI assistants (MCP)."),
         "demo": ("ingero.cli.demo", "Demonstrate causes of lost GPU time, with the verdict on each."),
         "dashboard": ("ingero.cli.dashboard", "Show a recording in the browser."),
-        "service": ("ingero.cli.service", "Run the agent and the dashboard as systemd services."),
+        "service": ("ingero.cli.service.command", "Run the agent and the dashboard as systemd services."),
         "certs": ("ingero.cli.certs", "Create TLS certificates for nodes and their clients."),
-        "config": ("ingero.cli.config", "Show and check the settings: ingero.yaml, environment and defaults."),
-        "fleet": ("ingero.cli.fleet", "Collect what many nodes recorded around an incident."),
+        "config": ("ingero.cli.config.command", "Show and check the settings: ingero.yaml, environment and defaults."),
+        "fleet": ("ingero.cli.fleet.command", "Collect what many nodes recorded around an incident."),
         "completion": ("ingero.cli.completion", "Print the shell completion script for bash, zsh or fish."),
         "version": ("ingero.cli.version", "Show version, commit and build date."),
     }
@@ -98,7 +98,7 @@ def main() -> None:
 
 
 def _tell_of_newer_version() -> None:
-    from ingero.cli import update_notice  # noqa: PLC0415  # reads ingero.yaml, which takes some commands longer than they
+    from ingero.cli.update import notice as update_notice  # noqa: PLC0415  # reads ingero.yaml, which takes some commands longer than they
 
     if update_notice.is_interactive(os.environ, (sys.stdin, sys.stdout, sys.stderr)):
         update_notice.tell(os.environ, uid=os.getuid())

@@ -6,22 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from ingero.capture.single_agent import RUN_FOLDER_VARIABLE
-from ingero.cli.check import EXIT_NOT_READY
+from ingero.capture.loop.single_agent import RUN_FOLDER_VARIABLE
+from ingero.cli.check.command import EXIT_NOT_READY
 from ingero.cli.compare import EXIT_REGRESSION, EXIT_UNDECIDED, EXIT_WORSE
-from ingero.cli.config import EXIT_FAULTS
-from ingero.cli.config_file import CONFIG_VARIABLE
+from ingero.cli.config.command import EXIT_FAULTS
+from ingero.cli.config.file import CONFIG_VARIABLE
 from ingero.cli.demo import EXIT_WRONG_VERDICT
 from ingero.cli.explain import EXIT_FOUND
-from ingero.cli.fleet_options import TOKEN_VARIABLE as FLEET_TOKEN
-from ingero.cli.fleet_output import EXIT_PARTIAL
+from ingero.cli.fleet.options import TOKEN_VARIABLE as FLEET_TOKEN
+from ingero.cli.fleet.output import EXIT_PARTIAL
 from ingero.cli.main import EXIT_ERROR, EXIT_INTERRUPTED
 from ingero.cli.output import EXIT_CLOSED_PIPE
-from ingero.cli.service import EXIT_NOT_ACTIVE
-from ingero.cli.update_notice import SILENCE_VARIABLE
+from ingero.cli.service.command import EXIT_NOT_ACTIVE
+from ingero.cli.update.notice import SILENCE_VARIABLE
 from ingero.cli.version import EXIT_NEWER
 from ingero.serve.dashboard.exposure import TOKEN_VARIABLE as DASHBOARD_TOKEN
 from ingero.serve.mcp.http import TOKEN_VARIABLE as MCP_TOKEN
+from ingero.serve.metrics.otlp_endpoint import ENDPOINT_VARIABLE, METRICS_ENDPOINT_VARIABLE
 from ingero.serve.metrics.push_settings import (
     CERTIFICATE_VARIABLE,
     CLIENT_CERTIFICATE_VARIABLE,
@@ -36,8 +37,7 @@ from ingero.serve.metrics.push_settings import (
     TEMPORALITY_VARIABLE,
     TIMEOUT_VARIABLE,
 )
-from ingero.serve.otlp_endpoint import ENDPOINT_VARIABLE, METRICS_ENDPOINT_VARIABLE
-from ingero.store.locations import DATABASE_VARIABLE
+from ingero.store.opening.locations import DATABASE_VARIABLE
 
 # Of every command.
 EXIT_CODES: Mapping[int, str] = MappingProxyType({

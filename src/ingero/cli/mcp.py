@@ -17,21 +17,21 @@ import rich_click as click
 from click import get_current_context
 from click.core import ParameterSource
 
-from ingero.cli.fleet_options import Fleet, FleetFlags, fleet_beside, fleet_options
+from ingero.cli.config.switches import configured
+from ingero.cli.fleet.options import Fleet, FleetFlags, fleet_beside, fleet_options
 from ingero.cli.output import echo
 from ingero.cli.recording_path import recording_path
-from ingero.cli.switches import configured
 from ingero.errors import IngeroError
 from ingero.program import command as own_command
-from ingero.serve.sql_processes import SqlProcesses
+from ingero.serve.sql.sql_processes import SqlProcesses
 
 if TYPE_CHECKING:
     from ingero.discover.checks import Row
     from ingero.fleet.assistant import FleetQuestions
-    from ingero.serve.addresses import Address
+    from ingero.serve.http.addresses import Address
+    from ingero.serve.http.tls import Certificate
     from ingero.serve.mcp.server import IngeroServer
     from ingero.serve.mcp.tools import Demo
-    from ingero.serve.tls import Certificate
 
 _PACKAGES = frozenset({"mcp", "mcp_types", "uvicorn", "cryptography", "pydantic", "anyio", "starlette"})
 
@@ -42,7 +42,7 @@ _CHECK = """\
 import json, sys
 sys.path.insert(0, sys.argv[1])
 sys.argv = sys.argv[2:]
-from ingero.cli.machine_check import as_json, gather
+from ingero.cli.check.machine import as_json, gather
 from ingero.discover.checks import all_rows
 print(json.dumps(as_json(all_rows(gather()))))
 """
@@ -114,7 +114,7 @@ def _is_on_the_command_line(*parameters: str) -> bool:
 def _server(path: Path, test_report: Path | None, nodes: Fleet | None, sql: SqlProcesses) -> IngeroServer:
     from ingero.serve.mcp.server import make_server  # noqa: PLC0415  # half a second, with its libraries
     from ingero.serve.mcp.tools import Surroundings  # noqa: PLC0415  # as above
-    from ingero.serve.recording_source import RecordingSource  # noqa: PLC0415  # as above
+    from ingero.serve.source.recording_source import RecordingSource  # noqa: PLC0415  # as above
 
     around = Surroundings(
         check=_check, demo=_demo(), clock=time.time_ns, test_report=test_report, fleet=_questions(nodes)
@@ -162,9 +162,9 @@ def _story_titles() -> dict[str, str]:
 def _serve_http(
     text: str, tls_cert: Path | None, tls_key: Path | None, database: Path, make: Callable[[], IngeroServer]
 ) -> None:
-    from ingero.serve.addresses import listen, parse_address  # noqa: PLC0415  # only here
+    from ingero.serve.http.addresses import listen, parse_address  # noqa: PLC0415  # only here
+    from ingero.serve.http.tls import read_certificate, tls_context  # noqa: PLC0415  # only here
     from ingero.serve.mcp.http import PATH, TOKEN_VARIABLE, check_token, serve  # noqa: PLC0415  # only here
-    from ingero.serve.tls import read_certificate, tls_context  # noqa: PLC0415  # only here
 
     address, token = parse_address(text), os.environ.get(TOKEN_VARIABLE, "")
     check_token(token, address)
@@ -181,7 +181,7 @@ def _serve_http(
 
 
 def _made(address: Address) -> Certificate:
-    from ingero.serve.tls import self_signed  # noqa: PLC0415  # only here
+    from ingero.serve.http.tls import self_signed  # noqa: PLC0415  # only here
 
     return self_signed(address.names, now=datetime.now(timezone.utc))
 
@@ -189,7 +189,7 @@ def _made(address: Address) -> Certificate:
 @contextmanager
 def _published(certificate: Certificate, path: Path) -> Iterator[None]:
     """Says how clients can check that they talk to this server: beside the database lies what they may trust."""
-    from ingero.serve.tls import published  # noqa: PLC0415  # only here
+    from ingero.serve.http.tls import published  # noqa: PLC0415  # only here
 
     echo(f"its certificate was made just now, SHA-256 {certificate.fingerprint}", err=True)
     with published(certificate, path) as is_there:

@@ -8,14 +8,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ingero.capture.drops import MEANINGS
-from ingero.capture.second import Second
+from ingero.capture.loop.drops import MEANINGS
+from ingero.capture.loop.second import Second
+from ingero.cli.config.settings import TraceSettings
 from ingero.cli.output import echo
-from ingero.cli.settings import TraceSettings
-from ingero.diagnose.changes import Change
+from ingero.diagnose.incidents.incident_changes import Change
 from ingero.errors import IngeroError
-from ingero.serve.addresses import Address
-from ingero.serve.otlp_endpoint import METRICS_ENDPOINT_VARIABLE, Endpoint, endpoint_of, secured
+from ingero.serve.http.addresses import Address
+from ingero.serve.metrics.otlp_endpoint import METRICS_ENDPOINT_VARIABLE, Endpoint, endpoint_of, secured
 
 if TYPE_CHECKING:
     from ingero.serve.metrics.pump import Pump
@@ -45,8 +45,8 @@ def open_outputs(settings: TraceSettings, environ: Mapping[str, str] = os.enviro
     if settings.prometheus is None and receiver is None:
         yield Consumers()
         return
-    from ingero.diagnose.model import UNEXPLAINED  # noqa: PLC0415  # most recordings need none of it
-    from ingero.diagnose.rule import all_rules  # noqa: PLC0415
+    from ingero.diagnose.causes.rule import all_rules  # noqa: PLC0415
+    from ingero.diagnose.findings import UNEXPLAINED  # noqa: PLC0415  # most recordings need none of it
     from ingero.serve.metrics.intake import Intake  # noqa: PLC0415
     from ingero.serve.metrics.pump import Pump  # noqa: PLC0415
     from ingero.serve.metrics.registry import Registry  # noqa: PLC0415

@@ -16,15 +16,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ingero.cli.fleet_options import FleetFlags, relay_access
-from ingero.cli.option_table import SECTIONS, OptionError
+from ingero.cli.config.option_table import SECTIONS, OptionError
+from ingero.cli.config.settings import TraceSettings, resolve_section
+from ingero.cli.fleet.options import FleetFlags, relay_access
 from ingero.cli.output import echo
-from ingero.cli.settings import TraceSettings, resolve_section
 from ingero.errors import IngeroError
 from ingero.program import command
 from ingero.sandbox import rights
-from ingero.serve.addresses import Address
-from ingero.store.locations import Owner
+from ingero.serve.http.addresses import Address
+from ingero.store.opening.locations import Owner
 
 if TYPE_CHECKING:
     import socket
@@ -92,10 +92,10 @@ def start_listening(options: ServerOptions, environ: Mapping[str, str]) -> Liste
         raise NotInstalledError(
             "the dashboard needs packages that are not installed", hint="pip install 'ingero[dashboard]'"
         )
-    from ingero.serve.addresses import listen  # noqa: PLC0415  # with what follows 0.4 s, which --help need not wait for
     from ingero.serve.dashboard.exposure import TOKEN_VARIABLE, Exposure, check_exposure  # noqa: PLC0415  # as above
     from ingero.serve.dashboard.server import answering_to, certificate_of, server_context  # noqa: PLC0415  # as above
-    from ingero.serve.token_file import read_token  # noqa: PLC0415  # as above
+    from ingero.serve.http.addresses import listen  # noqa: PLC0415  # with what follows 0.4 s, which --help need not wait for
+    from ingero.serve.http.token_file import read_token  # noqa: PLC0415  # as above
 
     exposure = Exposure(
         address=options.address,
@@ -152,8 +152,8 @@ def _relay(options: ServerOptions, exposure: Exposure, environ: Mapping[str, str
 def serve_recording(path: Path, listening: Listening, on_ready: Callable[[], None] = lambda: None) -> None:
     """Answers what is asked of a recording until it is told to end. on_ready: called before the first answer."""
     from ingero.serve.dashboard.server import serve  # noqa: PLC0415  # as above
-    from ingero.serve.recording_source import RecordingSource  # noqa: PLC0415  # as above
-    from ingero.serve.sql_processes import SqlProcesses  # noqa: PLC0415  # as above
+    from ingero.serve.source.recording_source import RecordingSource  # noqa: PLC0415  # as above
+    from ingero.serve.sql.sql_processes import SqlProcesses  # noqa: PLC0415  # as above
 
     with SqlProcesses() as sql:
         source = RecordingSource(path, may_lag=True, sql=sql)

@@ -15,7 +15,7 @@ from typing import IO, TextIO
 import click
 
 from ingero.foreign_text import encodable
-from ingero.serve.styles import Line, folded, has_color, painted
+from ingero.serve.text.styles import Line, folded, has_color, painted
 
 # What a shell sees of a program that a closed pipe has ended: 128 + SIGPIPE.
 EXIT_CLOSED_PIPE = 141

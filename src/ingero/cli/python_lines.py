@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ingero.attach.kernel_side import KernelSide
-from ingero.capture.recorder import Recorder
+from ingero.capture.loop.recorder import Recorder
 from ingero.discover.python_walkers import python_text
 
 _MOST = 16  # processes; a job of many workers would fill the screen

@@ -14,15 +14,15 @@ from pathlib import Path
 import rich_click as click
 
 from ingero.cli.command_group import WholeNumber
-from ingero.cli.fleet_options import Fleet, FleetFlags, fleet_of, fleet_options
+from ingero.cli.config.switches import configured
+from ingero.cli.config.value_words import starting_with
+from ingero.cli.fleet.options import Fleet, FleetFlags, fleet_of, fleet_options
 from ingero.cli.output import EXIT_CLOSED_PIPE, drop_output, echo
 from ingero.cli.recording_path import recording_path
-from ingero.cli.switches import configured
-from ingero.cli.value_words import starting_with
 from ingero.errors import IngeroError
 from ingero.ops import BY_NAME
-from ingero.serve.backlog import Sink, standard_output
-from ingero.serve.sql import Rows, count_rows, open_rows
+from ingero.serve.sql.backlog import Sink, standard_output
+from ingero.serve.sql.sql import Rows, count_rows, open_rows
 from ingero.store.sql_text import Row
 from ingero.units import format_count, parse_duration_s
 
@@ -125,8 +125,8 @@ def _ask_nodes(
     nodes: Fleet, sql: str | None, *, since: str | None, pid: int | None, op: str | None, limit: int | None,
     as_json: bool, as_csv: bool, parquet: Path | None,
 ) -> None:  # fmt: skip
-    from ingero.cli.fleet_query import query_fleet  # noqa: PLC0415  # needless for a recording
-    from ingero.store.event_filter import event_filter_sql, op_pair  # noqa: PLC0415  # as above
+    from ingero.cli.fleet.query import query_fleet  # noqa: PLC0415  # needless for a recording
+    from ingero.store.user_sql.event_filter import event_filter_sql, op_pair  # noqa: PLC0415  # as above
 
     if since is not None:
         raise QueryError(
@@ -173,8 +173,8 @@ def _statement(sql: str | None, *, is_filter: bool) -> str | None:
 
 
 def _filter_sql(path: Path, *, since: str | None, pid: int | None, op: str | None, all_columns: bool) -> str:
-    from ingero.store.event_filter import event_filter_sql, op_pair  # noqa: PLC0415  # SQL needs none of it
     from ingero.store.reader import open_reader  # noqa: PLC0415  # takes 80 ms, with numpy
+    from ingero.store.user_sql.event_filter import event_filter_sql, op_pair  # noqa: PLC0415  # SQL needs none of it
 
     window = None
     if since:
@@ -185,14 +185,14 @@ def _filter_sql(path: Path, *, since: str | None, pid: int | None, op: str | Non
 
 
 def _write_parquet(rows: Rows, limit: int | None, parquet: Path) -> None:
-    from ingero.serve.parquet import write_parquet  # noqa: PLC0415  # only this needs its library
+    from ingero.serve.structured.parquet import write_parquet  # noqa: PLC0415  # only this needs its library
 
     count = write_parquet(parquet, rows.columns, itertools.islice(rows, limit))
     echo(f"{parquet}: {format_count(count)} rows", err=True)
 
 
 def _write(rows: Rows, limit: int | None, out: Sink, *, as_json: bool) -> None:
-    from ingero.serve.row_formats import csv_texts, json_texts  # noqa: PLC0415  # a table needs neither
+    from ingero.serve.structured.row_formats import csv_texts, json_texts  # noqa: PLC0415  # a table needs neither
 
     for text in (json_texts if as_json else csv_texts)(rows.columns, itertools.islice(rows, limit)):
         with rows.paused():

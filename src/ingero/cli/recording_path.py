@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from ingero.cli.config_file import CONFIG_VARIABLE, find_config
-from ingero.cli.given import given_values
-from ingero.cli.option_table import BY_NAME
-from ingero.store.locations import DATABASE_VARIABLE, database_path, invoking_user
+from ingero.cli.config.file import CONFIG_VARIABLE, find_config
+from ingero.cli.config.given import given_values
+from ingero.cli.config.option_table import BY_NAME
+from ingero.store.opening.locations import DATABASE_VARIABLE, database_path, invoking_user
 
 
 def recording_path(named: Path | None, environ: Mapping[str, str], *, uid: int) -> Path:

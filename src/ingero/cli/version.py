@@ -25,9 +25,9 @@ def command(check: bool) -> None:
     echo(f"ingero {info.version} (commit {info.commit}, built {info.date})")
     if not check:
         return
-    from ingero.cli.update_notice import update_url  # noqa: PLC0415  # only whoever asks needs what asks
-    from ingero.cli.update_source import is_newer, newest_version  # noqa: PLC0415  # as above
-    from ingero.store.locations import invoking_user  # noqa: PLC0415  # as above
+    from ingero.cli.update.notice import update_url  # noqa: PLC0415  # only whoever asks needs what asks
+    from ingero.cli.update.source import is_newer, newest_version  # noqa: PLC0415  # as above
+    from ingero.store.opening.locations import invoking_user  # noqa: PLC0415  # as above
 
     newest = newest_version(update_url(os.environ, invoking_user(os.environ, uid=os.getuid())))
     if is_newer(newest, __version__):

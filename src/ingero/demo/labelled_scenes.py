@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ingero.demo.scene import Actor, Scene, Step
 from ingero.ops import HostOp
-from ingero.store import tables
+from ingero.store.writing import tables
 
 QUIET_S, LENGTH_S = 6.0, 12.0
 TRAINER = 100

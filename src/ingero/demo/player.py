@@ -19,10 +19,10 @@ from ingero.demo.stored_incidents import store_incidents
 from ingero.demo.stories.measured import Measured
 from ingero.demo.stories.story import Story
 from ingero.demo.whole_scene import WholeScene
-from ingero.diagnose.engine import diagnose
+from ingero.diagnose.diagnosis import diagnose
 from ingero.errors import IngeroError
-from ingero.serve.breakdown import breakdown_text
-from ingero.serve.findings_text import verdict_lines
+from ingero.serve.text.breakdown import breakdown_text
+from ingero.serve.text.findings_text import verdict_lines
 from ingero.store.reader import open_reader
 from ingero.store.records import Window
 from ingero.units import SECOND_NS

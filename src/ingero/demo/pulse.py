@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.evidence.evidence import Evidence
 from ingero.store.reader import Reader
 from ingero.store.records import Window
 from ingero.units import SECOND_NS

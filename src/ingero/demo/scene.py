@@ -28,8 +28,8 @@ from ingero.demo.scripted_steps import (
     ns_of,
 )
 from ingero.events import SyncIntervalFlag
-from ingero.store import tables
-from ingero.store.tables import Value
+from ingero.store.writing import tables
+from ingero.store.writing.tables import Value
 from ingero.units import SECOND_NS
 
 __all__ = ["AGENT_PID", "BEGIN_NS", "Actor", "Array", "Frames", "Intervals", "Phase", "Scene", "Step"]

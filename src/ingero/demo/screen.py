@@ -17,8 +17,8 @@ from ingero.demo.machine import Machine, Mode
 from ingero.demo.pulse import Breakdown, Second, gpu_stream_of, seconds
 from ingero.demo.stories.story import Number, Story
 from ingero.errors import IngeroError
-from ingero.serve.styled_lines import report_lines
-from ingero.serve.styles import Line, Style, folded, painted
+from ingero.serve.text.styled_lines import report_lines
+from ingero.serve.text.styles import Line, Style, folded, painted
 from ingero.store.reader import open_reader
 from ingero.units import format_ns, format_percent
 

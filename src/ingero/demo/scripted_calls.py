@@ -10,8 +10,9 @@ from ingero.demo.scripted_recording import ScriptedRecording
 from ingero.demo.scripted_steps import BEGIN_NS, Actor, Array, ns_of
 from ingero.events import STATES
 from ingero.ops import OPS, Op
-from ingero.store import histograms, tables
-from ingero.store.tables import Value
+from ingero.store import histograms
+from ingero.store.writing import tables
+from ingero.store.writing.tables import Value
 from ingero.units import SECOND_NS
 
 BY_NAME: Mapping[str, Op] = {op.name: op for op in OPS}

@@ -10,10 +10,10 @@ from ingero.demo.scripted_recording import ScriptedRecording
 from ingero.demo.scripted_steps import Actor, ns_of
 from ingero.events import OWN_REQUEST, STATES, THREAD_STATES, WAKER_KINDS
 from ingero.ops import HostOp, IoOp, NetOp, Source, TcpOp
-from ingero.store import tables
 from ingero.store.records import HaltLevel
-from ingero.store.tables import Value
 from ingero.store.vocabulary import CulpritKind
+from ingero.store.writing import tables
+from ingero.store.writing.tables import Value
 from ingero.units import SECOND_NS
 
 

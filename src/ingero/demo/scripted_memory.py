@@ -7,7 +7,7 @@ from functools import cached_property
 from ingero.demo.scripted_calls import BY_NAME
 from ingero.demo.scripted_recording import ScriptedRecording
 from ingero.demo.scripted_steps import Actor
-from ingero.store import tables
+from ingero.store.writing import tables
 
 
 class ScriptedMemory(ScriptedRecording):

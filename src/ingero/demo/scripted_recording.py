@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from ingero.demo.scripted_steps import BEGIN_NS, Actor
-from ingero.store import tables
 from ingero.store.records import SessionFacts
-from ingero.store.tables import Row, Table, Value
-from ingero.store.writer import Writer
+from ingero.store.writing import tables
+from ingero.store.writing.tables import Row, Table, Value
+from ingero.store.writing.writer import Writer
 from ingero.units import SECOND_NS
 
 AGENT_PID = 77

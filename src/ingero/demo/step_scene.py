@@ -10,7 +10,7 @@ import numpy as np
 from ingero.demo.scene import BEGIN_NS, Actor, Scene
 from ingero.events import STATES, SyncIntervalFlag
 from ingero.ops import BY_NAME
-from ingero.store import tables
+from ingero.store.writing import tables
 from ingero.units import SECOND_NS
 
 _MS_NS = 1_000_000

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import apsw
 
-from ingero.capture.live_findings import chain_rows, incident_rows
-from ingero.diagnose.engine import diagnose
-from ingero.store import tables
+from ingero.capture.loop.live_findings import chain_rows, incident_rows
+from ingero.diagnose.diagnosis import diagnose
 from ingero.store.reader import open_reader
+from ingero.store.writing import tables
 
 _SESSION = 1  # the only one
 

@@ -21,9 +21,10 @@ import numpy as np
 from ingero.demo.scene import BEGIN_NS, Actor, Array, Frames, Intervals, Phase, Scene
 from ingero.events import STATES, THREAD_STATES, WAKER_KINDS, CallFlag, SyncIntervalFlag
 from ingero.ops import BY_NAME, OPS, Kind, Source
-from ingero.store import histograms, tables
-from ingero.store.tables import Table, Value
+from ingero.store import histograms
 from ingero.store.vocabulary import CulpritKind
+from ingero.store.writing import tables
+from ingero.store.writing.tables import Table, Value
 from ingero.units import SECOND_NS
 
 CPUS = 2

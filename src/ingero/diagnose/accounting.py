@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ingero.events import STATES, SyncIntervalFlag
-from ingero.store.gpu_streams import GpuStreamSums
+from ingero.store.arrays.gpu_streams import GpuStreamSums
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _NOT_RECORDED = -1

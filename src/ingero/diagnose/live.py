@@ -14,23 +14,23 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ingero.diagnose.case_search import CaseSearch
-from ingero.diagnose.changes import Change
-from ingero.diagnose.engine import diagnose_evidence
-from ingero.diagnose.evidence import Evidence
-from ingero.diagnose.going_on import Explained
-from ingero.diagnose.kept_answers import Answer, KeptAnswers
-from ingero.diagnose.kept_reads import KeptReads
-from ingero.diagnose.lasting import goes_on
-from ingero.diagnose.model import Diagnosis, Incident
-from ingero.diagnose.regimes import usual_sync_intervals
-from ingero.diagnose.rule import Rule, all_rules
-from ingero.diagnose.tracking import IncidentTracker
-from ingero.diagnose.wait_windows import WaitWindows
-from ingero.store.gpu_streams import GpuStream
+from ingero.diagnose.cases.case_search import CaseSearch
+from ingero.diagnose.causes.rule import Rule, all_rules
+from ingero.diagnose.diagnosis import diagnose_evidence
+from ingero.diagnose.evidence.answer_cache import Answer, KeptAnswers
+from ingero.diagnose.evidence.evidence import Evidence
+from ingero.diagnose.evidence.interval_cache import KeptReads
+from ingero.diagnose.findings import Diagnosis, Incident
+from ingero.diagnose.incidents.incident_changes import Change
+from ingero.diagnose.incidents.steady_state import Explained
+from ingero.diagnose.incidents.tracker import IncidentTracker
+from ingero.diagnose.lost_time.best_regime import usual_sync_intervals
+from ingero.diagnose.lost_time.ongoing import goes_on
+from ingero.diagnose.offcpu.path_windows import WaitWindows
+from ingero.store.arrays.gpu_streams import GpuStream
+from ingero.store.arrays.spans import Spans
 from ingero.store.reader import Reader
 from ingero.store.records import Process, Thread, Window
-from ingero.store.spans import Spans
 from ingero.units import SECOND_NS
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from ingero.diagnose.model import Diagnosis, NotEvaluated
+from ingero.diagnose.findings import Diagnosis, NotEvaluated
 from ingero.diagnose.profile.report import Profiles
 from ingero.store.reader import Reader
 from ingero.store.records import Window

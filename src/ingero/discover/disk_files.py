@@ -1,6 +1,7 @@
 """What the search for libraries on disk asks of file systems, anybody's among them; asked here and now.
 
-A file system that does not answer holds up who asks: a recording asks through the sandbox (capture/disk_files.py).
+A file system that does not answer holds up who asks: a recording asks through the sandbox
+(capture/foreign/disk_files.py).
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Held:
 
 class LibraryReader:
     """Reads in this very process. Whoever has rights that the authors of the files have not lets another one do it
-    (`capture/library_processes.py`).
+    (`capture/libraries/library_readers.py`).
 
     Raises:
         OSError, IngeroError: from all that read a file.

@@ -57,7 +57,7 @@ class Position:
 
 
 class MemoryFiles:
-    """Read here and now; a recording asks through the sandbox (capture/memory_files.py)."""
+    """Read here and now; a recording asks through the sandbox (capture/foreign/memory_files.py)."""
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc

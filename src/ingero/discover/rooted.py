@@ -23,7 +23,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class RootFiles:
     """Small files and device nodes in the root of another process, looked at here and now.
 
-    A file system that does not answer holds up who asks: a recording asks through the sandbox (capture/root_files.py).
+    A file system that does not answer holds up who asks: a recording asks through the sandbox
+    (capture/foreign/root_files.py).
     """
 
     def __init__(self, proc: Path = _PROC) -> None:

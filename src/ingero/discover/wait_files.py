@@ -1,7 +1,7 @@
 """What is asked of processes to know what their threads wait for, and who could end it; asked here and now.
 
 Some of it the kernel tells only when an exec is over, or reads in memory whose lock the process may hold
-(memory_files.py): a recording asks through the sandbox (capture/wait_files.py).
+(memory_files.py): a recording asks through the sandbox (capture/foreign/wait_files.py).
 """
 
 from __future__ import annotations

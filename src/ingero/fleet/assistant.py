@@ -25,7 +25,7 @@ from ingero.fleet.node_lists import Node
 from ingero.fleet.planned_rows import fleet_rows
 from ingero.fleet.relays import Via
 from ingero.serve.mcp.untrusted import RULE, traced
-from ingero.serve.row_lines import Identity
+from ingero.serve.structured.row_lines import Identity
 from ingero.units import format_count, format_ns
 
 Object: TypeAlias = "dict[str, Any]"  # becomes JSON at once; no module reads it

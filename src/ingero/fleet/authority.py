@@ -19,7 +19,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ingero.errors import IngeroError
 from ingero.program import command
-from ingero.serve.tls import general_name
+from ingero.serve.http.tls import general_name
 
 CA_CERTIFICATE, CA_KEY = "ca.pem", "ca.key"
 _CA_DAYS = 3650

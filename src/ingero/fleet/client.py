@@ -13,7 +13,7 @@ import msgspec
 from ingero.errors import IngeroError
 from ingero.fleet.clocks import Clock
 from ingero.fleet.node_lists import Node
-from ingero.serve.row_lines import MEDIA_TYPE, Header, LineReader
+from ingero.serve.structured.row_lines import MEDIA_TYPE, Header, LineReader
 from ingero.store.sql_text import Row
 
 JSON_TYPE = "application/json"

@@ -13,7 +13,7 @@ from ingero.fleet.client import NodeClient
 from ingero.fleet.clocks import Clock
 from ingero.fleet.fan_out import Answered, FleetAnswer, Missing
 from ingero.fleet.names import names_of
-from ingero.serve.row_lines import Identity
+from ingero.serve.structured.row_lines import Identity
 
 _MOST_CHAINS = 10_000
 _SEVERITIES = ("CRITICAL", "HIGH", "MEDIUM", "LOW")

@@ -9,12 +9,12 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from ingero.diagnose.model import Severity
+from ingero.diagnose.findings import Severity
 from ingero.fleet.client import NodeClient
 from ingero.fleet.fan_out import FleetAnswer, Missing
 from ingero.fleet.names import names_of
 from ingero.fleet.node_lists import Node
-from ingero.serve.row_lines import Identity
+from ingero.serve.structured.row_lines import Identity
 
 Object: TypeAlias = "dict[str, Any]"  # becomes JSON at once; no module reads it
 

@@ -22,7 +22,7 @@ from ingero.errors import IngeroError
 from ingero.fleet.node_lists import Node
 from ingero.foreign_text import shell_word
 from ingero.program import command
-from ingero.store.locations import Owner
+from ingero.store.opening.locations import Owner
 
 FILE_NAME = "known_nodes"
 _LINE = re.compile(r"([a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\]):([0-9]{1,5}) ([0-9A-F]{64}) (\d{4}-\d\d-\d\d)")

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ingero.diagnose.model import Incident
+from ingero.diagnose.findings import Incident
 from ingero.fleet.clocks import EXCHANGES, Clock, drift_ns, warnings
 from ingero.fleet.known_order import are_known
 from ingero.fleet.node_lists import listed
-from ingero.serve.boot_clock import Timeline, timelines
+from ingero.serve.source.boot_clock import Timeline, timelines
 from ingero.store.reader import Reader
 from ingero.store.records import NodeClock
 from ingero.units import SECOND_NS, format_moment, format_ns

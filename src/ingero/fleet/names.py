@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ingero.fleet.fan_out import Missing
 from ingero.fleet.node_lists import Node
-from ingero.serve.row_lines import Identity
+from ingero.serve.structured.row_lines import Identity
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,253}")
 _TAG_DIGITS = 8  # as in a merged recording (store/merge/nodes.py)

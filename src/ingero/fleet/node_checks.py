@@ -17,7 +17,7 @@ from ingero.fleet.names import names_of
 from ingero.fleet.node_lists import Node, listed
 from ingero.foreign_text import visible
 from ingero.program import command
-from ingero.serve.row_lines import Identity
+from ingero.serve.structured.row_lines import Identity
 
 _WORTH_DAYS = 14  # before a certificate ends, that is told
 _DAY_S = 86_400

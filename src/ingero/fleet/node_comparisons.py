@@ -9,15 +9,15 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from ingero.diagnose.comparison import Comparison, compare_sides
-from ingero.diagnose.comparison_side import Side
+from ingero.diagnose.comparison.compare import Comparison, compare_sides
+from ingero.diagnose.comparison.side import Side
 from ingero.errors import IngeroError
 from ingero.fleet.client import NodeClient, NodeError
 from ingero.fleet.clocks import Clock
 from ingero.fleet.fan_out import FleetAnswer, Missing
 from ingero.fleet.names import names_of
 from ingero.fleet.node_lists import Node
-from ingero.serve.row_lines import Identity
+from ingero.serve.structured.row_lines import Identity
 
 _MOST = 2**63
 _MOST_CHARACTERS = 8 << 10

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ingero.errors import IngeroError
-from ingero.serve.addresses import is_loopback
+from ingero.serve.http.addresses import is_loopback
 
 DEFAULT_PORT = 8080  # of `ingero dashboard`
 MOST_NODES = 10_000

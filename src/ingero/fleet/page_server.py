@@ -26,8 +26,8 @@ from ingero.serve.dashboard.details import Since
 from ingero.serve.dashboard.exposure import Exposure
 from ingero.serve.dashboard.security import Sessions
 from ingero.serve.dashboard.server import run_server, server_of
-from ingero.serve.json_text import for_pages
-from ingero.serve.recording_source import parse_since_ns
+from ingero.serve.source.recording_source import parse_since_ns
+from ingero.serve.structured.json_text import for_pages
 
 Asked = Callable[[str], FleetAnswer[Diagnosed]]
 

@@ -13,8 +13,8 @@ from ingero.fleet.names import names_of
 from ingero.fleet.node_lists import Node
 from ingero.fleet.statements import Plan, Result, plan
 from ingero.foreign_text import visible
-from ingero.serve.row_lines import MOST_ROWS, MOST_SECONDS, Identity
-from ingero.serve.sql import first_rows_note
+from ingero.serve.sql.sql import first_rows_note
+from ingero.serve.structured.row_lines import MOST_ROWS, MOST_SECONDS, Identity
 from ingero.store.sql_text import Row
 
 _EXACT = " Exact: "

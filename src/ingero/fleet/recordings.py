@@ -15,7 +15,7 @@ from ingero.fleet.clocks import Clock
 from ingero.fleet.fan_out import FleetAnswer, Missing, Reach, ask_nodes
 from ingero.fleet.merged_clocks import MergedClocks, merged_clocks
 from ingero.fleet.node_lists import Node
-from ingero.serve.recording_part import MEDIA_TYPE
+from ingero.serve.source.recording_part import MEDIA_TYPE
 from ingero.store.errors import StoreError
 from ingero.store.merge import Merged, Progress, merge
 from ingero.store.reader import open_reader

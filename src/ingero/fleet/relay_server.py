@@ -36,9 +36,9 @@ from ingero.fleet.relay_frames import (
 )
 from ingero.fleet.relay_list import RelayList
 from ingero.fleet.relays import via_of
-from ingero.serve.recording_part import MEDIA_TYPE as PART_TYPE
-from ingero.serve.recording_part import BusyError
-from ingero.serve.row_lines import MEDIA_TYPE as ROWS_TYPE
+from ingero.serve.source.recording_part import MEDIA_TYPE as PART_TYPE
+from ingero.serve.source.recording_part import BusyError
+from ingero.serve.structured.row_lines import MEDIA_TYPE as ROWS_TYPE
 
 _MEDIA_TYPES = (JSON_TYPE, ROWS_TYPE, PART_TYPE)
 _AT_ONCE = 2  # questions of one kind, of up to 64 connections each

@@ -10,7 +10,7 @@ import numpy as np
 
 from ingero.ops import BY_ID
 from ingero.profiles.model import Array
-from ingero.store.tables import Column, Table
+from ingero.store.writing.tables import Column, Table
 
 _HASH_BYTES = 7  # a positive number for SQLite
 

@@ -16,10 +16,10 @@ from ingero.profiles.place import Place
 from ingero.profiles.progress import Blocked, blocked_of, marks_of
 from ingero.profiles.rows import rows_of
 from ingero.profiles.steps import step_rows
-from ingero.store import tables
 from ingero.store.records import SessionFacts
-from ingero.store.tables import Column, Table
-from ingero.store.writer import Writer
+from ingero.store.writing import tables
+from ingero.store.writing.tables import Column, Table
+from ingero.store.writing.writer import Writer
 
 NOT_SHOWN = "a profile shows calls and GPU work, not why a thread did not run"
 # Every source of evidence about threads, processes and the host that tracing has and a profiler has not.

@@ -14,8 +14,8 @@ from ingero.profiles.model import UNKNOWN, ActivityKind, Array, Direction, Frame
 from ingero.profiles.place import Place, Rows, by_op, function_id
 from ingero.profiles.progress import Blocked
 from ingero.profiles.sums import sum_rows
-from ingero.store import tables
-from ingero.store.tables import Column
+from ingero.store.writing import tables
+from ingero.store.writing.tables import Column
 
 # cudaMemcpyKind by direction, where the call has it as an argument
 _MEMCPY_KINDS = {Direction.HOST_TO_GPU: 1, Direction.GPU_TO_HOST: 2, Direction.GPU_TO_GPU: 3, Direction.HOST_TO_HOST: 0}

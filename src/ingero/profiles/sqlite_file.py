@@ -12,7 +12,7 @@ import apsw
 
 from ingero.profiles.columns import cleaned, printable
 from ingero.profiles.model import Notes, ProfileError
-from ingero.store.distrust import StepLimit, confine, distrust, require_safe_sqlite
+from ingero.store.opening.distrust import StepLimit, confine, distrust, require_safe_sqlite
 
 Cell = int | float | str | bytes | None
 

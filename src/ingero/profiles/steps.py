@@ -15,8 +15,8 @@ from ingero.profiles.intervals import owners
 from ingero.profiles.model import UNKNOWN, ActivityKind, Array, Direction, Profile, RangeKind
 from ingero.profiles.place import Place, Rows, function_id
 from ingero.profiles.progress import Blocked
-from ingero.store import tables
-from ingero.store.tables import Column
+from ingero.store.writing import tables
+from ingero.store.writing.tables import Column
 
 _FUNCTION_BITS = 32  # of a key: below the operation, above the direction of a copy
 _WORK = ("launches", "copies", "collectives")  # by which steps of a type are alike

@@ -10,8 +10,9 @@ from ingero.ops import BY_ID, Kind
 from ingero.profiles.model import Array, Direction, Profile
 from ingero.profiles.place import Place, Rows, by_op
 from ingero.profiles.progress import Blocked
-from ingero.store import histograms, tables
-from ingero.store.tables import Column
+from ingero.store import histograms
+from ingero.store.writing import tables
+from ingero.store.writing.tables import Column
 from ingero.units import SECOND_NS
 
 

@@ -13,12 +13,12 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
-from ingero.diagnose.engine import diagnose
-from ingero.diagnose.model import Diagnosis
+from ingero.diagnose.diagnosis import diagnose
+from ingero.diagnose.findings import Diagnosis
 from ingero.events import STATES
-from ingero.serve.sql import run_sql
+from ingero.serve.sql.sql import run_sql
 from ingero.store.errors import EmptyRecordingError
-from ingero.store.locations import database_path
+from ingero.store.opening.locations import database_path
 from ingero.store.reader import open_reader
 from ingero.store.records import OpTotals, Process, Session, Window
 from ingero.store.sql_text import Row
@@ -101,7 +101,7 @@ class Recording:
         return Table(_OP_COLUMNS, rows, notes=notes)
 
     def sync_intervals(self, since: str | None = None, *, process: int | None = None) -> npt.NDArray[np.void]:
-        """The sync intervals, in order of their ends: a structured array, `ingero.store.arrays.SYNC_INTERVAL_DTYPE`.
+        """The sync intervals, in order of their ends, as `ingero.store.arrays.arrays.SYNC_INTERVAL_DTYPE` has it.
 
         process: `Process.process` of one of `processes`.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import apsw
 
 from ingero.store.errors import reading_error
-from ingero.store.opening import open_database
+from ingero.store.opening.opening import open_database
 from ingero.units import SECOND_NS
 
 # A recorder commits every half second; ten missed commits mean that it is gone.

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 import apsw
 
 from ingero.store.errors import UnknownNodeError
-from ingero.store.own_schema import own_columns
+from ingero.store.opening.own_schema import own_columns
 
 # Rows of one merged file have ids from a multiple of it on (raw_sessions.seq_base).
 ID_STEP = 1 << 40

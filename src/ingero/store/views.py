@@ -6,9 +6,9 @@ import re
 
 import apsw
 
-from ingero.store import earlier_names
-from ingero.store.older_values import columns_of, has_older_values
-from ingero.store.own_schema import own_columns
+from ingero.store.older import earlier_names
+from ingero.store.older.older_values import columns_of, has_older_values
+from ingero.store.opening.own_schema import own_columns
 from ingero.store.sql_text import sql_text
 
 _VIEW = re.compile(r"^CREATE VIEW (\w+) AS\n(.*?);", re.MULTILINE | re.DOTALL)

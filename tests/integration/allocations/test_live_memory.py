@@ -16,17 +16,17 @@ import pytest
 from ingero.attach.groups import GROUP_OF_OP, op_set
 from ingero.attach.kernel_side import KernelSide, KernelSizes
 from ingero.attach.probes import ProbeMode
-from ingero.capture.recorder import Recorder, RecorderOptions
-from ingero.capture.session import session_facts
+from ingero.capture.loop.recorder import Recorder, RecorderOptions
+from ingero.capture.loop.session import session_facts
 from ingero.demo.gpusim.knobs import Knobs
-from ingero.diagnose.engine import FAILED, diagnose
+from ingero.diagnose.diagnosis import FAILED, diagnose
 from ingero.events import CallFlag
 from ingero.ops import MemoryKind
-from ingero.serve.memory_lines import memory_lines
+from ingero.serve.text.memory_lines import memory_lines
 from ingero.store.call_stacks import StackBook
 from ingero.store.reader import open_reader
 from ingero.store.records import Window
-from ingero.store.writer import Writer
+from ingero.store.writing.writer import Writer
 from tests.integration.allocations.programs import OF_PROCESS, SOURCE, Followed, all_followed, built, followed
 from tests.integration.recording import left_behind
 from tests.integration.targets import record, rows, simulation, wait_for_end, waiting

@@ -12,8 +12,8 @@ import pytest
 
 from bench.profile_truth import truths
 from bench.profiles import diagnosed, imported, step_errors_ms
-from ingero.diagnose.change_verdict import Verdict
-from ingero.diagnose.comparison import compare
+from ingero.diagnose.comparison.change_verdict import Verdict
+from ingero.diagnose.comparison.compare import compare
 from ingero.diagnose.profile.report import Profiles
 from ingero.store.reader import open_reader
 

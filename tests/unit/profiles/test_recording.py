@@ -9,7 +9,7 @@ from typing import Any
 import apsw
 import pytest
 
-from ingero.diagnose.engine import diagnose
+from ingero.diagnose.diagnosis import diagnose
 from ingero.profiles.place import function_id
 from ingero.profiles.reading import read_profiles
 from ingero.profiles.recording import NOT_SHOWN, write_recording

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ingero.diagnose.engine import diagnose
+from ingero.diagnose.diagnosis import diagnose
 from ingero.events import HostMemory
 from ingero.ops import BY_ID
 from ingero.profiles.model import ActivityKind, Direction, Notes, RangeKind

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ingero.capture.drops import MEANINGS
+from ingero.capture.loop.drops import MEANINGS
 from ingero.cli.live.lines import Line, clean, flowed, shortened_path
 from ingero.cli.live.sections import Section, flow_section, lines_section, table_section
 from ingero.cli.live.state import DropLine, LiveState

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingero.attach.kernel_side import KernelSide
-from ingero.capture.interval_sums import counts_together, sum_of
-from ingero.capture.recorder import Recorder
-from ingero.capture.targets import Target
+from ingero.capture.loop.recorder import Recorder
+from ingero.capture.processes.traced_processes import Target
+from ingero.capture.sums.interval_sums import counts_together, sum_of
 from ingero.cli.live.state import GpuState, LiveState, Missing, ProbedLibrary, ProbeState, ProcessLine
 from ingero.cli.live.window import SlotSums, Window
 from ingero.discover.processes import real_uid

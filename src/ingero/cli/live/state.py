@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ingero.capture.host_sums import HostSum
-from ingero.capture.snapshots import AgentUsage
+from ingero.capture.host.snapshots import AgentUsage
+from ingero.capture.sums.host_sums import HostSum
 from ingero.discover.gpus import Gpu, GpuSample
 from ingero.discover.system import SystemSample
 from ingero.ops import Op, Source

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ingero.capture.host_sums import HostSum
+from ingero.capture.sums.host_sums import HostSum
 from ingero.cli.live.lines import Line, Span, clean, fitted
 from ingero.cli.live.sections import Section, flow_section, lines_section, long_section, table_section
 from ingero.cli.live.state import LiveState, OpLine, ProcessLine

@@ -16,8 +16,8 @@ from typing import Any, TextIO, cast
 from rich.console import Console
 
 from ingero.attach.kernel_side import KernelSide
-from ingero.capture.recorder import Recorder
-from ingero.capture.second import Second
+from ingero.capture.loop.recorder import Recorder
+from ingero.capture.loop.second import Second
 from ingero.cli.change_line import change_line
 from ingero.cli.live.frame import frame
 from ingero.cli.live.gpu_watch import GpuWatch
@@ -27,8 +27,8 @@ from ingero.cli.live.snapshot import Snapshots
 from ingero.cli.live.state import LiveState
 from ingero.cli.live.terminal_output import TerminalOutput
 from ingero.cli.live.window import Window
-from ingero.cli.trace_summary import Summary
-from ingero.diagnose.changes import Change
+from ingero.cli.trace.summary import Summary
+from ingero.diagnose.incidents.incident_changes import Change
 from ingero.foreign_text import visible
 
 _FRAME_S = 0.9  # a crowded table of processes is read 20 times a second; nobody reads a screen that often

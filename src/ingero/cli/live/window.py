@@ -10,10 +10,10 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from ingero.capture.cells import columns_of
-from ingero.capture.culprits import Charge
-from ingero.capture.host_sums import HostSum
-from ingero.capture.second import Second
+from ingero.capture.loop.second import Second
+from ingero.capture.sums.cells import columns_of
+from ingero.capture.sums.culprits import Charge
+from ingero.capture.sums.host_sums import HostSum
 from ingero.cli.live.state import CulpritLine, DropLine, OpLine
 from ingero.events import STATES
 from ingero.ops import BY_ID, Kind

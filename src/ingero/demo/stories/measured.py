@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ingero.diagnose.evidence import Evidence
-from ingero.diagnose.model import Diagnosis, Incident
+from ingero.diagnose.evidence.evidence import Evidence
+from ingero.diagnose.findings import Diagnosis, Incident
 from ingero.ops import OPS, Kind
 from ingero.store.reader import Reader
 from ingero.store.records import OpShare, Window

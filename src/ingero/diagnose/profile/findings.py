@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ingero.diagnose.model import Affected, Bucket, CodeLine, Fact, Finding, FindingKind, Fix, Link, Part
+from ingero.diagnose.findings import Affected, Bucket, CodeLine, Fact, Finding, FindingKind, Fix, Link, Part
+from ingero.diagnose.lost_time.time_ranges import MIN_LOST_NS
 from ingero.diagnose.profile.pacing import Pacing
 from ingero.diagnose.profile.report import ProfileReport
 from ingero.diagnose.profile.steps import MIN_STEPS
-from ingero.diagnose.time_ranges import MIN_LOST_NS
 from ingero.store.records import Process, Window
 
 _HELD_UP_BY_HOST = (Pacing.HOST, Pacing.MIXED)

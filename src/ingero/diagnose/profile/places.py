@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ingero.diagnose.model import CodeLine
+from ingero.diagnose.findings import CodeLine
 from ingero.diagnose.profile.blocked import Blocked
 from ingero.diagnose.profile.idle import Idle
 from ingero.diagnose.profile.recording import ProfiledProcess, op_name

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ingero.diagnose.change_verdict import Verdict, verdict_of
-from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.comparison.change_verdict import Verdict, verdict_of
+from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.profile.step_comparison import StepGroup, StepPair, is_same_work, step_pairs
 from ingero.diagnose.profile.words import who
 

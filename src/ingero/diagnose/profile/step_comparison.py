@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ingero.diagnose.evidence import Evidence
+from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.profile.steps import MIN_STEPS
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 
-from ingero.diagnose.model import NotEvaluated, ProcessVerdict
+from ingero.diagnose.causes.rule import Rule
+from ingero.diagnose.evidence.recorded import GPU_ACTIVITIES
+from ingero.diagnose.findings import NotEvaluated, ProcessVerdict
 from ingero.diagnose.profile.pacing import TEXTS
 from ingero.diagnose.profile.report import ProfileReport, Profiles
 from ingero.diagnose.profile.steps import MIN_STEPS, StepUse
 from ingero.diagnose.profile.words import BLOCKED_TEXTS, IDLE_NAMES, NOT_IN_A_PROFILE, percent
-from ingero.diagnose.recorded import GPU_ACTIVITIES
-from ingero.diagnose.rule import Rule
 from ingero.units import format_count, format_counted, format_ns
 
 _MUCH_IDLE = 0.10  # of the time, before the sentence says what most idle time was spent on

@@ -24,8 +24,8 @@ from ingero.fleet.statements.names import judge
 from ingero.fleet.statements.split import Split, split_select
 from ingero.fleet.statements.steps import Later, folded, later
 from ingero.fleet.statements.tokens import Tokens, tokens_of
-from ingero.store.guard import Guard
-from ingero.store.sql_errors import TimeLimitError
+from ingero.store.user_sql.errors import TimeLimitError
+from ingero.store.user_sql.guard import Guard
 
 __all__ = [
     "MAX_ROWS",

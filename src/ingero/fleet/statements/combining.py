@@ -14,10 +14,10 @@ from ingero.fleet.statements.errors import NodeAnswerError, NotSplitError, TooMa
 from ingero.fleet.statements.fetch import Fetch, Part, Wanted
 from ingero.fleet.statements.names import judge, local_database
 from ingero.fleet.statements.split import PARTIAL, Split
-from ingero.store.distrust import distrust
-from ingero.store.guard import Guard
-from ingero.store.sql_errors import SizeLimitError, SqlError, SqlSyntaxError
+from ingero.store.opening.distrust import distrust
 from ingero.store.sql_text import Row, Value, quoted
+from ingero.store.user_sql.errors import SizeLimitError, SqlError, SqlSyntaxError
+from ingero.store.user_sql.guard import Guard
 
 ByNode = Mapping[str, list[Row]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ingero.program import command
-from ingero.store.sql_errors import SqlError
+from ingero.store.user_sql.errors import SqlError
 
 
 class NotSplitError(Exception):

@@ -19,9 +19,9 @@ from ingero.fleet.statements.errors import NotSplitError
 from ingero.fleet.statements.names import answer_columns, judge, local_database, names
 from ingero.fleet.statements.split import Split, split_select
 from ingero.fleet.statements.tokens import Token, Tokens, closing, conditions, text_of
-from ingero.store.guard import Guard
-from ingero.store.sql_errors import SqlError, SqlRefusedError, SqlSyntaxError
 from ingero.store.sql_text import quoted
+from ingero.store.user_sql.errors import SqlError, SqlRefusedError, SqlSyntaxError
+from ingero.store.user_sql.guard import Guard
 
 # Words that a condition may hold beside columns, functions and values. With any other it stays here.
 _KNOWN_WORDS = """

@@ -11,12 +11,12 @@ from pathlib import Path
 import apsw
 
 from ingero.store import views
-from ingero.store.distrust import distrust
-from ingero.store.guard import Guard
-from ingero.store.migrations import NEWEST_VERSION, migrate
-from ingero.store.published import Catalogue, Statement
-from ingero.store.sql_errors import SqlSyntaxError
+from ingero.store.opening.distrust import distrust
 from ingero.store.sql_text import quoted
+from ingero.store.user_sql.errors import SqlSyntaxError
+from ingero.store.user_sql.guard import Guard
+from ingero.store.user_sql.published import Catalogue, Statement
+from ingero.store.writing.migrations import NEWEST_VERSION, migrate
 
 # Columns whose numbers are given by each node, and equal ones of two nodes mean two things. Equal words: equal numbers
 # of one node mean one thing, so that a join by them stays on a node.

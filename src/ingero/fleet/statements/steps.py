@@ -14,9 +14,9 @@ from ingero.fleet.statements.joins import require_one_node
 from ingero.fleet.statements.names import judge, names
 from ingero.fleet.statements.split import split_select
 from ingero.fleet.statements.tokens import FOLDED, Token, Tokens, closing, text_of, tokens_of
-from ingero.store.guard import Guard
-from ingero.store.sql_errors import SizeLimitError, SqlError
 from ingero.store.sql_text import Value
+from ingero.store.user_sql.errors import SizeLimitError, SqlError
+from ingero.store.user_sql.guard import Guard
 
 _MOST_VALUES = 1000  # of a list that goes into a statement
 _OF_ROWS = frozenset({"from", "join", "exists", "as", ",", ""})  # before these brackets stand rows, not a value

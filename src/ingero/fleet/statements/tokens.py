@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ingero.store.sql_errors import SqlRefusedError
+from ingero.store.user_sql.errors import SqlRefusedError
 
 _TOKEN = re.compile(
     r"""(?P<gap>\s+|--[^\n]*|/\*.*?(?:\*/|$))

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
-from ingero.diagnose.evidence import Evidence
-from ingero.diagnose.gpu_idle import gpu_idle
-from ingero.diagnose.incident_json import incident_json
-from ingero.diagnose.model import Diagnosis, Incident
-from ingero.diagnose.rule import all_rules
-from ingero.diagnose.step_gpu_streams import ProcessSteps
+from ingero.diagnose.causes.rule import all_rules
+from ingero.diagnose.evidence.evidence import Evidence
+from ingero.diagnose.findings import Diagnosis, Incident
+from ingero.diagnose.incidents.incident_json import incident_json
+from ingero.diagnose.steps.gpu_idle import gpu_idle
+from ingero.diagnose.steps.process_steps import ProcessSteps
 from ingero.errors import IngeroError
 from ingero.events import BLOCKED_KINDS, STATE_TEXTS, STATES
 from ingero.given_up import sentences
@@ -20,8 +20,8 @@ from ingero.ops import Source
 from ingero.serve.dashboard import published
 from ingero.serve.dashboard.columns import clock_points
 from ingero.serve.dashboard.selection import CALL_SOURCES
-from ingero.serve.findings_json import diagnosis_json, gpu_idle_json, window_json
-from ingero.serve.sql import run_sql
+from ingero.serve.sql.sql import run_sql
+from ingero.serve.structured.findings_json import diagnosis_json, gpu_idle_json, window_json
 from ingero.store.machine import grown_ratio
 from ingero.store.reader import Reader
 from ingero.store.records import Drop, OpTotals, Process, Snapshot, StepTotals, Window

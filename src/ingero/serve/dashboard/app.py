@@ -27,10 +27,10 @@ from ingero.serve.dashboard.node_api import add_node_api
 from ingero.serve.dashboard.security import LOGIN_PATH, Sessions
 from ingero.serve.dashboard.selection import TimeRange
 from ingero.serve.dashboard.spreadsheets import download, sheet_of_objects
-from ingero.serve.findings_json import diagnosis_json
-from ingero.serve.json_text import for_pages
-from ingero.serve.recording_source import RecordingSource
-from ingero.serve.row_formats import csv_texts
+from ingero.serve.source.recording_source import RecordingSource
+from ingero.serve.structured.findings_json import diagnosis_json
+from ingero.serve.structured.json_text import for_pages
+from ingero.serve.structured.row_formats import csv_texts
 from ingero.store.reader import Reader
 from ingero.store.records import Window
 

@@ -8,13 +8,13 @@ from typing import Annotated
 from fastapi import FastAPI, Query
 from starlette.responses import Response, StreamingResponse
 
-from ingero.diagnose.rule import all_rules
+from ingero.diagnose.causes.rule import all_rules
 from ingero.serve.dashboard import answers
 from ingero.serve.dashboard.details import Time
 from ingero.serve.dashboard.downloads import TRACE_TYPE, Downloads
 from ingero.serve.dashboard.time_chart import Sums, TimeChart, sums, time_chart
-from ingero.serve.json_text import for_pages
-from ingero.serve.recording_source import RecordingSource
+from ingero.serve.source.recording_source import RecordingSource
+from ingero.serve.structured.json_text import for_pages
 
 REPORT_TYPE = "text/html"
 MOST_COLUMNS = 600

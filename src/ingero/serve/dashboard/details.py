@@ -18,8 +18,8 @@ from ingero.serve.dashboard.nccl import Nccl, nccl
 from ingero.serve.dashboard.selection import ALL, Selection, TimeRange
 from ingero.serve.dashboard.stacks import Calls, Stack, Tree, calls, hash_of, stack, tree
 from ingero.serve.dashboard.state import State
-from ingero.serve.json_text import for_pages
-from ingero.serve.recording_source import RecordingSource
+from ingero.serve.source.recording_source import RecordingSource
+from ingero.serve.structured.json_text import for_pages
 from ingero.store.reader import Reader
 from ingero.store.records import Window
 

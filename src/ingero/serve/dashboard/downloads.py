@@ -14,10 +14,10 @@ from ingero.program import command
 from ingero.serve.dashboard.selection import TimeRange
 from ingero.serve.export.flamegraph import Weight
 from ingero.serve.export.formats import Format, export
-from ingero.serve.recording_part import BusyError
-from ingero.serve.recording_source import RecordingSource
+from ingero.serve.source.recording_part import BusyError
+from ingero.serve.source.recording_source import RecordingSource
 from ingero.store.errors import EmptyPartError
-from ingero.store.streams import Streams
+from ingero.store.streaming.streams import Streams
 
 TRACE_TYPE = "application/octet-stream"
 _MOST_SECONDS = 60.0

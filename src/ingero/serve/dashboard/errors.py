@@ -7,9 +7,9 @@ from starlette.responses import Response
 from ingero.errors import IngeroError
 from ingero.serve.dashboard.answers import NoIncidentError
 from ingero.serve.dashboard.stacks import NoStackError
-from ingero.serve.json_text import for_pages
-from ingero.serve.recording_part import BusyError
-from ingero.serve.sql import SqlError, TimeLimitError
+from ingero.serve.source.recording_part import BusyError
+from ingero.serve.sql.sql import SqlError, TimeLimitError
+from ingero.serve.structured.json_text import for_pages
 from ingero.store.errors import (
     EmptyPartError,
     EmptyRecordingError,
@@ -18,7 +18,7 @@ from ingero.store.errors import (
     NotRecordedError,
     StoreError,
 )
-from ingero.store.event_filter import UnknownOpError
+from ingero.store.user_sql.event_filter import UnknownOpError
 from ingero.units import QuantityError
 
 # The first class that fits.

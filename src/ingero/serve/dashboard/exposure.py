@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingero.errors import IngeroError
-from ingero.serve.addresses import Address
+from ingero.serve.http.addresses import Address
 
 MIN_TOKEN_CHARACTERS = 16  # 64 bits as hexadecimal digits; below it, guessing over a network is conceivable
 TOKEN_VARIABLE = "INGERO_DASHBOARD_TOKEN"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ingero.diagnose.model import Affected, Incident
+from ingero.diagnose.findings import Affected, Incident
 from ingero.serve.dashboard.selection import ALL, Selection, placed_times, sample_times
 from ingero.serve.dashboard.stacks import Frame, frames_of, hash_text
 from ingero.serve.dashboard.state import State

@@ -12,7 +12,7 @@ import numpy as np
 
 from ingero.ops import MemoryKind
 from ingero.serve.dashboard.state import Series, State
-from ingero.serve.memory_lines import held_memory, site_places
+from ingero.serve.text.memory_lines import held_memory, site_places
 from ingero.store.call_stacks import StackBook
 from ingero.store.reader import Reader
 from ingero.store.records import Container, MemorySite, Process, Window

@@ -11,18 +11,18 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response, StreamingResponse
 
 from ingero import __version__
-from ingero.diagnose.comparison_side import side_of
-from ingero.diagnose.concerned import chosen
-from ingero.serve import boot_clock
+from ingero.diagnose.comparison.side import side_of
+from ingero.diagnose.incidents.concerns import chosen
 from ingero.serve.dashboard import published
 from ingero.serve.dashboard.details import Since
-from ingero.serve.findings_json import diagnosis_json
-from ingero.serve.findings_text import headline
-from ingero.serve.json_text import for_pages
-from ingero.serve.recording_part import MEDIA_TYPE as PART_TYPE
-from ingero.serve.recording_part import MOST_BYTES, Parts
-from ingero.serve.recording_source import RecordingSource
-from ingero.serve.row_lines import MEDIA_TYPE, MOST_ROWS, MOST_SECONDS, Identity, row_lines
+from ingero.serve.source import boot_clock
+from ingero.serve.source.recording_part import MEDIA_TYPE as PART_TYPE
+from ingero.serve.source.recording_part import MOST_BYTES, Parts
+from ingero.serve.source.recording_source import RecordingSource
+from ingero.serve.structured.findings_json import diagnosis_json
+from ingero.serve.structured.json_text import for_pages
+from ingero.serve.structured.row_lines import MEDIA_TYPE, MOST_ROWS, MOST_SECONDS, Identity, row_lines
+from ingero.serve.text.findings_text import headline
 from ingero.store.reader import open_reader
 
 _MAX_PID = 2**31 - 1

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any, TypeAlias
 
-from ingero.diagnose.model import Diagnosis, Incident
-from ingero.serve.stored_findings import stored
+from ingero.diagnose.findings import Diagnosis, Incident
+from ingero.serve.structured.stored_findings import stored
 from ingero.store.reader import Reader
 from ingero.store.records import CausalChain, OpTotals, Snapshot, Window
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ingero.diagnose.model import Diagnosis
+from ingero.diagnose.findings import Diagnosis
 from ingero.ops import Source
 from ingero.store.call_stacks import CallStack, StackBook
-from ingero.store.event_filter import op_pair
 from ingero.store.reader import Reader
 from ingero.store.records import SampleTotals, Window
+from ingero.store.user_sql.event_filter import op_pair
 from ingero.store.waiters import PlacedTime, Waiter, Waiters
 
 CALL_SOURCES = (Source.CUDA, Source.DRIVER, Source.CUDA_GRAPH, Source.NCCL)

@@ -15,10 +15,10 @@ from fastapi import FastAPI
 from ingero.serve.dashboard.app import AddMore, create_app
 from ingero.serve.dashboard.exposure import Exposure
 from ingero.serve.dashboard.security import Gate, Sessions
-from ingero.serve.http_limits import limits
-from ingero.serve.recording_source import RecordingSource
-from ingero.serve.renewal import renew
-from ingero.serve.tls import Certificate, CertificateError, read_certificate, self_signed, tls_context
+from ingero.serve.http.limits import limits
+from ingero.serve.http.renewal import renew
+from ingero.serve.http.tls import Certificate, CertificateError, read_certificate, self_signed, tls_context
+from ingero.serve.source.recording_source import RecordingSource
 
 MakeApp: TypeAlias = Callable[[Sessions, Callable[[], bool]], FastAPI]
 """An application. is_ending: then streams of events end, too."""

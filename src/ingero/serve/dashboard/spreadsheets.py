@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.responses import StreamingResponse
 
-from ingero.serve.row_formats import csv_texts
+from ingero.serve.structured.row_formats import csv_texts
 
 
 def download(name: str, texts: Iterable[str]) -> StreamingResponse:

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from ingero.errors import IngeroError
 from ingero.serve.dashboard.selection import ALL, CALL_SOURCES, Selection, placed_times, sample_times
 from ingero.serve.dashboard.state import State
-from ingero.serve.stack_lines import waiting_text, where_text
+from ingero.serve.text.stack_lines import waiting_text, where_text
 from ingero.store.call_stacks import CallStack, StackBook, own_marks
 from ingero.store.reader import Reader
 from ingero.store.records import Call, Window

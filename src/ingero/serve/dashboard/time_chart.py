@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ingero.diagnose.evidence import Evidence
-from ingero.diagnose.model import Incident
+from ingero.diagnose.evidence.evidence import Evidence
+from ingero.diagnose.findings import Incident
 from ingero.serve.dashboard.columns import spread
 from ingero.serve.dashboard.state import State
-from ingero.store.gpu_streams import GpuStream
+from ingero.store.arrays.gpu_streams import GpuStream
 from ingero.store.reader import Reader
 from ingero.store.records import Snapshot, Window
 from ingero.units import SECOND_NS

@@ -8,12 +8,12 @@ from ingero.events import STATE_COLUMNS, WAKER_KINDS, CallFlag
 from ingero.ops import NCCL_DATATYPES, NCCL_REDUCE_OPS, Source
 from ingero.serve.export.model import Address, Args, Slice, Value
 from ingero.serve.export.tracks import Tracks
-from ingero.serve.stack_lines import stack_lines
+from ingero.serve.text.stack_lines import stack_lines
 from ingero.store.call_stacks import call_stack
-from ingero.store.names import Names
 from ingero.store.records import Communicator
-from ingero.store.stream_rows import EventRow
-from ingero.store.streams import Streams
+from ingero.store.streaming.names import Names
+from ingero.store.streaming.stream_rows import EventRow
+from ingero.store.streaming.streams import Streams
 
 CATEGORIES = {source.value: source.name.lower() for source in Source}
 

@@ -6,15 +6,15 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from ingero.diagnose.gaps import held_steps
+from ingero.diagnose.evidence.coverage_gaps import held_steps
 from ingero.given_up import sentences
 from ingero.serve.export.model import Args, Slice, Value
 from ingero.serve.export.tracks import Tracks
-from ingero.serve.stack_lines import stack_lines
+from ingero.serve.text.stack_lines import stack_lines
 from ingero.store.call_stacks import call_stack
-from ingero.store.names import Names
 from ingero.store.records import StoredIncident
-from ingero.store.streams import Streams
+from ingero.store.streaming.names import Names
+from ingero.store.streaming.streams import Streams
 from ingero.units import format_ns
 
 INCIDENT, CHAIN, DROP, COVERAGE, OPEN_CALL = "incident", "causal_chain", "drop", "coverage", "in_flight_call"

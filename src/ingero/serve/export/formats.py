@@ -10,7 +10,6 @@ from itertools import count
 from pathlib import Path
 
 from ingero.errors import IngeroError
-from ingero.serve.backlog import Sink
 from ingero.serve.export.chrome import ChromeWriter
 from ingero.serve.export.flamegraph import Weight, write_flamegraph
 from ingero.serve.export.model import Counter, Flow, Item, Machine, Slice, Track
@@ -18,8 +17,9 @@ from ingero.serve.export.perfetto import PerfettoWriter
 from ingero.serve.export.pprof import PprofWriter
 from ingero.serve.export.samples import samples
 from ingero.serve.export.timeline import Progress, timeline
+from ingero.serve.sql.backlog import Sink
 from ingero.store.records import NodeClock, Window
-from ingero.store.streams import Streams
+from ingero.store.streaming.streams import Streams
 from ingero.units import format_bytes, format_count, format_moment
 
 _LEAST_BYTES, _MOST_GROWTH = 64 << 20, 16  # JSON of honest recordings is one to three times as large

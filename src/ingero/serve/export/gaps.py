@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ingero.program import command
-from ingero.serve.gap_lines import not_traced
+from ingero.serve.text.gap_lines import not_traced
 from ingero.store.reader import Reader
 from ingero.store.records import Window
 from ingero.units import format_count

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from ingero.errors import IngeroError
 from ingero.foreign_text import shell_word
-from ingero.serve.backlog import Sink, standard_output
+from ingero.serve.sql.backlog import Sink, standard_output
 
 STANDARD_OUTPUT = Path("-")
 

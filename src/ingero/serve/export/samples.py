@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ingero.store.call_stacks import NativePlace, PythonPlace, call_stack
-from ingero.store.names import Names
 from ingero.store.records import Process
-from ingero.store.streams import Streams
+from ingero.store.streaming.names import Names
+from ingero.store.streaming.streams import Streams
 
 Place = PythonPlace | NativePlace
 

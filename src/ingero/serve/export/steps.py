@@ -9,9 +9,9 @@ from ingero.serve.export.model import Slice, Value
 from ingero.serve.export.rows import Neighbors
 from ingero.serve.export.tracks import Tracks
 from ingero.step_counts import How
-from ingero.store.names import Names
-from ingero.store.stream_rows import StepRow
-from ingero.store.streams import Streams
+from ingero.store.streaming.names import Names
+from ingero.store.streaming.stream_rows import StepRow
+from ingero.store.streaming.streams import Streams
 
 CATEGORY = "step"
 

@@ -9,9 +9,9 @@ from ingero.events import STATE_COLUMNS, SyncIntervalFlag
 from ingero.serve.export.model import Args, Flow, Slice, Value
 from ingero.serve.export.rows import Neighbors
 from ingero.serve.export.tracks import Tracks
-from ingero.store.names import Names
-from ingero.store.stream_rows import SyncIntervalRow
-from ingero.store.streams import Streams
+from ingero.store.streaming.names import Names
+from ingero.store.streaming.stream_rows import SyncIntervalRow
+from ingero.store.streaming.streams import Streams
 
 CATEGORY, PART_CATEGORY = "sync_interval", "sync_interval_part"
 IDLE, BUSY, RETURN_DELAY = "GPU idle (nothing queued)", "GPU busy (work queued or running)", "sync return delay"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ingero.serve.export.model import Counter, Track, Unit
 from ingero.serve.export.tracks import Tracks
 from ingero.store.records import Snapshot
-from ingero.store.streams import Streams
+from ingero.store.streaming.streams import Streams
 from ingero.units import SECOND_NS
 
 _LEVELS: tuple[tuple[str, str, Unit], ...] = (

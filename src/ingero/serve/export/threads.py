@@ -8,9 +8,9 @@ from itertools import count
 from ingero.events import STATE_TEXTS, THREAD_STATES, WAKER_KINDS
 from ingero.serve.export.model import Args, Slice, Value
 from ingero.serve.export.tracks import Tracks
-from ingero.store.names import Names
-from ingero.store.stream_rows import OffCpuRow
-from ingero.store.streams import Streams
+from ingero.store.streaming.names import Names
+from ingero.store.streaming.stream_rows import OffCpuRow
+from ingero.store.streaming.streams import Streams
 
 CATEGORY, RUNNABLE_CATEGORY, WAKE_CATEGORY = "offcpu", "offcpu_runnable", "wake"
 

@@ -19,8 +19,8 @@ from ingero.serve.export.sync_intervals import interval_slices
 from ingero.serve.export.system import gpu_counters, in_flight_counters, machine_counters, thread_counters
 from ingero.serve.export.threads import offcpu_slices
 from ingero.serve.export.tracks import Tracks
-from ingero.store.names import Names
-from ingero.store.streams import Streams
+from ingero.store.streaming.names import Names
+from ingero.store.streaming.streams import Streams
 
 # Told now and then: what is being read, and which share of the window is done.
 Progress = Callable[[str, float], None]

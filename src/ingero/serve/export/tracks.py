@@ -9,10 +9,10 @@ from itertools import count
 from ingero.identity import identity_text
 from ingero.serve.export.model import Track, TrackKind, Unit
 from ingero.serve.export.rows import Rows
-from ingero.store.names import Names
 from ingero.store.reader import Reader
 from ingero.store.records import Process
-from ingero.store.stream_rows import EventRow, OffCpuRow
+from ingero.store.streaming.names import Names
+from ingero.store.streaming.stream_rows import EventRow, OffCpuRow
 
 _PID_LIMIT = 1 << 22  # the kernel's largest: pids of other nodes, and used again, are told apart beyond it
 

@@ -10,23 +10,23 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from ingero.build_info import build_info
-from ingero.diagnose.evidence import Evidence
-from ingero.diagnose.model import Diagnosis, Incident
+from ingero.diagnose.evidence.evidence import Evidence
+from ingero.diagnose.findings import Diagnosis, Incident
 from ingero.diagnose.node_by_node import reader_of
 from ingero.errors import IngeroError
-from ingero.serve import incident_form
-from ingero.serve.breakdown import MANY_CALLS
-from ingero.serve.coverage import coverage_lines, unseen_ratio
 from ingero.serve.dashboard import stacks
-from ingero.serve.findings_text import headline, not_looked_at_lines
-from ingero.serve.gap_lines import drop_lines, not_traced_lines, removed_lines
 from ingero.serve.html_report import tables, time_chart
 from ingero.serve.html_report.flame_graph import flame_graph
 from ingero.serve.html_report.markup import Markup, element, joined
-from ingero.serve.profile_lines import profile_lines
-from ingero.serve.stored_findings import stored, stored_lines
-from ingero.serve.system_context import system_lines
-from ingero.store.gpu_streams import GpuStream
+from ingero.serve.structured.stored_findings import stored, stored_lines
+from ingero.serve.text import incident_form
+from ingero.serve.text.breakdown import MANY_CALLS
+from ingero.serve.text.coverage import coverage_lines, unseen_ratio
+from ingero.serve.text.findings_text import headline, not_looked_at_lines
+from ingero.serve.text.gap_lines import drop_lines, not_traced_lines, removed_lines
+from ingero.serve.text.profile_lines import profile_lines
+from ingero.serve.text.system_context import system_lines
+from ingero.store.arrays.gpu_streams import GpuStream
 from ingero.store.reader import Reader
 from ingero.store.records import Process, Session, Window
 from ingero.units import format_count, format_counted, format_moment, format_ns

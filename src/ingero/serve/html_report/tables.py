@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ingero.diagnose.evidence import Evidence
-from ingero.diagnose.model import ProcessVerdict
+from ingero.diagnose.evidence.evidence import Evidence
+from ingero.diagnose.findings import ProcessVerdict
 from ingero.events import STATE_TEXTS, STATES
 from ingero.identity import identity_text
 from ingero.serve.html_report.markup import Markup, element, joined
 from ingero.serve.html_report.time_chart import Layer
-from ingero.store.gpu_streams import GpuStream
+from ingero.store.arrays.gpu_streams import GpuStream
 from ingero.store.records import Clocks, Process
 from ingero.units import format_count, format_counted, format_ns, format_percent
 

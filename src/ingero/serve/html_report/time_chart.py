@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ingero.diagnose.model import Incident, Moment
-from ingero.diagnose.pacing import is_untimed
+from ingero.diagnose.findings import Incident, Moment
+from ingero.diagnose.steps.pacing import is_untimed
 from ingero.serve.html_report.markup import Markup, element, joined
-from ingero.store.gpu_streams import GpuStream
+from ingero.store.arrays.gpu_streams import GpuStream
 from ingero.store.records import Window
 from ingero.units import format_ns, format_percent, format_time_of_day
 

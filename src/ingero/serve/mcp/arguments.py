@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from ingero.errors import IngeroError
 from ingero.serve.mcp.untrusted import harmless, traced
-from ingero.serve.recording_source import ACCEPTED_SINCE, parse_since_ns
+from ingero.serve.source.recording_source import ACCEPTED_SINCE, parse_since_ns
 
 _NOTHING = frozenset({"", "null", "none", "nil", "undefined", "all", "any", "*", "[]", "{}", '""', "''"}) | {
     *("-", "n/a", "default", "unset", "unspecified", "not specified", "not set", "not provided")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ingero.ops import OPS, Kind, Source
-from ingero.serve.sql import Answer, run_sql
+from ingero.serve.sql.sql import Answer, run_sql
 from ingero.units import SECOND_NS, format_count, format_number, format_time_of_day
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from mcp.server.transport_security import TransportSecuritySettings
 
 from ingero.errors import IngeroError
 from ingero.program import command
-from ingero.serve.addresses import Address
-from ingero.serve.bearer import with_bearer
-from ingero.serve.http_limits import limits
+from ingero.serve.http.addresses import Address
+from ingero.serve.http.bearer import with_bearer
+from ingero.serve.http.limits import limits
 from ingero.serve.mcp.server import IngeroServer
 
 TOKEN_VARIABLE = "INGERO_MCP_TOKEN"

@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ingero.diagnose import incident_json as form
-from ingero.serve.incident_form import details, sections
+from ingero.diagnose.incidents import incident_json as form
 from ingero.serve.mcp.untrusted import harmless, traced
+from ingero.serve.text.incident_form import details, sections
 from ingero.units import format_ns, format_percent
 
 if TYPE_CHECKING:
-    from ingero.diagnose.model import Diagnosis, Incident
+    from ingero.diagnose.findings import Diagnosis, Incident
     from ingero.store.records import CausalChain, Window
 
 # Members whose strings are all ingero's own words; every other string in an incident may hold a traced name.

@@ -19,7 +19,7 @@ from ingero.serve.mcp import texts
 from ingero.serve.mcp.arguments import ArgumentError, cleaned, complaint
 from ingero.serve.mcp.tools import Surroundings, Tools
 from ingero.serve.mcp.untrusted import harmless
-from ingero.serve.recording_source import RecordingSource
+from ingero.serve.source.recording_source import RecordingSource
 
 NAME = "ingero"
 _READS = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)

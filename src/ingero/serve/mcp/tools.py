@@ -18,7 +18,7 @@ from ingero.serve.mcp.fitting import fitted
 from ingero.serve.mcp.junit import read_report, report_text
 from ingero.serve.mcp.rows import sql_text
 from ingero.serve.mcp.untrusted import RULE, traced
-from ingero.serve.recording_source import RecordingSource, parse_since_ns
+from ingero.serve.source.recording_source import RecordingSource, parse_since_ns
 
 if TYPE_CHECKING:
     from ingero.discover.checks import Row
@@ -176,7 +176,7 @@ class Tools:
     ) -> Annotated[CallToolResult, shapes.StacksAnswer]:
         """Which lines of Python and native functions the recorded calls came from, highest total first. Of the stored
         calls: the rare, the slow and a sample of the rest."""
-        from ingero.store.event_filter import op_pair  # noqa: PLC0415  # the handshake does not wait for it
+        from ingero.store.user_sql.event_filter import op_pair  # noqa: PLC0415  # the handshake does not wait for it
 
         pair = op_pair(op) if op else None
         all_times, notes = self._source.kept(("stacks", since), lambda: self._stack_times(since))

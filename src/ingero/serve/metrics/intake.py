@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ingero.diagnose.changes import Change, ChangeKind
+from ingero.diagnose.incidents.incident_changes import Change, ChangeKind
 from ingero.discover.gpus import Gpu, GpuSample
 from ingero.discover.system import SystemSample
 from ingero.events import STATES, THROTTLE_REASONS

@@ -7,7 +7,7 @@ import queue
 import threading
 from types import TracebackType
 
-from ingero.diagnose.changes import Change
+from ingero.diagnose.incidents.incident_changes import Change
 from ingero.serve.metrics.facts import SecondFacts
 from ingero.serve.metrics.intake import Intake
 

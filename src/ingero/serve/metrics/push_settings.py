@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ingero.serve.otlp_endpoint import PushError, pairs
+from ingero.serve.metrics.otlp_endpoint import PushError, pairs
 
 _PREFIX, _SIGNAL = "OTEL_EXPORTER_OTLP_", "OTEL_EXPORTER_OTLP_METRICS_"
 CERTIFICATE_VARIABLE, HEADERS_VARIABLE = f"{_PREFIX}CERTIFICATE", f"{_PREFIX}HEADERS"

@@ -20,9 +20,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from ingero.serve.metrics import catalogue
 from ingero.serve.metrics.otlp import Deltas, as_json, as_request
+from ingero.serve.metrics.otlp_endpoint import Endpoint
 from ingero.serve.metrics.push_settings import Protocol, push_settings
 from ingero.serve.metrics.registry import Registry
-from ingero.serve.otlp_endpoint import Endpoint
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
-from ingero.serve.addresses import Address, listen
+from ingero.serve.http.addresses import Address, listen
 from ingero.serve.metrics import catalogue
 from ingero.serve.metrics.old_names import under_old_names
 from ingero.serve.metrics.registry import Registry

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import apsw
 
-from ingero.store.distrust import require_safe_sqlite
 from ingero.store.errors import EmptyPartError, LargePartError, StrangeValuesError, reading_error, writing_error
 from ingero.store.merge.part import Part
 from ingero.store.merge.plan import Plan, PlannedSession, plan
 from ingero.store.merge.rows import copy_rows
 from ingero.store.merge.source import opened
 from ingero.store.merge.target import new_recording
+from ingero.store.opening.distrust import require_safe_sqlite
 from ingero.store.records import ClockPair, NodeClock
 
 # The file being read, and how much of all is done, 0 to 1.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ingero.store.errors import StoreError
 from ingero.store.merge.nodes import Machine, SourceSession, machines, names
 from ingero.store.narrowing import ID_STEP
-from ingero.store.recording import CGROUP_BASE_STEP
+from ingero.store.writing.recording import CGROUP_BASE_STEP
 
 _MOST_CGROUP_BASES = (1 << 63) // CGROUP_BASE_STEP - 1
 

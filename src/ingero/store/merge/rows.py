@@ -15,7 +15,7 @@ import apsw
 from ingero.store.merge.part import Part
 from ingero.store.merge.plan import PlannedSession
 from ingero.store.merge.source import Source
-from ingero.store.own_schema import own_columns
+from ingero.store.opening.own_schema import own_columns
 from ingero.store.secrets import without_secrets
 from ingero.store.sql_text import Value, sql_text
 

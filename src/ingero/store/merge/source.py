@@ -10,8 +10,6 @@ from pathlib import Path
 
 import apsw
 
-from ingero.store import earlier_names, legacy
-from ingero.store.distrust import StepLimit, confine, distrust
 from ingero.store.errors import (
     EmptyDatabaseError,
     EmptyRecordingError,
@@ -19,14 +17,16 @@ from ingero.store.errors import (
     HostileDatabaseError,
     reading_error,
 )
-from ingero.store.log_missing import missing_end
 from ingero.store.merge.nodes import SourceSession, name_of_file
 from ingero.store.merge.target import SETTINGS
-from ingero.store.migrations import Kind, check_version
-from ingero.store.older_values import columns_of
-from ingero.store.opening import kind_of_file, refuse_other_files, source_uri, stored_bytes
-from ingero.store.own_schema import own_columns, require_tables
-from ingero.store.side_files import refuse_side_files
+from ingero.store.older import earlier_names, legacy
+from ingero.store.older.older_values import columns_of
+from ingero.store.opening.distrust import StepLimit, confine, distrust
+from ingero.store.opening.log_missing import missing_end
+from ingero.store.opening.opening import kind_of_file, refuse_other_files, source_uri, stored_bytes
+from ingero.store.opening.own_schema import own_columns, require_tables
+from ingero.store.opening.side_files import refuse_side_files
+from ingero.store.writing.migrations import Kind, check_version
 
 _FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
 _BUSY_MS = 2_000

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import apsw
 
-from ingero.store.distrust import confine, distrust
-from ingero.store.migrations import migrate
-from ingero.store.own_schema import INDEXES_AT_END, index_texts, session_indexes
-from ingero.store.recording import MAX_INDEXED_EVENTS
+from ingero.store.opening.distrust import confine, distrust
+from ingero.store.opening.own_schema import INDEXES_AT_END, index_texts, session_indexes
 from ingero.store.sql_text import quoted
-from ingero.store.whole_file import whole_file
+from ingero.store.writing.migrations import migrate
+from ingero.store.writing.recording import MAX_INDEXED_EVENTS
+from ingero.store.writing.whole_file import whole_file
 
 # Of every connection that writes the file. Nobody reads it before it is whole, and then it is synced: a commit that is
 # on the disk earlier, or one that could be taken back after a crash, is worth nothing.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from types import TracebackType
 
-from ingero.store.damage import OF_VALUES, damage_of
 from ingero.store.errors import OF_THE_FILE, NotADatabaseError, StrangeValuesError, reading_error
 from ingero.store.narrowing import nodes
-from ingero.store.opening import open_database
+from ingero.store.opening.damage import OF_VALUES, damage_of
+from ingero.store.opening.opening import open_database
 from ingero.store.reader.calls import CallQuestions
 from ingero.store.reader.contents import ContentQuestions
 from ingero.store.reader.findings import FindingQuestions

@@ -8,8 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ingero.ops import OPS, Kind
-from ingero.store import answers, arrays, call_queries, views
+from ingero.store import views
+from ingero.store.arrays import arrays
 from ingero.store.conditions import of_process, within
+from ingero.store.reader import answers, call_queries
 from ingero.store.reader.questions import Questions, fields_of, listed
 from ingero.store.records import Call, Collective, Communicator, HaltRow, InFlight, Window
 from ingero.store.vocabulary import STATE_COLUMNS

@@ -7,7 +7,9 @@ import json
 import numpy as np
 import numpy.typing as npt
 
-from ingero.store import arrays, call_queries, machine, memory_queries
+from ingero.store import machine
+from ingero.store.arrays import arrays
+from ingero.store.reader import call_queries, memory_queries
 from ingero.store.reader.questions import Questions
 from ingero.store.records import MemorySite, Window
 

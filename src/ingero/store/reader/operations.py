@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from ingero.events import HELD_UP
-from ingero.store import answers, histograms
+from ingero.store import histograms
+from ingero.store.arrays.spans import Spans, joined
 from ingero.store.conditions import LONGEST_PERIOD_NS, of_process, period_ns, share, sum_of, sums_of_clocks, touches
+from ingero.store.reader import answers
 from ingero.store.reader.questions import Questions, records
 from ingero.store.records import CopyShare, KernelLaunches, OpShare, OpTotals, Window
-from ingero.store.spans import Spans, joined
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -8,11 +8,12 @@ from typing import Any, TypeVar
 
 import apsw
 
-from ingero.store import earlier_names, legacy, views
+from ingero.store import views
 from ingero.store.errors import MissingColumnError, NotRecordedError
-from ingero.store.opening import Opened
+from ingero.store.older import earlier_names, legacy
+from ingero.store.opening.opening import Opened
 from ingero.store.records import Window
-from ingero.store.tables import Value
+from ingero.store.writing.tables import Value
 
 _Record = TypeVar("_Record")
 

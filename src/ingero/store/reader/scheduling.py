@@ -9,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ingero.events import THREAD_STATES
-from ingero.store import answers, arrays, machine, views
+from ingero.store import machine, views
+from ingero.store.arrays import arrays
+from ingero.store.arrays.spans import Spans
 from ingero.store.conditions import LONGEST_PERIOD_NS, of_process, period_ns, sums_of_clocks, touches, within
+from ingero.store.reader import answers
 from ingero.store.reader.questions import Questions, records
 from ingero.store.records import CulpritTotals, OffCpu, ThreadStateTotals, Throttling, WakerTotals, Window
-from ingero.store.spans import Spans
 from ingero.units import SECOND_NS
 
 _LONGEST_SLEEP_NS = 30 * SECOND_NS  # of intervals off the CPU that began before a window and reach into it

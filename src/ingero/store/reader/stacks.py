@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ingero.store import arrays
+from ingero.store.arrays import arrays
 from ingero.store.conditions import of_process, within
 from ingero.store.reader.questions import Questions, fields_of, listed
 from ingero.store.records import CallSums, LastSample, SampleTotals, Stack, StackTime, Window

@@ -5,13 +5,19 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ingero.store import arrays
+from ingero.store.arrays import arrays
+from ingero.store.arrays.gpu_streams import (
+    GpuStream,
+    GpuStreamSums,
+    has_digests,
+    read_gpu_stream_sums,
+    read_gpu_streams,
+)
+from ingero.store.arrays.steps import read_step_gpu_streams, read_step_totals, read_steps
 from ingero.store.conditions import of_process, within
 from ingero.store.errors import NotRecordedError
-from ingero.store.gpu_streams import GpuStream, GpuStreamSums, has_digests, read_gpu_stream_sums, read_gpu_streams
 from ingero.store.reader.questions import Questions
 from ingero.store.records import StepTotals, Window
-from ingero.store.steps import read_step_gpu_streams, read_step_totals, read_steps
 
 
 class SyncIntervalQuestions(Questions):

@@ -1,0 +1,1 @@
+"""What processes of the sandbox read of other people's files and memory for the agent."""

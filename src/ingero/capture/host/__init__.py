@@ -1,0 +1,1 @@
+"""What the host and its GPUs did, second by second."""

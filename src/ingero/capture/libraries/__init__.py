@@ -1,0 +1,1 @@
+"""Which files of the traced libraries there are, and the probes on them."""

@@ -1,0 +1,1 @@
+"""Which processes are traced, and what is recorded of each."""

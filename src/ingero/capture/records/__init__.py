@@ -1,0 +1,1 @@
+"""Records of the kernel that become rows."""

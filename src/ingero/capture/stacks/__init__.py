@@ -1,0 +1,1 @@
+"""Stacks: of recorded calls, of sampled and blocked threads, of calls and processes that hang."""

@@ -1,0 +1,1 @@
+"""The kernel's exact sums, read once a second."""

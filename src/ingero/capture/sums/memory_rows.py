@@ -1,0 +1,84 @@
+"""Writes once a second which memory is live: per call site that changed, and per process."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ingero.attach.kernel_side import KernelSide
+from ingero.attach.probes import ProbeMode
+from ingero.capture.loop.period import Period
+from ingero.capture.processes.callers import Place
+from ingero.capture.processes.traced_processes import Target, Targets
+from ingero.capture.records.rows import Sink
+from ingero.capture.stacks.stacks import stack_hash
+from ingero.capture.sums.allocations import AllocationReader, MemoryLevel, SiteGrowth
+from ingero.ops import BY_ID
+from ingero.store.writing import tables
+
+_COLUMNS = ("live_bytes", "live_count", "peak_bytes", "allocated_bytes", "freed_bytes", "allocations", "frees")
+_NOWHERE = Place("", 0)
+_COUNTS = ("failures", "failed_bytes", "foreign_frees")
+
+
+class MemoryRows:
+    """Rows of raw_allocations and raw_memory_seconds."""
+
+    def __init__(self, kernel: KernelSide, sink: Sink, targets: Targets) -> None:
+        self._reader = AllocationReader(kernel.maps, kernel.layouts)
+        self._sink, self._targets = sink, targets
+        self._has_returns = kernel.mode is not ProbeMode.ENTRY_ONLY
+        self._is_suspended = not self._has_returns
+        self._unseen: set[int] = set()  # slots of the processes that called while nobody looked
+
+    def suspend(self, *, is_suspended: bool) -> None:
+        """Whether allocations and frees are not looked at from here on: then what is live is not known."""
+        self._is_suspended = is_suspended or not self._has_returns
+
+    def write(self, period: Period) -> None:
+        """What has changed in a second."""
+        if self._is_suspended:
+            self._unseen.update(target.slot for target in self._targets)
+        found = ((self._targets.at(site.slot), site) for site in self._reader.read_sites(period.elapsed_s))
+        self._write_sites([(target, site) for target, site in found if target and site.op in BY_ID], period)
+        levels = self._reader.read_levels(period.elapsed_s, frozenset(self._unseen))
+        owned = ((self._targets.at(level.slot), level) for level in levels)
+        self._write_levels([(target, level) for target, level in owned if target], period)
+
+    def forget(self, slot: int) -> None:
+        """The process that had this slot has ended."""
+        self._reader.forget(slot)
+        self._unseen.discard(slot)
+
+    def _write_sites(self, sites: list[tuple[Target, SiteGrowth]], period: Period) -> None:
+        places = [_NOWHERE if site.is_over else target.callers.place(site.caller) for target, site in sites]
+        ops = [BY_ID[site.op] for _, site in sites]
+        hashes = [stack_hash(target.number, site.python_stack, site.native_stack) for target, site in sites]
+        rows = tables.ALLOCATIONS.rows(
+            len(sites),
+            session=self._sink.session,
+            **period.columns(),
+            process=[target.number for target, _ in sites],
+            source=[int(op.source) for op in ops],
+            op=[op.code for op in ops],
+            caller=np.array([site.caller for _, site in sites], np.uint64),
+            library=[self._sink.intern(place.library) if place.library else 0 for place in places],
+            offset=[place.offset if place.library else 0 for place in places],
+            memory_kind=[int(op.memory or 0) for op in ops],
+            stack_hash=hashes,
+            **{name: [getattr(site, name) for _, site in sites] for name in (*_COLUMNS, *_COUNTS)},
+        )
+        self._sink.append(tables.ALLOCATIONS, rows)
+
+    def _write_levels(self, levels: list[tuple[Target, MemoryLevel]], period: Period) -> None:
+        rows = tables.MEMORY_SECONDS.rows(
+            len(levels),
+            session=self._sink.session,
+            **period.columns(),
+            process=[target.number for target, _ in levels],
+            memory_kind=[int(level.kind) for _, level in levels],
+            live_bytes=[level.live_bytes for _, level in levels],
+            live_count=[level.live_count for _, level in levels],
+            peak_bytes=[level.peak_bytes for _, level in levels],
+            unpaired=[level.unpaired for _, level in levels],
+        )
+        self._sink.append(tables.MEMORY_SECONDS, rows)

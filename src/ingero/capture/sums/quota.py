@@ -1,0 +1,59 @@
+"""Which culprits of a second hold where a CPU quota throttled the affected process.
+
+A kernel that throttles whole groups (before 6.18) leaves throttled threads on the run queue, so who runs meanwhile is
+charged for a wait that no departure of theirs would have shortened: 50 to 150 times the true one. Nothing tells the two
+apart afterwards, so the culprits of such a second are unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ingero.capture.sums.culprits import Charge
+from ingero.store.vocabulary import STATES
+
+UNKNOWN_PID = -1
+UNKNOWN_NAME = "unknown (CPU quota)"
+_RUNQ, _THROTTLED, _YIELDED = (STATES.index(name) for name in ("runq", "throttled", "yielded"))
+
+
+class QuotaSeconds:
+    """Replaces the charges of throttled (process, second) pairs by one that says how much is unknown."""
+
+    def __init__(self, *, throttles_tasks: bool) -> None:
+        self._throttles_tasks = throttles_tasks
+        self._before: frozenset[int] = frozenset()
+        self.unknown_ns = 0
+
+    def settle(self, charges: Sequence[Charge], growth: Mapping[int, np.ndarray[Any, Any]]) -> list[Charge]:
+        """The charges that hold. growth: slot -> what each clock of the process grew by in this second.
+
+        The second after a throttled one is unknown, too: a CPU that stood idle books its waiters at its next switch.
+        """
+        self.unknown_ns = 0
+        if self._throttles_tasks:
+            return list(charges)
+        throttled = frozenset(slot for slot, clocks in growth.items() if clocks[_THROTTLED] > 0)
+        held, self._before = throttled | self._before, throttled
+        settled = [charge for charge in charges if charge.slot not in held]
+        for slot in sorted(held & growth.keys()):
+            for clock, is_yielded in ((_RUNQ, False), (_YIELDED, True)):
+                if waited_ns := int(growth[slot][clock]):
+                    settled.append(_unknown(slot, waited_ns, is_yielded=is_yielded))
+                    self.unknown_ns += waited_ns
+        return settled
+
+
+def _unknown(slot: int, ns: int, *, is_yielded: bool) -> Charge:
+    return Charge(
+        slot=slot,
+        is_yielded=is_yielded,
+        culprit_pid=UNKNOWN_PID,
+        culprit_name=UNKNOWN_NAME,
+        culprit_cgroup_id=0,
+        ns=ns,
+        switches=0,
+    )

@@ -1,0 +1,1 @@
+"""`ingero check`: the machine, or a recording."""

@@ -1,0 +1,1 @@
+"""`ingero config`, and where each value of a setting comes from."""

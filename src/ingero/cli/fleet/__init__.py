@@ -1,0 +1,1 @@
+"""`ingero fleet`, and the commands that ask many nodes."""

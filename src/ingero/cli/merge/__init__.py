@@ -1,0 +1,1 @@
+"""`ingero merge`: the recordings of several nodes in one file."""

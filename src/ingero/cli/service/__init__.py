@@ -1,0 +1,1 @@
+"""`ingero service`: units of systemd."""

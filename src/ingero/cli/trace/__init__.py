@@ -1,0 +1,1 @@
+"""`ingero trace`: what is planned, recorded, shown and said at the end."""

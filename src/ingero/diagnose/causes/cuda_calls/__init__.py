@@ -1,0 +1,1 @@
+"""Causes in the CUDA calls that a program makes: launches, copies, syncs, graphs."""

@@ -1,0 +1,193 @@
+"""The loop waits for the GPU at more places than it did, so that the host cannot run ahead of it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from ingero.diagnose.cases.call_growth import kind_of
+from ingero.diagnose.cases.case import Case
+from ingero.diagnose.cases.case_search import BOTTLENECK_RATIO
+from ingero.diagnose.causes.cpu.longest_wait import worst_part
+from ingero.diagnose.causes.rule import Rule
+from ingero.diagnose.findings import CodeLine, Finding, FindingKind, Fix, Link, Part
+from ingero.diagnose.lost_time.buckets import DEVICE
+from ingero.events import STATES
+from ingero.ops import Kind
+from ingero.store.records import Window
+from ingero.units import format_number
+
+CAUSE = "unexpected-sync"
+_WAITS = Kind.SYNC | Kind.COPY | Kind.FREE
+_MORE = 1.3  # calls of a line per launch, against the reference
+
+
+_MIN_PLACES = 1.8  # waits a step: of one nothing is hidden
+_OFTEN = 0.5  # of the waits at the busiest line: a value that is read now and then is no such place
+_HOST = 1.0  # of the GPU's time: a host that needs more would be late without these waits, too
+_FIXES = (
+    Fix(text="keep the value on the GPU; read it once every N steps", command="loss.detach()  # not .item()"),
+    Fix(text="copy asynchronously, from pinned memory", command="tensor.to('cuda', non_blocking=True)"),
+    Fix(text="list every synchronizing operation", command="torch.cuda.set_sync_debug_mode('warn')"),
+)
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """In a time range with more syncs per launch, the time in which the host had to catch up again.
+
+    Against zero the same of a loop that waits at several places in each step, as long as it could keep ahead of the
+    device without.
+    """
+    if case.resynced is None:
+        if case.kind is FindingKind.BOTTLENECK and (found := _at_best(case)):
+            yield found
+        return
+    claims = case.take((Part.IDLE, Part.LAUNCH), ("run",))
+    if case.is_of_steps:  # when the GPU is idle within them is not known: all that it is waited for longer is theirs
+        claims |= case.take((Part.GPU,), (DEVICE,))
+    if not claims:
+        return
+    lost, times = sum(claims.values()), case.resynced.syncs
+    lines = _new_lines(case)
+    line = next(iter(lines), None)
+    where = f", at {' and '.join(str(one) for one in lines[:2])}" if lines else ""
+    yield Finding(
+        cause=CAUSE,
+        resource="synchronization",
+        root=str(case.process.pid),
+        summary=f"{case.who} lost {case.amount(lost)} to GPU syncs: {times:.1f}x as many per kernel launch as in the "
+        f"baseline{where}",
+        claims=claims,
+        line=line,
+        chain=(
+            Link(
+                text=f"the loop synchronized its stream {times:.1f}x as often per launch",
+                seen_ns=lost,
+                expected_ns=0,
+                structure="after each sync the GPU stays idle until the host has launched new work",
+                order="the sync returned, then the host ran, then came the next launch",
+            ),
+        ),
+        fixes=_FIXES,
+        evidence={"syncs per launch against the baseline": round(times, 2), "new places": len(lines)},
+    )
+
+
+def _at_best(case: Case) -> Finding | None:
+    """Of a loop that has always waited so often: what the GPU waits for after all but one of a step's waits."""
+    if case.is_of_steps or not case.knows_idle or not len(case.sync_intervals):
+        return None
+    host_ns = _host_ns(case)
+    if host_ns > _HOST * float(case.sync_intervals["busy_ns"].sum()):
+        return None
+    counts = _waits_by_line(case, case.time_ranges)
+    most = max(counts.values(), default=0)
+    lines = [line for line, count in counts.most_common() if count >= _OFTEN * most]
+    waits = sum(counts[line] for line in lines) / max(most, 1)
+    if len(lines) < 2 or waits < _MIN_PLACES:
+        return None
+    least_ns = BOTTLENECK_RATIO * case.wall_ns
+    if case.total((Part.IDLE,), ("run",)) * (1 - 1 / len(lines)) < least_ns:  # more it cannot be
+        return None
+    claims = case.take((Part.IDLE,), ("run",), _after_all_but_one(case, lines))
+    lost = sum(claims.values())
+    if lost < least_ns:
+        return None
+    places = " and ".join(str(one) for one in lines[:2]) + (f" and {len(lines) - 2} more" if len(lines) > 2 else "")
+    return Finding(
+        cause=CAUSE,
+        resource="synchronization",
+        root=str(case.process.pid),
+        summary=f"{case.who} lost {case.amount(lost)} to {format_number(waits, 2)} GPU syncs per step, at {places}: "
+        f"after each, the GPU is idle until the host has launched new work",
+        claims=claims,
+        is_apart=True,
+        line=lines[0],
+        chain=(
+            Link(
+                text=f"the loop syncs its stream at {len(lines)} places, equally often",
+                seen_ns=lost,
+                expected_ns=0,
+                structure="recorded waits by line, and the time in which nothing was queued after them",
+                order="the sync returned, then the host ran, then came the next launch",
+            ),
+        ),
+        fixes=_FIXES,
+        evidence={"waits a step": round(waits, 2), "places": len(lines)},
+    )
+
+
+def _after_all_but_one(case: Case, lines: Sequence[CodeLine]) -> float:
+    """How long the GPU was idle because of all but one of these waits, scaled to the case, in ns.
+
+    Without a wait the host had been earlier by as long as it waited: no more of the idle time after it is due to it.
+    The wait that cost most is the one that a step may have.
+    """
+    sync_intervals, window = case.sync_intervals, worst_part(case)
+    following = np.flatnonzero(sync_intervals["prev_sync_end_ns"][1:] == sync_intervals["sync_end_ns"][:-1])
+    waited = sync_intervals["sync_end_ns"] - sync_intervals["sync_start_ns"]
+    spared = np.minimum(waited[following], sync_intervals["idle_ns"][following + 1])
+    stacks = case.evidence.reader.sync_stacks(window, process=case.process.process)
+    case.evidence.stacks.read(set(stacks.values()))
+    of_line: defaultdict[CodeLine, list[int]] = defaultdict(list)
+    for end_ns, spared_ns in zip(sync_intervals["sync_end_ns"][following].tolist(), spared.tolist(), strict=True):
+        line = case.evidence.own_line(stacks[end_ns]) if end_ns in stacks else None
+        if line and line in lines:
+            of_line[line].append(spared_ns)
+    found = sorted(sum(one) for one in of_line.values())
+    known = sum(map(len, of_line.values()))
+    return sum(found[:-1]) * len(sync_intervals) / max(known, 1) * case.scale
+
+
+def _host_ns(case: Case) -> float:
+    """What the host computed and launched in these intervals: as long as that is less, it could keep ahead."""
+    run = STATES.index("run")
+    return float(
+        sum(np.maximum(case.sync_intervals[f"{part}_state_ns"][:, run], 0).sum() for part in ("idle", "launch"))
+    )
+
+
+def _new_lines(case: Case) -> list[CodeLine]:
+    """The lines that wait for the GPU more often than in the reference, most of them first."""
+    usual = _waits_by_line(case, case.baselines)
+    process = case.process.process
+    launches = sum(int(case.evidence.gpu_stream_in(one, process)["launches"].sum()) for one in case.baselines)
+    scale = float(case.sync_intervals["launches"].sum()) / max(launches, 1)
+    grown = {
+        line: count - scale * usual[line]
+        for line, count in _waits_by_line(case, [case.window]).items()
+        if count > _MORE * scale * usual[line]
+    }
+    return sorted(grown, key=lambda line: -grown[line])
+
+
+def _waits_by_line(case: Case, windows: Iterable[Window]) -> Counter[CodeLine]:
+    """Recorded calls that may wait for the GPU, by the workload's own line."""
+    process = case.process.process
+    waits = {(one.totals.source, one.totals.op) for one in case.op_changes if kind_of(one) & _WAITS}
+    counts: Counter[CodeLine] = Counter()
+    for window in windows:
+        times = case.evidence.reader.stack_times(
+            window, process=process, sources=tuple({source for source, _ in waits})
+        )
+        mine = [one for one in times if (one.source, one.op) in waits]
+        case.evidence.stacks.read(one.stack_hash for one in mine)
+        for one in mine:
+            if line := case.evidence.own_line(one.stack_hash):
+                counts[line] += one.count
+    return counts
+
+
+RULE = Rule(
+    cause=CAUSE,
+    title="unexpected GPU syncs in the loop",
+    order=46,
+    needs=("sync_intervals", "op_stats", "launches"),
+    shows="syncs per launch against a time range of the same loop with fewer, the time in which the GPU was idle "
+    "after them, and the lines that are new",
+    limits="a loop that has synced that often from the first second on is detected by syncs at several of its lines, "
+    "equally often, where the host needs less time than the GPU; with one line, or without stacks, nothing is reported",
+    find=find,
+)

@@ -1,0 +1,1 @@
+"""Causes in the producers of input data."""

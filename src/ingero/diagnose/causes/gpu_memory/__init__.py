@@ -1,0 +1,1 @@
+"""Causes in GPU memory and its allocators."""

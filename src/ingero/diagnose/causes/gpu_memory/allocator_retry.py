@@ -1,0 +1,150 @@
+"""A request for GPU memory failed, the allocator gave its cache back, and asked again: each time the GPU waits."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ingero.diagnose.cases.call_growth import INSIDE, growth
+from ingero.diagnose.cases.case import Case
+from ingero.diagnose.causes.gpu_memory import kv_cache
+from ingero.diagnose.causes.gpu_memory.failed_allocations import (
+    FailedAllocation,
+    are_all_recorded,
+    failed_allocations,
+    had_room,
+)
+from ingero.diagnose.causes.rule import Rule
+from ingero.diagnose.evidence.evidence import Evidence
+from ingero.diagnose.findings import Bucket, Finding, FindingKind, Fix, Link, Part, Severity
+from ingero.ops import Kind
+from ingero.store.records import Process, Window
+from ingero.units import format_bytes, format_count, format_ns
+
+CAUSE = "allocator-retry"
+MIN_RETRIES = 3  # before they matter without lost time; one or two are how an allocator finds its size
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """Retries of one process that have a record. times: how many each of them stands for."""
+
+    recorded: Sequence[FailedAllocation]
+    times: float
+
+    @property
+    def count(self) -> int:
+        """How many there were."""
+        return round(len(self.recorded) * self.times)
+
+    @property
+    def cost_ns(self) -> int:
+        """From the failures to the requests that succeeded."""
+        return round(sum(one.end_ns - one.begin_ns for one in self.recorded) * self.times)
+
+    @property
+    def frees(self) -> int:
+        """Blocks that were given back."""
+        return round(sum(one.frees for one in self.recorded) * self.times)
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """The time from failures to the requests that succeeded, of what was lost on the way to the GPU."""
+    recorded = retries_of(case.evidence, case.window, case.process.process)
+    if not recorded or kv_cache.is_proven(case.evidence, case.process, recorded):
+        return
+    retries, grown = _counted(case.evidence, case.window, recorded), growth(case, Kind.ALLOC | Kind.FREE)
+    cost = min(float(retries.cost_ns), grown.grown_ns) if grown else 0.0
+    claims = case.take((Part.IDLE, Part.LAUNCH), INSIDE, cost)
+    if claims:
+        lost = f"lost {case.amount(sum(claims.values()))}"
+        yield _finding(case.evidence, case.process, retries, lost, claims)
+
+
+def watch(evidence: Evidence) -> Iterator[Finding]:
+    """Processes that do so again and again."""
+    found: dict[int, list[FailedAllocation]] = defaultdict(list)
+    for one in retries_of(evidence, evidence.window):
+        found[one.process].append(one)
+    for number, recorded in found.items():
+        process, retries = evidence.processes.get(number), _counted(evidence, evidence.window, recorded)
+        if process and retries.count >= MIN_RETRIES and not kv_cache.is_proven(evidence, process, recorded):
+            yield _finding(evidence, process, retries, f"spent {format_ns(retries.cost_ns)}", {})
+
+
+def retries_of(evidence: Evidence, window: Window, process: int | None = None) -> list[FailedAllocation]:
+    """Requests that failed, were followed by frees, and then succeeded; those for which there was room are not."""
+    found = failed_allocations(evidence, window, process)
+    return [one for one in found if one.is_recovered and one.frees and had_room(evidence, one) is None]
+
+
+def _counted(evidence: Evidence, window: Window, recorded: Sequence[FailedAllocation]) -> Retries:
+    """With how many there were: each failure is counted, but what followed it does not always have a record.
+
+    Those of which the frees or the success are not known were retries as often as the others.
+    """
+    process = recorded[0].process
+    failures = sum(one.failures for one in evidence.reader.memory_sites(window, process=process))
+    is_complete = are_all_recorded(evidence, window, process, with_frees=True)
+    failed = failed_allocations(evidence, window, process)
+    known = sum(one.tries - one.is_recovered for one in failed if is_complete or (one.is_recovered and one.frees))
+    return Retries(recorded, max(failures / max(known, 1), 1.0))
+
+
+def _finding(
+    evidence: Evidence, process: Process, retries: Retries, lost: str, claims: Mapping[Bucket, int]
+) -> Finding:
+    worst = max(retries.recorded, key=lambda one: one.end_ns - one.begin_ns)
+    first, last = retries.recorded[0], retries.recorded[-1]
+    line = evidence.own_line(worst.stack_hash)
+    times = f"{format_count(retries.count)} times" if retries.count > 1 else "once"
+    place = f" in {line}" if line else ""
+    return Finding(
+        cause=CAUSE,
+        resource="gpu memory",
+        root=str(process.pid),
+        kind=None if claims else FindingKind.EVENT,
+        severity=None if claims else Severity.LOW,
+        window=None if claims else Window(begin_ns=first.begin_ns, end_ns=last.end_ns + 1),
+        summary=f"{process.name} [{process.pid}] {lost} because GPU memory ran out {times}: its allocator freed "
+        f"{format_count(retries.frees)} cached blocks and retried {format_bytes(worst.size_bytes)}{place}",
+        claims=claims,
+        line=line,
+        chain=(
+            Link(
+                text=f"{worst.name} of {format_bytes(worst.size_bytes)} failed, {worst.frees} blocks were freed, and "
+                f"the same request succeeded after {format_ns(worst.end_ns - worst.begin_ns)}",
+                seen_ns=retries.cost_ns,
+                expected_ns=0,
+                structure="failure, frees and success on one thread; the blocks that were freed held nothing in use",
+                order="each free waits until the GPU is idle, then the allocation goes on",
+            ),
+        ),
+        fixes=(
+            Fix(
+                text="keep cached blocks usable for other sizes",
+                command="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            ),
+            Fix(text="or leave some room: a smaller batch, fewer different shapes, or no second process on that GPU"),
+        ),
+        evidence={
+            "retries": retries.count,
+            "of them with a record": len(retries.recorded),
+            "blocks freed": retries.frees,
+            "time in retries (ns)": retries.cost_ns,
+        },
+    )
+
+
+RULE = Rule(
+    cause=CAUSE,
+    title="the allocator emptied its cache to get memory",
+    order=49,
+    needs=("allocations",),
+    shows="failed request, frees and the same request with success on one thread, with the time from the first to the "
+    "last; how many there were by the exact count of failures",
+    limits="a framework that frees before it asks makes no failing call; then the frees are allocation-churn",
+    find=find,
+    watch=watch,
+)

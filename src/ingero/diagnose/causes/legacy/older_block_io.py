@@ -1,0 +1,65 @@
+"""In a recording of an older version: a process left the CPU for its own disk requests, again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ingero.diagnose.causes.legacy.call_gaps import NO_STATE, ends_soon_after
+from ingero.diagnose.causes.rule import Rule
+from ingero.diagnose.evidence.evidence import Evidence
+from ingero.diagnose.findings import Culprit, Finding, FindingKind, Fix, Link
+from ingero.ops import IoOp, Source
+from ingero.units import format_ns, format_percent
+
+CAUSE = "block-io"
+WITHIN_NS = 200_000
+MIN_INTERVALS = 20
+MIN_SHARE = 0.8
+
+
+def watch(evidence: Evidence) -> Iterator[Finding]:
+    """Processes whose off-CPU intervals end with a read or write of their own."""
+    if not evidence.reader.older_version:
+        return
+    requests = evidence.events(evidence.window, (Source.IO,))
+    for process in evidence.processes.values():
+        mine = evidence.reader.offcpu_rows(evidence.window)
+        mine = mine[mine["process"] == process.process]
+        own = requests[requests["process"] == process.process]
+        soon = ends_soon_after(mine, own, WITHIN_NS)
+        if len(mine) < MIN_INTERVALS or soon.mean() < MIN_SHARE:
+            continue
+        waited = int(mine["duration_ns"][soon].sum())
+        kinds = {int(IoOp.READ): "reads", int(IoOp.WRITE): "writes"}
+        kind = kinds.get(int(own["op"][0]), "requests") if (own["op"] == own["op"][0]).all() else "requests"
+        yield Finding(
+            cause=CAUSE,
+            resource="disk",
+            root=str(process.pid),
+            kind=FindingKind.BOTTLENECK,
+            window=evidence.window,
+            summary=f"{process.name} [{process.pid}] was off the CPU for {format_ns(waited)} in synchronous {kind}: "
+            f"{int(soon.sum())} of its {len(mine)} intervals end within {format_ns(WITHIN_NS)} of one",
+            culprits=(Culprit(pid=process.pid, name=process.name, lost_ns=waited),),
+            chain=(
+                Link(
+                    text=f"intervals off the CPU end with the process's own disk {kind}",
+                    seen_ns=waited,
+                    structure=f"{format_percent(float(soon.mean()))} of them, by time; {NO_STATE}",
+                    order="the request was done first",
+                ),
+            ),
+            fixes=(Fix(text="read ahead in another thread, or keep the data in memory"),),
+            evidence={"off-CPU (ns)": waited, "intervals": len(mine), "with a request": int(soon.sum())},
+        )
+
+
+RULE = Rule(
+    cause=CAUSE,
+    title="I/O wait on a disk (recordings of older versions)",
+    order=95,
+    needs=("offcpu", "events"),
+    shows="off-CPU intervals that end within 200 µs of a block request of the same process",
+    limits=NO_STATE,
+    watch=watch,
+)

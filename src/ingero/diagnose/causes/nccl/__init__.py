@@ -1,0 +1,1 @@
+"""Causes in collectives and in the ranks that make them."""

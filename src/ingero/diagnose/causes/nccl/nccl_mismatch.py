@@ -1,0 +1,101 @@
+"""Ranks called different collectives at the same place of one communicator, and hang."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ingero.diagnose.causes.nccl.collective_counts import CountedDisagreement, counted_disagreement
+from ingero.diagnose.causes.nccl.hung_ranks import HungRanks, disagreement, hung_ranks
+from ingero.diagnose.causes.rule import Rule
+from ingero.diagnose.evidence.evidence import Evidence
+from ingero.diagnose.findings import Culprit, Finding, FindingKind, Fix, Link
+from ingero.diagnose.lost_time.ended import has_passed, severity_of_stop
+from ingero.store.records import Collective, Window
+from ingero.units import format_bytes, format_ns
+
+CAUSE = "nccl-mismatch"
+_FIX = Fix(text="make every rank call the same collectives in the same order, also in if-branches")
+
+
+def watch(evidence: Evidence) -> Iterator[Finding]:
+    """Hung ranks whose collectives differ in operation, type, root or size."""
+    for ranks in hung_ranks(evidence):
+        pair = disagreement(evidence, ranks)
+        if pair:
+            first, second = pair
+            length, inside = ranks.seen_ns - ranks.since_ns, next(iter(ranks.inside))
+            is_over = has_passed(evidence, inside, ranks.seen_ns)
+            yield Finding(
+                cause=CAUSE,
+                resource="collective",
+                root=f"{first.comm_id_hash}:{first.sequence}",
+                kind=FindingKind.EVENT,
+                severity=severity_of_stop(evidence, length, is_over=is_over),
+                window=Window(begin_ns=ranks.since_ns, end_ns=ranks.seen_ns + 1),
+                summary=f"ranks hang for {format_ns(length)}; they disagree about collective "
+                f"{first.sequence}: {_text(evidence, first)}, but {_text(evidence, second)}",
+                culprits=tuple(_culprit(evidence, one) for one in pair),
+                line=evidence.own_line(second.stack_hash) if second.stack_hash else None,
+                chain=(
+                    Link(
+                        text=f"{_text(evidence, first)} and {_text(evidence, second)} are the same place in the order",
+                        seen_ns=length,
+                        structure="one communicator, one sequence number",
+                        order="neither has returned since",
+                    ),
+                ),
+                fixes=(_FIX,),
+                evidence={"sequence": first.sequence or 0},
+            )
+        elif counted := counted_disagreement(evidence, ranks):
+            yield _counted(evidence, ranks, counted)
+
+
+def _counted(evidence: Evidence, ranks: HungRanks, counted: CountedDisagreement) -> Finding:
+    """Of collectives that were not recorded one by one."""
+    length, call = ranks.seen_ns - ranks.since_ns, ranks.inside[counted.second]
+    is_over = has_passed(evidence, call.process, ranks.seen_ns)
+    pair = [evidence.processes[one] for one in (counted.first, counted.second)]
+    return Finding(
+        cause=CAUSE,
+        resource="collective",
+        root=",".join(str(one.pid) for one in pair),
+        kind=FindingKind.EVENT,
+        severity=severity_of_stop(evidence, length, is_over=is_over),
+        window=Window(begin_ns=ranks.since_ns, end_ns=ranks.seen_ns + 1),
+        summary=f"ranks hang for {format_ns(length)}; they disagree about a collective: {counted.text}",
+        culprits=tuple(Culprit(pid=one.pid, name=one.name) for one in pair),
+        line=evidence.own_line(call.stack_hash) if call.stack_hash else None,
+        chain=(
+            Link(
+                text=counted.text,
+                seen_ns=length,
+                structure="exact counts and bytes of all collectives, as many in each communicator on both ranks",
+                order="neither has returned since",
+            ),
+        ),
+        fixes=(_FIX,),
+        evidence={"counted": counted.text},
+    )
+
+
+def _text(evidence: Evidence, one: Collective) -> str:
+    return f"{evidence.rank_name(one.process)} calls {one.op} of {format_bytes(one.bytes or 0)} {one.datatype}"
+
+
+def _culprit(evidence: Evidence, one: Collective) -> Culprit:
+    process = evidence.processes[one.process]
+    return Culprit(pid=process.pid, name=process.name)
+
+
+RULE = Rule(
+    cause=CAUSE,
+    title="ranks disagree about a collective",
+    order=18,
+    needs=("in_flight", "communicators", "NCCL"),
+    shows="operation, type, root and bytes of each rank at the same place of one communicator; where these were not "
+    "recorded, the exact counts and bytes of each operation, of ranks with as many collectives in each communicator",
+    limits="only for communicators whose creation was traced; of collectives that were not recorded one by one another "
+    "order, type or root is not visible",
+    watch=watch,
+)

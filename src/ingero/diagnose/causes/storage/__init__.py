@@ -1,0 +1,1 @@
+"""Causes in disks, limits of I/O, and network file systems."""

@@ -1,0 +1,1 @@
+"""Why threads slept: the critical path back through whoever woke them."""

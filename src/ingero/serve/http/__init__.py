@@ -1,0 +1,1 @@
+"""What every server here needs before it answers: addresses, TLS, tokens, limits."""

@@ -1,0 +1,1 @@
+"""Users' SQL, bounded in time, memory and rights."""

@@ -1,0 +1,1 @@
+"""What programs read: JSON, CSV, Parquet, and rows between machines."""

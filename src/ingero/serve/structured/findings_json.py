@@ -1,0 +1,63 @@
+"""A diagnosis as JSON: stable keys, times in unix ns, ratios from 0 to 1.
+
+`cli/explain.schema.json` says what each key means. Keys may be added within a version; none is renamed or removed.
+"""
+
+from __future__ import annotations
+
+from ingero.diagnose.findings import Diagnosis, NotEvaluated, ProcessVerdict
+from ingero.diagnose.incidents.incident_json import Object, incident_json
+from ingero.diagnose.steps.gpu_idle import GpuIdle
+from ingero.serve.structured.profile_json import profiles_json
+from ingero.store.records import Window
+
+VERSION = 1
+
+
+def diagnosis_json(diagnosis: Diagnosis) -> Object:
+    """Everything that was found, worst first, and what could not be checked."""
+    return {
+        "version": VERSION,
+        "window": window_json(diagnosis.window),
+        "incidents": [incident_json(one) for one in diagnosis.incidents],
+        "verdicts": [verdict_json(one) for one in diagnosis.verdicts],
+        "not_checked": [_not_evaluated(one) for one in diagnosis.not_evaluated],
+        "not_traced": dict(diagnosis.not_traced),
+        "profiles": profiles_json(diagnosis.profiles) if diagnosis.profiles else None,
+    }
+
+
+def window_json(window: Window) -> Object:
+    """From, up to but without, and its length."""
+    return {"begin_ns": window.begin_ns, "end_ns": window.end_ns, "duration_ns": window.duration_ns}
+
+
+def verdict_json(verdict: ProcessVerdict) -> Object:
+    """The verdict on a process as a whole."""
+    return {
+        "process": verdict.process,
+        "pid": verdict.pid,
+        "name": verdict.name,
+        "text": verdict.text,
+        "has_incident": verdict.has_incident,
+        "rank": verdict.rank,
+        "job": verdict.job,
+        "steps": {"how": verdict.how.value, "count": verdict.steps} if verdict.how else None,
+        "gpu_idle": gpu_idle_json(verdict.gpu_idle) if verdict.gpu_idle else None,
+        "node": verdict.node,
+    }
+
+
+def gpu_idle_json(idle: GpuIdle) -> Object:
+    """Bounds of the time in which the GPU had nothing of a process queued, and what proves each; 0 and 1: nothing."""
+    return {
+        "min_ratio": idle.low,
+        "max_ratio": idle.high,
+        "min_from": idle.low_from,
+        "max_from": idle.high_from,
+        "text": idle.words,
+    }
+
+
+def _not_evaluated(one: NotEvaluated) -> Object:
+    return {"cause": one.cause, "reason": one.reason, "ranges": [window_json(part) for part in one.time_ranges]}

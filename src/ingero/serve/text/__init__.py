@@ -1,0 +1,1 @@
+"""What people read: findings, breakdowns and comparisons as text."""

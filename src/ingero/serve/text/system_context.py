@@ -1,0 +1,34 @@
+"""The host while it was recorded, in a few lines: CPU, memory, load, and GPU utilization."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ingero.serve.text.gpu_lines import gpu_lines
+from ingero.store.machine import grown_ratio
+from ingero.store.reader import Reader
+from ingero.store.records import Window
+from ingero.units import format_bytes, format_percent
+
+_SHOWN_STALLED = 0.01  # of the time; every host has some
+
+
+def system_lines(reader: Reader, window: Window, *, has_incident: bool) -> Iterator[str]:
+    """One line per subject; nothing where nothing was sampled."""
+    snapshots = reader.snapshots(window)
+    cpu = [one.cpu_percent for one in snapshots if one.cpu_percent is not None]
+    if cpu:
+        memory = max(one.mem_percent or 0 for one in snapshots)
+        load = max(one.load_avg or 0 for one in snapshots)
+        mean = sum(cpu) / len(cpu)
+        yield f"host: CPU {mean:.0f}% (peak {max(cpu):.0f}%), memory {memory:.0f}%, load {load:.1f}"
+    swap = max((one.swap_used_bytes or 0 for one in snapshots), default=0)
+    if swap:
+        yield f"swap in use: {format_bytes(swap)}"
+    stalled = grown_ratio(snapshots, "psi_cpu_some_ns")
+    if stalled and stalled > _SHOWN_STALLED:
+        yield f"some task was stalled waiting for a CPU {format_percent(stalled)} of the time (PSI)"
+    gpus = list(gpu_lines(reader, window))
+    yield from gpus
+    if gpus and has_incident:
+        yield "This is utilization as the driver reports it; what the GPUs waited for is above."

@@ -1,0 +1,1 @@
+"""Numpy structured arrays, for the diagnosis."""

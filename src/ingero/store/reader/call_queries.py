@@ -1,0 +1,29 @@
+"""SQL behind questions about NCCL calls and about what call sites held of GPU memory over time."""
+
+from __future__ import annotations
+
+from ingero.store.arrays.arrays import SITE_LEVEL_COLUMNS
+from ingero.store.conditions import columns, of_process
+from ingero.store.reader.memory_queries import BEFORE, INSIDE
+
+# One row per recorded NCCL call, the newest first.
+NCCL_CALLS = """
+SELECT session, process, op_code, coalesce(comm_id_hash, 0), coalesce(rank, -1), coalesce(nranks, 0),
+       coalesce(sequence, 0), timestamp, duration_ns, coalesce(bytes, 0), coalesce(ret_code, 0)
+FROM ({view}) ORDER BY timestamp DESC LIMIT :limit
+"""
+
+_LEVELS = columns(SITE_LEVEL_COLUMNS, "a")
+
+# with the levels that the window begins with, whose rows are older than it
+SITE_LEVELS = f"""
+SELECT {_LEVELS} FROM raw_allocations a WHERE {INSIDE} AND {of_process("a")}
+UNION ALL
+SELECT {columns(SITE_LEVEL_COLUMNS)} FROM (
+    SELECT a.*, row_number() OVER (
+        PARTITION BY a.process, a.source, a.op, a.caller, a.stack_hash ORDER BY a.start_ns DESC, a.id DESC) AS age
+    FROM raw_allocations a LEFT JOIN raw_processes p ON p.process = a.process
+    WHERE {BEFORE} AND coalesce(p.exit_ns, :end) > :begin AND {of_process("a")}
+) WHERE age = 1
+ORDER BY start_ns
+"""

@@ -1,0 +1,1 @@
+"""Rows of a recording of any size, one at a time."""

@@ -1,0 +1,1 @@
+"""The recorder's end: tables, the writing thread, limits of size, versions."""

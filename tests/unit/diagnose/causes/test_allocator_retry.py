@@ -1,0 +1,96 @@
+"""allocator-retry: failure, frees, success; its time is not counted twice, and a plain success is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingero.demo.scene import Actor, Scene, Step
+from ingero.diagnose.findings import FindingKind
+from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed
+from tests.unit.diagnose.causes.requests import GIB, LINE, retried, sampled
+
+RETRY_MS = 9.0
+
+
+def flushing(scene: Scene, trainer: Actor, every: int = 2) -> None:
+    """Every second step asks in vain and flushes the cache before its first launch."""
+    calls = {"cudaLaunchKernel": (80.0, 0.005), "cudaMalloc": (1.0, 0.45), "cudaFree": (2.0, 2.0)}
+    steps = scene.train(
+        trainer,
+        QUIET_S,
+        LENGTH_S,
+        Step(empty_ms=0.5 + RETRY_MS / every, empty={"run": 0.5 + RETRY_MS / every}),
+        calls=calls,
+    )
+    sampled(scene, LENGTH_S, 15 * GIB + (GIB >> 1))
+    for begin, _, _ in steps[::every]:
+        assert retried(scene, trainer, begin, GIB, stack=scene.stack([LINE])) == RETRY_MS
+
+
+def test_the_time_from_failure_to_success_is_charged_to_the_retry(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, flushing)
+    assert causes(diagnosis) == ["allocator-retry"]
+    incident = diagnosis.incidents[0]
+    assert incident.kind is FindingKind.INCIDENT
+    assert incident.lost_ratio == pytest.approx(4.5 / 11.05, rel=0.05)
+    assert incident.line is not None
+    assert incident.line.line == 42
+    assert "freed" in incident.summary
+
+
+def test_retries_without_a_record_are_counted_by_their_failures(tmp_path: Path) -> None:
+    def sparse(scene: Scene, trainer: Actor) -> None:
+        """Of each eight failures one has a record, with the frees and the success."""
+        calls = {"cudaLaunchKernel": (80.0, 0.005), "cudaMalloc": (1.0, 0.45), "cudaFree": (2.0, 2.0)}
+        step = Step(empty_ms=0.5 + RETRY_MS / 2, empty={"run": 0.5 + RETRY_MS / 2})
+        steps = scene.train(trainer, QUIET_S, LENGTH_S, step, calls=calls)
+        sampled(scene, LENGTH_S, 15 * GIB + (GIB >> 1))
+        for index, (begin, _, _) in enumerate(steps[::2]):
+            if index % 8:
+                scene.memory(trainer, "cudaMalloc", int(begin), 0, GIB, failures=1)
+            else:
+                retried(scene, trainer, begin, GIB, stack=scene.stack([LINE]))
+
+    (incident,) = diagnosed(tmp_path, sparse).incidents
+    assert incident.cause == "allocator-retry"
+    assert incident.lost_ratio == pytest.approx(4.5 / 11.05, rel=0.08)
+    assert incident.evidence["of them with a record"] == pytest.approx(incident.evidence["retries"] / 8, abs=2)
+
+
+def test_retries_that_cost_nothing_are_told_without_lost_time(tmp_path: Path) -> None:
+    def hidden(scene: Scene, trainer: Actor) -> None:
+        scene.train(trainer, QUIET_S, LENGTH_S, Step())
+        sampled(scene, LENGTH_S, 15 * GIB + (GIB >> 1))
+        for second in (7, 8, 9):
+            retried(scene, trainer, second, GIB)
+
+    diagnosis = diagnosed(tmp_path, hidden)
+    assert causes(diagnosis) == ["allocator-retry"]
+    assert diagnosis.incidents[0].kind is FindingKind.EVENT
+    assert diagnosis.incidents[0].lost_ns == 0
+
+
+def test_one_retry_while_an_allocator_finds_its_size_is_silent(tmp_path: Path) -> None:
+    def once(scene: Scene, trainer: Actor) -> None:
+        scene.train(trainer, QUIET_S, LENGTH_S, Step())
+        retried(scene, trainer, 7, GIB)
+
+    assert causes(diagnosed(tmp_path, once)) == []
+
+
+def test_frees_before_allocations_that_succeed_are_churn(tmp_path: Path) -> None:
+    def churn(scene: Scene, trainer: Actor) -> None:
+        calls = {"cudaLaunchKernel": (80.0, 0.005), "cudaMalloc": (1.0, 0.45), "cudaFree": (2.0, 2.0)}
+        step = Step(empty_ms=5.0, empty={"run": 5.0})
+        for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, step, calls=calls):
+            scene.call(trainer, "cudaFree", begin, 2)
+            scene.call(trainer, "cudaMalloc", begin + 0.003, 0.45, arg0=GIB)
+
+    assert causes(diagnosed(tmp_path, churn)) == ["allocation-churn"]
+
+
+def test_without_allocations_it_is_not_evaluated(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, flushing, not_traced={"allocations": "entry probes only"})
+    assert "allocator-retry" in {one.cause for one in diagnosis.not_evaluated}

@@ -1,0 +1,104 @@
+"""unexpected-sync: the same launches in more sync intervals, with an empty device after each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scripted_steps import Phase
+from ingero.diagnose.findings import Diagnosis, FindingKind
+from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
+
+QUARTER = Step(empty_ms=1.0, enqueue_ms=0.3, busy_ms=1.5, launches=20, size_bytes=1 << 18)
+PER_STEP_MS = 6.55  # of the healthy trainer
+PER_QUARTER_MS = 2.55
+
+
+def reading_often(scene: Scene, trainer: Actor) -> None:
+    """Each step reads the lost time four times: after each the host launches into an empty queue."""
+    calls = {"cudaLaunchKernel": (20.0, 0.005), "cudaStreamSynchronize": (1.0, 1.2)}
+    for number, (_, _, end) in enumerate(scene.train(trainer, QUIET_S, LENGTH_S, QUARTER, calls=calls)):
+        if number % 50 == 0:
+            line = scene.stack((("/srv/job/train.py", 110, "log_loss"),))
+            scene.call(trainer, "cudaStreamSynchronize", end - 0.0012, 1.2, stack_hash=line)
+
+
+def test_a_loop_that_reads_the_loss_too_often_is_named_with_its_line(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, reading_often)
+    assert causes(diagnosis) == ["unexpected-sync"]
+    incident = diagnosis.incidents[0]
+    assert incident.lost_ratio == pytest.approx(1 - PER_STEP_MS / (4 * PER_QUARTER_MS), rel=0.1)
+    assert str(incident.line) == "log_loss() at /srv/job/train.py:110"
+    assert incident.evidence["syncs per launch against the baseline"] == pytest.approx(4, rel=0.1)
+
+
+def test_more_syncs_that_cost_nothing_are_silent(tmp_path: Path) -> None:
+    def cheap(scene: Scene, trainer: Actor) -> None:
+        step = Step(empty_ms=0.125, enqueue_ms=0.3, busy_ms=1.4625, launches=20, size_bytes=1 << 18)
+        scene.train(trainer, QUIET_S, LENGTH_S, step)
+
+    assert causes(diagnosed(tmp_path, cheap)) == []
+
+
+def test_other_work_is_not_compared(tmp_path: Path) -> None:
+    def evaluating(scene: Scene, trainer: Actor) -> None:
+        """Shorter sync intervals with other sizes: a phase of its own, as fast as it can be."""
+        step = Step(empty_ms=0.2, enqueue_ms=0.3, busy_ms=2.5, launches=20, size_bytes=1 << 10)
+        scene.train(trainer, QUIET_S, LENGTH_S, step)
+
+    assert causes(diagnosed(tmp_path, evaluating)) == []
+
+
+def test_without_counts_of_calls_it_is_not_evaluated(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, reading_often, not_traced={"op_stats": "not counted"})
+    assert "unexpected-sync" in {one.cause for one in diagnosis.not_evaluated}
+
+
+def always_reading(folder: Path, *, lines: int = 3, step: Step = QUARTER) -> Diagnosis:
+    """From the first second on the loop waits for the GPU at several lines, once in each step."""
+    path = folder / "always.db"
+    with Scene(path, seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        calls = {"cudaLaunchKernel": (20.0, 0.005), "cudaStreamSynchronize": (1.0, 1.2)}
+        for number, (_, _, end) in enumerate(scene.train(trainer, 0, LENGTH_S, step, calls=calls)):
+            if number % 10 < lines:
+                line = scene.stack((("/srv/job/train.py", 110 + number % 10, "log_loss"),))
+                scene.call(trainer, "cudaStreamSynchronize", end - 0.0012, 1.2, stack_hash=line)
+    return diagnosed_file(path)
+
+
+def test_a_loop_that_has_always_waited_at_several_lines_is_told_from_zero(tmp_path: Path) -> None:
+    """Of three waits a step one is the step's own: two thirds of the time in which the GPU is empty."""
+    diagnosis = always_reading(tmp_path)
+    assert causes(diagnosis) == ["unexpected-sync"]
+    (incident,) = diagnosis.incidents
+    assert incident.kind is FindingKind.BOTTLENECK
+    assert incident.lost_ratio == pytest.approx(2 / 3 * 1.0 / PER_QUARTER_MS, rel=0.1)
+    assert "to 3 GPU syncs per step, at log_loss() at /srv/job/train.py:110 and" in incident.summary
+
+
+def test_a_wait_costs_no_more_than_the_gpu_is_idle_after_it(tmp_path: Path) -> None:
+    """A server waits for the copy of a request and at once launches: it is idle after the result of the one before."""
+    path = tmp_path / "server.db"
+    phases = (
+        Phase(step=Step(empty_ms=1.4, enqueue_ms=0.02, busy_ms=0.34, launches=0), sync_op="cudaMemcpy"),
+        Phase(step=Step(empty_ms=0.05, enqueue_ms=0.3, busy_ms=4.0, launches=20), sync_op="cudaStreamSynchronize"),
+    )
+    with Scene(path, seconds=LENGTH_S) as scene:
+        server = scene.process(100, "python")
+        lines = [scene.stack((("/srv/job/serve.py", line, "answer"),)) for line in (20, 30)]
+        for begin, _, end in scene.cycle(server, 0, LENGTH_S, phases):
+            scene.call(server, "cudaMemcpy", begin - 0.00034, 0.34, stack_hash=lines[0])
+            scene.call(server, "cudaStreamSynchronize", end - 0.0037, 3.7, stack_hash=lines[1])
+    assert "unexpected-sync" not in causes(diagnosed_file(path))
+
+
+def test_a_loop_that_waits_at_one_line_waits_for_its_step(tmp_path: Path) -> None:
+    assert "unexpected-sync" not in causes(always_reading(tmp_path, lines=1))
+
+
+def test_a_host_that_needs_longer_than_the_device_would_be_late_anyway(tmp_path: Path) -> None:
+    slow = Step(empty_ms=2.0, enqueue_ms=0.3, busy_ms=1.5, launches=20, size_bytes=1 << 18)
+    assert "unexpected-sync" not in causes(always_reading(tmp_path, step=slow))

@@ -1,0 +1,61 @@
+"""worker-restarts: workers that are born anew for each pass; those that stay, or come once, are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingero.demo.scene import BEGIN_NS, Scene, Step
+from ingero.diagnose.findings import Diagnosis
+from tests.unit.diagnose.causes.golden import LENGTH_S, causes, diagnosed_file
+
+PAUSE_MS = 300.0
+LINE = (("/app/train.py", 12, "run_epoch"),)
+
+
+def passes(folder: Path, *, is_anew: bool = True, passes: int = 12, pause_ms: float = PAUSE_MS) -> Diagnosis:
+    """Until its first batch each pass waits, asleep, for workers that have just been born."""
+    path = folder / "passes.db"
+    length_s = LENGTH_S / passes
+    with Scene(path, seconds=LENGTH_S) as scene:
+        trainer = scene.process(100, "python")
+        for number in range(passes):
+            begin = number * length_s
+            scene.train(trainer, begin, begin + 1e-6, Step(empty_ms=pause_ms + 0.5, empty={"sleep": pause_ms}))
+            scene.train(trainer, begin + pause_ms / 1e3 + 0.008, begin + length_s, Step())
+            for tick in range(1, 15):
+                scene.sample(trainer, begin + tick / 50, LINE, state="sleep")
+            if is_anew or number == 0:
+                gone_ns = BEGIN_NS + int((begin + length_s) * 1e9) if is_anew else None
+                worker = scene.process(
+                    200 + number, "pt_data_worker", parent=trainer, start_s=begin + 0.01, exit_ns=gone_ns
+                )
+            scene.off_cpu(trainer, begin, begin + pause_ms / 1e3, "sleep", waker=worker)
+    return diagnosed_file(path)
+
+
+def test_workers_that_are_made_anew_for_each_pass_are_named_with_the_option_that_keeps_them(tmp_path: Path) -> None:
+    """From the first second on: there is nothing to compare with."""
+    diagnosis = passes(tmp_path)
+    assert causes(diagnosis) == ["worker-restarts"]
+    (incident,) = diagnosis.incidents
+    assert incident.lost_ratio == pytest.approx(0.3, abs=0.03)
+    assert "re-creating its 1 data workers for each pass over the data, 12 times" in incident.summary
+    assert str(incident.line) == "run_epoch() at /app/train.py:12"
+    assert incident.fixes[0].command == "DataLoader(persistent_workers=True)"
+
+
+def test_workers_that_stay_are_late_and_not_made_anew(tmp_path: Path) -> None:
+    assert causes(passes(tmp_path, is_anew=False)) == ["data-starvation"]
+
+
+def test_passes_that_are_long_are_told_against_the_best_of_them(tmp_path: Path) -> None:
+    """Three seconds each, of which one: the seconds without are the reference."""
+    diagnosis = passes(tmp_path, passes=4, pause_ms=1000)
+    assert set(causes(diagnosis)) == {"worker-restarts"}
+    assert sum(one.lost_ns for one in diagnosis.incidents) == pytest.approx(4e9, rel=0.1)
+
+
+def test_two_passes_are_a_training_and_an_evaluation(tmp_path: Path) -> None:
+    assert "worker-restarts" not in causes(passes(tmp_path, passes=2))
