@@ -25,7 +25,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 from bench.agent import cpu_s
-from ingero.demo.labelled_scenes import STORIES, record
+from ingero.demo.labeled_scenarios import SCENARIOS, record
 
 START_S, CALL_MS = 1.2, 100  # what is promised on a machine that has nothing else to do
 _HELLO = {
@@ -91,8 +91,8 @@ def run(database: Path | None, rounds: int) -> dict[str, Any]:
     """The figures."""
     with tempfile.TemporaryDirectory() as folder:
         if database is None:
-            database = Path(folder) / "story.db"
-            record(STORIES["slow-disk"], database)
+            database = Path(folder) / "scenario.db"
+            record(SCENARIOS["slow-disk"], database)
         starts = [start(database) for _ in range(rounds + 1)][1:]  # the first fills the caches
         times = anyio.run(call_times, database, max(rounds * 3, 2))
     rest = {name: sorted(ms[1:]) for name, ms in times.items()}

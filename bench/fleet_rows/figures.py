@@ -109,7 +109,7 @@ def run_alone(*words: str) -> Done:
     """
     begin_s = time.monotonic()
     read_end, write_end = os.pipe()
-    with open(read_end, "rb") as report:
+    with os.fdopen(read_end, "rb") as report:
         done = subprocess.run(
             [sys.executable, "-c", _MEASURED, str(write_end), *words],
             capture_output=True, text=True, check=False, pass_fds=(write_end,),

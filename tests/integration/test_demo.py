@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ingero.capture.loop.single_agent import RUN_FOLDER_VARIABLE
-from ingero.demo.stories import STORIES
+from ingero.demo.scenarios import SCENARIOS
 from ingero.store.reader import open_reader
 
 pytestmark = [
@@ -43,7 +43,7 @@ def test_hogs_that_start_beside_a_training_loop_are_recorded_and_named(tmp_path:
 
 
 @pytest.mark.further
-@pytest.mark.parametrize("name", [one.name for one in STORIES if one.name != "incident"])
+@pytest.mark.parametrize("name", [one.name for one in SCENARIOS if one.name != "incident"])
 def test_every_demo_ends_in_the_verdict_of_its_script(name: str, tmp_path: Path) -> None:
-    [cause] = [one.cause for one in STORIES if one.name == name]
+    [cause] = [one.cause for one in SCENARIOS if one.name == name]
     assert f"\nverdict: {cause}" in run_demo(name, tmp_path)

@@ -14,7 +14,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp_types import CallToolResult, TextContent
 
-from ingero.demo.labelled_scenes import STORIES, record
+from ingero.demo.labeled_scenarios import SCENARIOS, record
 from ingero.discover.checks import Row, State
 from ingero.serve.mcp.server import IngeroServer, make_server
 from ingero.serve.mcp.tools import Demo, Fleet, Surroundings
@@ -25,14 +25,14 @@ Ask = Callable[[Client], Awaitable[Answer]]
 CHECKED = Row(section="kernel", name="BTF", state=State.MISSING, found="no /sys/kernel/btf/vmlinux", fix="boot another")
 
 
-def _record_story(name: str, path: Path) -> str:
-    record(STORIES[name], path)
-    return STORIES[name].cause
+def _record_scenario(name: str, path: Path) -> str:
+    record(SCENARIOS[name], path)
+    return SCENARIOS[name].cause
 
 
 def server_of(path: Path, *, test_report: Path | None = None, fleet: Fleet | None = None) -> IngeroServer:
     """A server as `ingero mcp` makes it, on a machine that lacks one thing."""
-    demo = Demo(titles=lambda: {name: story.title for name, story in STORIES.items()}, record=_record_story)
+    demo = Demo(titles=lambda: {name: scenario.title for name, scenario in SCENARIOS.items()}, record=_record_scenario)
     around = Surroundings(check=lambda: [CHECKED], demo=demo, clock=time.time_ns, test_report=test_report, fleet=fleet)
     return make_server(RecordingSource(path), around)
 

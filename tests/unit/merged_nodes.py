@@ -7,8 +7,8 @@ from pathlib import Path
 
 import apsw
 
+from ingero.demo.scenarios.scripts import take_cpu
 from ingero.demo.scene import Scene, Step
-from ingero.demo.stories.scripts import take_cpu
 from ingero.store.merge.rows import string_columns
 from ingero.store.opening.own_schema import own_columns
 from ingero.store.sql_text import Value

@@ -33,7 +33,7 @@ FAILING = (
     ["copy", RECORDING, "text.db"],
     ["merge", "nowhere.db", "-o", "all.db"],
     ["import", "text.db", "-o", "run.db"],
-    ["demo", "no-such-story", "--no-gpu"],
+    ["demo", "no-such-scenario", "--no-gpu"],
     ["mcp", "--db", RECORDING, "--http", "0.0.0.0:0"],
     ["dashboard", "--db", RECORDING, "--addr", "0.0.0.0:0"],
     ["trace", "--max-db", "much"],

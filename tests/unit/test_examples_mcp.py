@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from ingero.cli.mcp import command
-from ingero.demo.labelled_scenes import STORIES, record
+from ingero.demo.labeled_scenarios import SCENARIOS, record
 from ingero.serve.mcp.http import PATH, TOKEN_VARIABLE
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "mcp"
@@ -126,7 +126,7 @@ def _example() -> ModuleType:
 
 
 def test_a_local_model_is_offered_the_tools_and_told_their_answer(tmp_path: Path) -> None:
-    record(STORIES["hot-gpu"], tmp_path / "hot.db")
+    record(SCENARIOS["hot-gpu"], tmp_path / "hot.db")
     example = _example()
     with model() as (url, seen):
 

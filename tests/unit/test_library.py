@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ingero
-from ingero.demo.labelled_scenes import LENGTH_S, STORIES, record
+from ingero.demo.labeled_scenarios import LENGTH_S, SCENARIOS, record
 from ingero.errors import IngeroError
 from ingero.store.errors import NoDatabaseError, NotRecordedError
 from ingero.store.user_sql.errors import SqlRefusedError
@@ -23,7 +23,7 @@ OLDER = Path(__file__).parents[1] / "data" / "ingero-0.x"
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ingero.Recording]:
     path = tmp_path_factory.mktemp("library") / "hog.db"
-    record(STORIES["cpu-hog"], path)
+    record(SCENARIOS["cpu-hog"], path)
     with ingero.open_recording(path) as opened:
         yield opened
 

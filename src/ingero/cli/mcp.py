@@ -144,19 +144,19 @@ def _check() -> Sequence[Row]:
 def _demo() -> Demo:
     from ingero.serve.mcp.tools import Demo  # noqa: PLC0415  # see _server
 
-    def record_story(name: str, path: Path) -> str:
-        from ingero.demo.labelled_scenes import STORIES, record  # noqa: PLC0415  # numpy; only when asked
+    def record_scenario(name: str, path: Path) -> str:
+        from ingero.demo.labeled_scenarios import SCENARIOS, record  # noqa: PLC0415  # numpy; only when asked
 
-        record(STORIES[name], path)
-        return STORIES[name].cause
+        record(SCENARIOS[name], path)
+        return SCENARIOS[name].cause
 
-    return Demo(titles=_story_titles, record=record_story)
+    return Demo(titles=_scenario_titles, record=record_scenario)
 
 
-def _story_titles() -> dict[str, str]:
-    from ingero.demo.labelled_scenes import STORIES  # noqa: PLC0415  # as above
+def _scenario_titles() -> dict[str, str]:
+    from ingero.demo.labeled_scenarios import SCENARIOS  # noqa: PLC0415  # as above
 
-    return {name: story.title for name, story in STORIES.items()}
+    return {name: scenario.title for name, scenario in SCENARIOS.items()}
 
 
 def _serve_http(

@@ -1,1 +1,1 @@
-"""Stories that can be recorded on any machine, and the simulated GPU they run on."""
+"""Scenarios that can be recorded on any machine, and the simulated GPU they run on."""

@@ -15,7 +15,7 @@ from rich.text import Text
 from ingero.demo.host_bars import HostBar, host_bars
 from ingero.demo.machine import Machine, Mode
 from ingero.demo.pulse import Breakdown, Second, gpu_stream_of, seconds
-from ingero.demo.stories.story import Number, Story
+from ingero.demo.scenarios.scenario import Number, Scenario
 from ingero.errors import IngeroError
 from ingero.serve.text.styled_lines import report_lines
 from ingero.serve.text.styles import Line, Style, folded, painted
@@ -42,11 +42,11 @@ class Screen:
         if machine.mode is Mode.SIMULATED:
             self._line("no GPU is needed: the calls, the probes and the scheduler are real, only the GPU is simulated")
 
-    def story(self, story: Story) -> None:
+    def scenario(self, scenario: Scenario) -> None:
         """What comes now."""
         self._console.print()
-        self._console.rule(f"[bold]{escape(story.name)}[/bold]: {escape(story.title)}", align="left", style="dim")
-        self._line(story.shows)
+        self._console.rule(f"[bold]{escape(scenario.name)}[/bold]: {escape(scenario.title)}", align="left", style="dim")
+        self._line(scenario.shows)
 
     def say(self, text: str) -> None:
         """What happens."""
@@ -88,17 +88,17 @@ class Screen:
         for line in report_lines(lines):
             self._line(line)
 
-    def verdict(self, story: Story, causes: Sequence[str], number: Number | None) -> None:
+    def verdict(self, scenario: Scenario, causes: Sequence[str], number: Number | None) -> None:
         """Whether the engine names the scenario's cause, what else it found, and the number. causes: worst first."""
         self._console.print()
         if number is not None:
             self._line(((number.text, Style.HEADING),))
-        is_named = story.cause in causes
-        others = ", ".join(one for one in causes if one != story.cause)
+        is_named = scenario.cause in causes
+        others = ", ".join(one for one in causes if one != scenario.cause)
         if is_named:
-            text = f"verdict: {story.cause}" + (f" (also on this host: {others})" if others else "")
+            text = f"verdict: {scenario.cause}" + (f" (also on this host: {others})" if others else "")
         else:
-            text = f"verdict: {others or 'none'}; the scenario is {story.cause}"
+            text = f"verdict: {others or 'none'}; the scenario is {scenario.cause}"
         self._line(((text, Style.OK if is_named else Style.FAILED),))
 
     def _line(self, line: Line) -> None:

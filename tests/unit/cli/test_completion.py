@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from ingero.cli.completion import SHELLS
 from ingero.cli.main import COMPLETE_VARIABLE, PROGRAM, LazyGroup, cli
-from ingero.demo.stories import STORIES
+from ingero.demo.scenarios import SCENARIOS
 
 EVERY_COMMAND = pytest.mark.parametrize("name", LazyGroup.commands_by_name)
 EVERY_SHELL = pytest.mark.parametrize("shell", SHELLS)
@@ -88,7 +88,7 @@ def test_known_values_are_offered(words: tuple[str, ...], values: list[str]) -> 
 
 
 def test_the_names_of_the_demos_are_offered() -> None:
-    assert {story.name for story in STORIES} <= set(offered("demo", ""))
+    assert {scenario.name for scenario in SCENARIOS} <= set(offered("demo", ""))
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from pathlib import Path
 import apsw
 import pytest
 
-from ingero.demo.stories import STORIES
+from ingero.demo.scenarios import SCENARIOS
 from ingero.demo.whole_scene import WholeScene
 from ingero.events import STATES
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "examples" / "recordings"
 REAL = RECORDINGS / "incident.db"
-NAMES = [*(one.name for one in STORIES), "sample-gpu-node-02"]
+NAMES = [*(one.name for one in SCENARIOS), "sample-gpu-node-02"]
 EVERY = pytest.mark.parametrize("name", NAMES)
 NOT_SCRIPTED = {
     "raw_drops": "a script loses nothing",
@@ -30,10 +30,10 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The script of every demo, and a published node."""
     folder = tmp_path_factory.mktemp("scripted")
     paths = {"sample-gpu-node-02": RECORDINGS / "sample-gpu-node-02.db"}
-    for story in STORIES:
-        paths[story.name] = folder / f"{story.name}.db"
-        with WholeScene(paths[story.name], seconds=story.seconds) as scene:
-            story.script(scene)
+    for scenario in SCENARIOS:
+        paths[scenario.name] = folder / f"{scenario.name}.db"
+        with WholeScene(paths[scenario.name], seconds=scenario.seconds) as scene:
+            scenario.script(scene)
     return paths
 
 

@@ -1,4 +1,4 @@
-"""The stage of a story knows when the fault was on: what comes before it is what the story compares with."""
+"""The stage of a scenario knows when the fault was on: what comes before it is what the scenario compares with."""
 
 from __future__ import annotations
 

@@ -26,10 +26,10 @@ def hogged(scene: Scene, trainer: Actor, stack: int = 0) -> None:
 
 
 def incident_of(path: Path, *, has_stacks: bool) -> Incident:
-    def story(scene: Scene, trainer: Actor) -> None:
+    def scenario(scene: Scene, trainer: Actor) -> None:
         hogged(scene, trainer, scene.stack(STACK) if has_stacks else 0)
 
-    return diagnosed(path, story).incidents[0]
+    return diagnosed(path, scenario).incidents[0]
 
 
 def test_the_sync_that_was_late_is_named_with_its_line_though_the_cause_has_none(tmp_path: Path) -> None:
@@ -70,11 +70,11 @@ def test_stacks_that_were_off_are_the_reason_that_is_given(tmp_path: Path) -> No
 
 
 def test_so_is_the_overhead_limiter_where_it_stopped_taking_them(tmp_path: Path) -> None:
-    def story(scene: Scene, trainer: Actor) -> None:
+    def scenario(scene: Scene, trainer: Actor) -> None:
         hogged(scene, trainer)
         scene.append(tables.OVERHEAD_LIMITER, time_ns=scene.at(1), level=1, not_traced=STACKS_OFF.code)
 
-    where = diagnosed(tmp_path, story).incidents[0].where
+    where = diagnosed(tmp_path, scenario).incidents[0].where
     assert where.text == "line not known: the overhead limiter had stopped taking stacks"
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from ingero.demo.labelled_scenes import STORIES, record
+from ingero.demo.labeled_scenarios import SCENARIOS, record
 from ingero.demo.scene import Scene, Step
 from ingero.diagnose.diagnosis import diagnose
 from ingero.diagnose.findings import Diagnosis
@@ -48,7 +48,7 @@ def detailed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exposure]:
 @pytest.fixture(scope="module")
 def allocating(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exposure]:
     path = tmp_path_factory.mktemp("allocating") / "recording.db"
-    record(STORIES["allocations"], path)
+    record(SCENARIOS["allocations"], path)
     with serving(path) as exposure:
         yield exposure
 

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import pytest
 from starlette.testclient import TestClient
 
-from ingero.demo.labelled_scenes import STORIES, record
+from ingero.demo.labeled_scenarios import SCENARIOS, record
 from ingero.diagnose.diagnosis import diagnose
 from ingero.diagnose.findings import Incident
 from ingero.serve.dashboard.incident_stacks import selection_of
@@ -18,13 +18,13 @@ from ingero.store.reader import open_reader
 from ingero.units import SECOND_NS
 from tests.unit.dashboard_client import client_of, get
 
-STORY = STORIES["allocations"]  # in each step of the incident, line 42 calls cudaMalloc
+SCENARIO = SCENARIOS["allocations"]  # in each step of the incident, line 42 calls cudaMalloc
 
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("stacks") / "recording.db"
-    record(STORY, path)
+    record(SCENARIO, path)
     return path
 
 
@@ -38,7 +38,7 @@ def incident(database: Path) -> Incident:
     with open_reader(database) as reader:
         window = reader.window(None, 1 << 62)
         assert window is not None
-        return next(one for one in diagnose(reader, window).incidents if one.cause == STORY.cause)
+        return next(one for one in diagnose(reader, window).incidents if one.cause == SCENARIO.cause)
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +108,6 @@ def test_an_incident_without_a_time_is_that_of_the_whole_recording(incident: Inc
 
 def test_an_incident_whose_calls_were_not_recorded_says_how_many_have_no_stack(tmp_path: Path) -> None:
     path = tmp_path / "recording.db"
-    record(STORIES["cpu-hog"], path)
+    record(SCENARIOS["cpu-hog"], path)
     found = get(client_of(path), "incidents/1/stacks")
     assert (found["calls"], found["samples"], found["count"], found["without_stack"]) == ([], [], 0, 0)

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from ingero.demo.labelled_scenes import STORIES, record
+from ingero.demo.labeled_scenarios import SCENARIOS, record
 from ingero.serve.http.addresses import Address, AddressError, listen, parse_address
 from ingero.serve.http.tls import Certificate, CertificateError, published, self_signed, tls_context
 from ingero.serve.mcp.http import TOKEN_VARIABLE, TokenError, check_token
@@ -52,8 +52,8 @@ class Listening:
 @contextmanager
 def listening(folder: Path, *arguments: str, token: str) -> Iterator[Listening]:
     """`ingero mcp --http :0` for a recording in this folder."""
-    database = folder / "story.db"
-    record(STORIES["cpu-hog"], database)
+    database = folder / "scenario.db"
+    record(SCENARIOS["cpu-hog"], database)
     environment = {**os.environ, TOKEN_VARIABLE: token}
     command = [sys.executable, "-m", "ingero.cli.main", "mcp", "--http", ":0", "--db", str(database)]
     with subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True, env=environment) as program:
@@ -63,7 +63,7 @@ def listening(folder: Path, *arguments: str, token: str) -> Iterator[Listening]:
             url = re.search(r"https://\S+", said)
             assert url is not None, said + program.stderr.read()
             rest = program.stderr.readline(), program.stderr.readline()
-            yield Listening(url[0], folder / "story.db.mcp.pem", program)
+            yield Listening(url[0], folder / "scenario.db.mcp.pem", program)
             assert "SHA-256" in rest[0]
         finally:
             program.terminate()

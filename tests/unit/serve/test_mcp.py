@@ -1,4 +1,4 @@
-"""The MCP server: every tool answers, bad arguments and hostile strings included, and names the cause of each story."""
+"""The MCP server: every tool answers, bad arguments and hostile strings included, and names the cause of each scenario."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 from mcp import Client
 from mcp_types import CallToolResult, TextContent, TextResourceContents
 
-from ingero.demo.labelled_scenes import LENGTH_S, QUIET_S, STORIES, Story, record
+from ingero.demo.labeled_scenarios import LENGTH_S, QUIET_S, SCENARIOS, Scenario, record
 from ingero.demo.scene import Scene, Step
 from ingero.ops import BY_NAME, OPS
 from ingero.serve.mcp.compact import compact
@@ -51,7 +51,7 @@ TOOLS: dict[str, dict[str, object]] = {
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("mcp") / "allocations.db"
-    record(STORIES["allocations"], path)
+    record(SCENARIOS["allocations"], path)
     return path
 
 
@@ -106,10 +106,10 @@ def _answer(client_text: str, incident: dict[str, Any]) -> tuple[str, int, int]:
     return incident["cause"], culprits[0] if culprits else 0, line
 
 
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_tool_calls_alone_answer_what_caused_the_stall(name: str, tmp_path: Path) -> None:
-    story: Story = STORIES[name]
-    record(story, tmp_path / "story.db")
+    scenario: Scenario = SCENARIOS[name]
+    record(scenario, tmp_path / "scenario.db")
 
     async def investigate(client: Client) -> tuple[str, int, int]:
         chains = content(await client.call_tool("get_causal_chains", {}))
@@ -119,9 +119,9 @@ def test_tool_calls_alone_answer_what_caused_the_stall(name: str, tmp_path: Path
         assert content(one)["incident"]["fix"]
         return _answer(text(one), content(one)["incident"])
 
-    cause, culprit, line = ask(server_of(tmp_path / "story.db"), investigate)
-    assert (cause, culprit) == (story.cause, story.culprit)
-    assert line == story.line or not story.line, "one is found for a story without a line of its own, too"
+    cause, culprit, line = ask(server_of(tmp_path / "scenario.db"), investigate)
+    assert (cause, culprit) == (scenario.cause, scenario.culprit)
+    assert line == scenario.line or not scenario.line, "one is found for a scenario without a line of its own, too"
 
 
 def test_a_healthy_recording_has_no_incident_and_says_what_was_not_looked_at(tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_an_incident_that_is_not_there_is_said_with_those_that_are(server: Inger
 
 
 def test_an_unknown_scenario_lists_those_that_exist(server: IngeroServer) -> None:
-    assert set(content(call(server, "run_demo", scenario="x"))["scenarios"]) == set(STORIES)
+    assert set(content(call(server, "run_demo", scenario="x"))["scenarios"]) == set(SCENARIOS)
 
 
 def test_a_missing_recording_comes_with_the_command_that_makes_one(tmp_path: Path) -> None:
@@ -352,10 +352,10 @@ def test_a_missing_recording_comes_with_the_command_that_makes_one(tmp_path: Pat
 def test_a_recording_that_grows_is_diagnosed_anew(tmp_path: Path) -> None:
     path = tmp_path / "grows.db"
     server = server_of(path)
-    record(STORIES["cpu-hog"], path)
+    record(SCENARIOS["cpu-hog"], path)
     first = content(call(server, "explain_incident"))["incident"]["cause"]
     path.unlink()
-    record(STORIES["hot-gpu"], path)
+    record(SCENARIOS["hot-gpu"], path)
     assert (first, content(call(server, "explain_incident"))["incident"]["cause"]) == (
         "cpu-contention",
         "gpu-throttled",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ingero.demo.labelled_scenes import STORIES, record
+from ingero.demo.labeled_scenarios import SCENARIOS, record
 from ingero.serve.mcp.arguments import ArgumentError, cleaned
 from ingero.serve.mcp.fitting import MOST_BYTES, fitted, json_bytes
 from ingero.serve.mcp.server import IngeroServer
@@ -38,7 +38,7 @@ NOTHING: tuple[object, ...] = (None, " ", "null", 0, "0", [], "[]", [None], "all
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> IngeroServer:
     path = tmp_path_factory.mktemp("mcp") / "allocations.db"
-    record(STORIES["allocations"], path)
+    record(SCENARIOS["allocations"], path)
     return server_of(path)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import apsw
 import pytest
 
+from ingero.demo.scenarios.scripts import take_cpu
 from ingero.demo.scene import BEGIN_NS, Scene, Step
-from ingero.demo.stories.scripts import take_cpu
 from ingero.diagnose.diagnosis import diagnose
 from ingero.serve.structured.findings_json import diagnosis_json
 from ingero.store.errors import EmptyPartError, LargePartError

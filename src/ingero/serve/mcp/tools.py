@@ -44,7 +44,7 @@ _NO_NODES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demo:
-    """Stories that can be recorded without a GPU. record: writes the named one to a file and says the cause in it."""
+    """Scenarios that can be recorded without a GPU. record: writes the named one to a file and says the cause in it."""
 
     titles: Callable[[], Mapping[str, str]]
     record: Callable[[str, Path], str]

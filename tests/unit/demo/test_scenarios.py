@@ -18,38 +18,40 @@ from rich.console import Console
 from ingero.demo import machine
 from ingero.demo.machine import CannotPlayError, Mode, chosen_machine, python_with_framework
 from ingero.demo.player import play
+from ingero.demo.scenarios import ALIASES, SCENARIOS, NoSuchScenarioError, scenario_of
+from ingero.demo.scenarios.measured import Measured
+from ingero.demo.scenarios.scenario import Scenario
 from ingero.demo.scene import BEGIN_NS, Step
 from ingero.demo.screen import Screen
-from ingero.demo.stories import ALIASES, STORIES, NoSuchStoryError, story_of
-from ingero.demo.stories.measured import Measured
-from ingero.demo.stories.story import Story
 from ingero.demo.whole_scene import WholeScene
 from ingero.diagnose.diagnosis import diagnose
 from ingero.store.reader import open_reader
 from ingero.units import SECOND_NS
 
-EVERY_STORY = pytest.mark.parametrize("story", STORIES, ids=lambda story: story.name)
+EVERY_SCENARIO = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 
 
 @contextmanager
-def scripted(story: Story, folder: Path) -> Iterator[Measured]:
-    """The story's script, diagnosed; measured for its worst incident."""
-    path = folder / "story.db"
-    with WholeScene(path, seconds=story.seconds) as scene:
-        story.script(scene)
+def scripted(scenario: Scenario, folder: Path) -> Iterator[Measured]:
+    """The scenario's script, diagnosed; measured for its worst incident."""
+    path = folder / "scenario.db"
+    with WholeScene(path, seconds=scenario.seconds) as scene:
+        scenario.script(scene)
     with open_reader(path) as reader:
-        window = reader.window(None, BEGIN_NS + round(story.seconds * SECOND_NS))
+        window = reader.window(None, BEGIN_NS + round(scenario.seconds * SECOND_NS))
         assert window is not None
         diagnosis = diagnose(reader, window)
         yield Measured(reader=reader, diagnosis=diagnosis, incident=diagnosis.incidents[0])
 
 
-@EVERY_STORY
-def test_the_script_ends_in_the_cause_and_the_number_that_its_scenario_promises(story: Story, tmp_path: Path) -> None:
-    low, high = story.scripted_between
-    with scripted(story, tmp_path) as measured:
-        assert [one.cause for one in measured.diagnosis.incidents] == [story.cause]
-        assert low <= story.number(measured).value <= high
+@EVERY_SCENARIO
+def test_the_script_ends_in_the_cause_and_the_number_that_its_scenario_promises(
+    scenario: Scenario, tmp_path: Path
+) -> None:
+    low, high = scenario.scripted_between
+    with scripted(scenario, tmp_path) as measured:
+        assert [one.cause for one in measured.diagnosis.incidents] == [scenario.cause]
+        assert low <= scenario.number(measured).value <= high
 
 
 def test_all_six_play_without_any_privilege() -> None:
@@ -58,7 +60,7 @@ def test_all_six_play_without_any_privilege() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     verdicts = [line for line in done.stdout.splitlines() if line.startswith("verdict: ")]
-    assert verdicts == [f"verdict: {story.cause}" for story in STORIES]
+    assert verdicts == [f"verdict: {scenario.cause}" for scenario in SCENARIOS]
 
 
 def test_a_demo_that_does_not_end_in_its_cause_says_so(tmp_path: Path) -> None:
@@ -67,16 +69,16 @@ def test_a_demo_that_does_not_end_in_its_cause_says_so(tmp_path: Path) -> None:
 
     text = StringIO()
     screen = Screen(Console(file=text))
-    story = dataclasses.replace(STORIES[0], script=healthy)
+    scenario = dataclasses.replace(SCENARIOS[0], script=healthy)
     chosen = chosen_machine(wants_gpu=False, without_gpu=True)
-    assert not play(story, chosen, screen, keep=tmp_path, with_breakdown=False)
+    assert not play(scenario, chosen, screen, keep=tmp_path, with_breakdown=False)
     assert "verdict: none; the scenario is priority" in text.getvalue()
 
 
 def test_a_recording_that_is_kept_can_be_explained(tmp_path: Path) -> None:
     screen = Screen(Console(file=StringIO()))
     chosen = chosen_machine(wants_gpu=False, without_gpu=True)
-    assert play(STORIES[0], chosen, screen, keep=tmp_path / "kept", with_breakdown=True)
+    assert play(SCENARIOS[0], chosen, screen, keep=tmp_path / "kept", with_breakdown=True)
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["incident.db"]
     with open_reader(tmp_path / "kept" / "incident.db") as reader:
         assert reader.processes()[0].name == "python"
@@ -86,15 +88,15 @@ def test_a_recording_that_is_kept_can_be_explained(tmp_path: Path) -> None:
     db.close()
 
 
-@pytest.mark.parametrize(("alias", "name"), [*ALIASES.items(), *((one.name, one.name) for one in STORIES)])
+@pytest.mark.parametrize(("alias", "name"), [*ALIASES.items(), *((one.name, one.name) for one in SCENARIOS)])
 def test_a_story_is_found_by_its_names(alias: str, name: str) -> None:
-    assert story_of(alias).name == name
+    assert scenario_of(alias).name == name
 
 
 def test_an_unknown_name_is_answered_with_those_there_are() -> None:
-    with pytest.raises(NoSuchStoryError) as raised:
-        story_of("gpu-steel")
-    assert all(one.name in raised.value.hint for one in STORIES)
+    with pytest.raises(NoSuchScenarioError) as raised:
+        scenario_of("gpu-steel")
+    assert all(one.name in raised.value.hint for one in SCENARIOS)
     assert raised.value.hint.startswith("did you mean ingero demo gpu-steal? ")
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ingero.demo.scenarios.measured import Measured
+from ingero.demo.scenarios.scenario import Number, Scenario
 from ingero.demo.scene import Phase, Step
 from ingero.demo.stage import Stage
-from ingero.demo.stories.measured import Measured
-from ingero.demo.stories.story import Number, Story
 from ingero.demo.whole_scene import WholeScene
 from ingero.ops import Kind
 from ingero.units import format_percent
@@ -41,7 +41,7 @@ def number(measured: Measured) -> Number:
     return Number(value=now, text=text)
 
 
-STORY = Story(
+SCENARIO = Scenario(
     name="memcpy-bottleneck",
     title="Copies take the time",
     shows="batches of 16 MiB from unpinned memory: each copy returns only when its bytes have moved",

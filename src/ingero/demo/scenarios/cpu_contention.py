@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ingero.demo.scenarios.measured import Measured, longer
+from ingero.demo.scenarios.scenario import Number, Scenario
 from ingero.demo.scene import Step
 from ingero.demo.stage import Stage
-from ingero.demo.stories.measured import Measured, longer
-from ingero.demo.stories.story import Number, Story
 from ingero.demo.whole_scene import CPUS, WholeScene
 
 _HOGS = "log-shipper"
@@ -42,7 +42,7 @@ def number(measured: Measured) -> Number:
     return Number(value=slower, text=f"step p99 {text}")
 
 
-STORY = Story(
+SCENARIO = Scenario(
     name="cpu-contention",
     title="A neighbor on the CPU makes the slowest steps slower",
     shows="busy processes on every CPU: steps wait for their turn, and the p99 shows it more than the median does",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ingero.demo.scenarios.measured import Measured
+from ingero.demo.scenarios.scenario import Number, Scenario
 from ingero.demo.scene import Step
 from ingero.demo.stage import Stage
-from ingero.demo.stories.measured import Measured
-from ingero.demo.stories.story import Number, Story
 from ingero.demo.whole_scene import WholeScene
 from ingero.units import format_percent
 
@@ -38,7 +38,7 @@ def number(measured: Measured) -> Number:
     return Number(value=share, text=text)
 
 
-STORY = Story(
+SCENARIO = Scenario(
     name="gpu-contention",
     title="Two jobs on one GPU",
     shows="a second process works on the same GPU: nothing on the host explains the lost time, its work does",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ingero.demo.scenarios.measured import Measured
 from ingero.demo.stage import Stage
-from ingero.demo.stories.measured import Measured
 from ingero.demo.whole_scene import WholeScene
 
 
@@ -19,7 +19,7 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Story:
+class Scenario:
     """One demo.
 
     cause: the verdict it must end in, in every mode. play: on a GPU, simulated or not. script: the same in a recording

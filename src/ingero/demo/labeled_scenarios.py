@@ -1,4 +1,4 @@
-"""Stalls told as scenes, each with the label that a diagnosis has to find: for assistants, demos and tests."""
+"""Scripted stalls, each with the label that a diagnosis has to find: for assistants, demos and tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _THERMAL = 0x20  # nvmlClocksEventReasonSwThermalSlowdown (nvml.h)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Story:
+class Scenario:
     """One stall from QUIET_S on. culprit: pid, 0: nobody but the process itself; line: of _CODE, 0: none is known."""
 
     title: str
@@ -29,12 +29,12 @@ class Story:
     line: int = 0
 
 
-def record(story: Story, path: Path) -> None:
+def record(scenario: Scenario, path: Path) -> None:
     """Writes the recording: a healthy time range, then the stall."""
     with Scene(path, seconds=LENGTH_S) as scene:
         trainer = scene.process(TRAINER, "python", cmdline="python train.py")
         scene.train(trainer, 0, QUIET_S, Step(), calls=_USUAL)
-        story.play(scene, trainer)
+        scenario.play(scene, trainer)
 
 
 def _seconds() -> range:
@@ -127,31 +127,33 @@ def _slow_launches(scene: Scene, trainer: Actor) -> None:
 
 _USUAL = {"cudaLaunchKernel": (80.0, 0.005), "cudaMemcpyAsync": (2.0, 0.01), "cudaStreamSynchronize": (1.0, 5.0)}
 
-STORIES: Mapping[str, Story] = {
-    "cpu-hog": Story(title="another process takes the CPU", cause="cpu-contention", culprit=900, play=_hog),
-    "own-workers": Story(
+SCENARIOS: Mapping[str, Scenario] = {
+    "cpu-hog": Scenario(title="another process takes the CPU", cause="cpu-contention", culprit=900, play=_hog),
+    "own-workers": Scenario(
         title="the job's own data workers take the CPU", cause="self-oversubscription", culprit=101, play=_own_workers
     ),
-    "cpu-quota": Story(title="the CPU quota of the container is used up", cause="cpu-throttled", play=_quota),
-    "slow-disk": Story(title="the data worker is in I/O wait", cause="data-starvation", culprit=101, play=_slow_worker),
-    "hot-gpu": Story(title="the GPU lowers its clock because it is hot", cause="gpu-throttled", play=_hot_gpu),
-    "debugger": Story(title="a debugger stops the process", cause="stopped", culprit=77, play=_debugger),
-    "interpreter-lock": Story(
+    "cpu-quota": Scenario(title="the CPU quota of the container is used up", cause="cpu-throttled", play=_quota),
+    "slow-disk": Scenario(
+        title="the data worker is in I/O wait", cause="data-starvation", culprit=101, play=_slow_worker
+    ),
+    "hot-gpu": Scenario(title="the GPU lowers its clock because it is hot", cause="gpu-throttled", play=_hot_gpu),
+    "debugger": Scenario(title="a debugger stops the process", cause="stopped", culprit=77, play=_debugger),
+    "interpreter-lock": Scenario(
         title="another thread holds the interpreter lock", cause="gil", culprit=100, play=_interpreter_lock
     ),
-    "allocations": Story(
+    "allocations": Scenario(
         title="memory is allocated in every step",
         cause="allocation-churn",
         line=42,
         play=_slow_call("cudaMalloc", 3.0, 42, Step(empty_ms=3.5)),
     ),
-    "recompilation": Story(
+    "recompilation": Scenario(
         title="code is compiled and loaded in the middle of the run",
         cause="recompilation",
         line=77,
         play=_slow_call("cuModuleLoadData", 4.0, 77, Step(empty_ms=4.5)),
     ),
-    "slow-launches": Story(
+    "slow-launches": Scenario(
         title="launches take so long that the GPU waits", cause="launch-bound", line=58, play=_slow_launches
     ),
 }

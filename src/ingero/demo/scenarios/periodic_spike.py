@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ingero.demo.scenarios.measured import Measured
+from ingero.demo.scenarios.scenario import Number, Scenario
 from ingero.demo.scene import Actor, Step
 from ingero.demo.stage import Stage
-from ingero.demo.stories.measured import Measured
-from ingero.demo.stories.story import Number, Story
 from ingero.demo.whole_scene import WholeScene
 from ingero.units import format_ns
 
@@ -44,7 +44,7 @@ def number(measured: Measured) -> Number:
     return Number(value=every, text=f"a spike every {every:.0f} steps, each {format_ns(each)} longer than the others")
 
 
-STORY = Story(
+SCENARIO = Scenario(
     name="periodic-spike",
     title="A spike every N steps",
     shows="a callback in one step in 200: the mean hardly moves, and a few steps hold all of the lost time",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ingero.demo.scenarios.measured import Measured, longer
+from ingero.demo.scenarios.scenario import Number, Scenario
 from ingero.demo.scene import Step
 from ingero.demo.stage import Stage
-from ingero.demo.stories.measured import Measured, longer
-from ingero.demo.stories.story import Number, Story
 from ingero.demo.whole_scene import CPUS, WholeScene
 from ingero.ops import Kind
 
@@ -40,7 +40,7 @@ def number(measured: Measured) -> Number:
     return Number(value=slower, text=f"GPU sync {text}")
 
 
-STORY = Story(
+SCENARIO = Scenario(
     name="incident",
     title="A backup with a high priority starts, and training stalls",
     shows="CPU hogs start and end beside a healthy training loop; the GPU itself is as fast as before",

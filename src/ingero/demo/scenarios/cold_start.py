@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ingero.demo.scenarios.measured import Measured, longer
+from ingero.demo.scenarios.scenario import Number, Scenario
 from ingero.demo.scene import Phase, Step
 from ingero.demo.stage import Stage
-from ingero.demo.stories.measured import Measured, longer
-from ingero.demo.stories.story import Number, Story
 from ingero.demo.whole_scene import WholeScene
 from ingero.ops import Kind
 from ingero.store.records import Window
@@ -43,7 +43,7 @@ def number(measured: Measured) -> Number:
     return Number(value=slower, text=f"a launch of the first half second {text}")
 
 
-STORY = Story(
+SCENARIO = Scenario(
     name="cold-start",
     title="The first steps of a new process",
     shows="the first use of every kernel loads and compiles it; only requests in the first seconds pay for it",
