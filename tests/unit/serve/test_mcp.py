@@ -1,4 +1,4 @@
-"""The MCP server: every tool answers, bad arguments and hostile strings included, and names the cause of each scenario."""
+"""The MCP server: every tool answers, bad arguments and hostile strings, too, and names the cause of each scenario."""
 
 from __future__ import annotations
 
