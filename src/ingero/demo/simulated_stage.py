@@ -21,7 +21,8 @@ class SimulatedStage(Stage):
 
     def start(self, *, gate: Path | None, copied_bytes: int) -> Program:
         """A process of its own; all of one scenario share the devices."""
-        variables = {**os.environ, **environment(build(), ctl=self.knobs, sched="block")}
+        # the runtime by its path: a release's Python is started so that it does not heed LD_LIBRARY_PATH (ld.so(8))
+        variables = {**os.environ, **environment(build(), ctl=self.knobs, sched="block", runtime="12")}
         arguments: list[object] = ["--seconds", LIFE_S, "--workers", 1, "--knob", self.host_knobs, "--out", os.devnull]
         arguments += ["--nbytes", copied_bytes, "--blocking-copies"] if copied_bytes else []
         return Program.module("train", *arguments, *(("--gate", gate) if gate else ()), environment=variables)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ingero.demo.faults import Fault, Target
 from ingero.demo.workloads.host_knobs import HostKnobs
-from ingero.demo.workloads.program import Program
+from ingero.demo.workloads.program import Program, module_environment
 from ingero.errors import IngeroError
 from ingero.program import command
 from ingero.store.records import Window
@@ -107,7 +107,7 @@ class Stage(abc.ABC):
         self._say(f"ingero trace --pid {pids}")
         command = [sys.executable, "-m", "ingero.cli.main", "trace", "--max-overhead=0", "--max-cpu=0"]
         command += ["--pid", pids, "--db", str(self.recording), *options]
-        variables = {**os.environ, **self.driver_environment(), "PYTHONUNBUFFERED": "1"}
+        variables = module_environment({**os.environ, **self.driver_environment(), "PYTHONUNBUFFERED": "1"})
         self._recorder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables)
         self._stack.callback(_end, self._recorder)
         output = self._recorder.stdout

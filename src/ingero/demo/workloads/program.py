@@ -1,5 +1,6 @@
 """Starts a workload as a child process, waits for what it announces, and ends it."""
 
+import os
 import queue
 import subprocess
 import sys
@@ -7,11 +8,24 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import ingero
 from ingero.errors import IngeroError
 
 
 class WorkloadError(IngeroError):
     """A workload ended before it announced what its caller waits for."""
+
+
+def module_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with which `sys.executable -m ingero...` finds the package.
+
+    The program of a release and of the image runs isolated and adds the package's folder to its own search path only.
+    """
+    if not sys.flags.isolated:
+        return dict(variables)
+    folder = str(Path(ingero.__file__).parents[1])
+    before = variables.get("PYTHONPATH")
+    return {**variables, "PYTHONPATH": f"{folder}:{before}" if before else folder}
 
 
 class Program:
@@ -59,7 +73,8 @@ class Program:
     ) -> "Program":
         """Start `python -m ingero.demo.workloads.<name>`."""
         command = [sys.executable, "-m", f"ingero.demo.workloads.{name}", *map(str, arguments)]
-        return cls(command, environment=environment, cgroups=cgroups, patience_s=patience_s)
+        variables = module_environment(os.environ if environment is None else environment)
+        return cls(command, environment=variables, cgroups=cgroups, patience_s=patience_s)
 
     def __enter__(self) -> "Program":
         return self
