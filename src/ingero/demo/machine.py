@@ -12,9 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingero.attach.objects import ObjectMissingError, object_path
-from ingero.demo.c_compiler import c_compiler, why_no_compiler
+from ingero.demo import prebuilt
+from ingero.demo.c_compiler import c_compiler
+from ingero.demo.gpusim.build import why_not_here
 from ingero.demo.workloads.gpu_train import FRAMEWORKS
 from ingero.discover.gpus import Nvml, known_nvml
+from ingero.discover.kernel import read_kernel
+from ingero.discover.readiness import what_blocks
 from ingero.errors import IngeroError
 from ingero.program import command
 
@@ -61,7 +65,7 @@ def chosen_machine(*, wants_gpu: bool, without_gpu: bool) -> Machine:
     try:
         return _on_gpu(known_nvml())
     except CannotPlayError:
-        missing = why_no_compiler()
+        missing = why_not_here()
         return _scripted(missing) if missing else _simulated()
 
 
@@ -73,7 +77,8 @@ def why_no_probes() -> str:
         object_path("api_calls")
     except ObjectMissingError as error:
         return str(error)
-    return ""
+    blocked = what_blocks(read_kernel())
+    return blocked.reason if blocked else ""
 
 
 def _on_gpu(nvml: Nvml) -> Machine:
@@ -98,7 +103,8 @@ def _on_gpu(nvml: Nvml) -> Machine:
 
 
 def _simulated() -> Machine:
-    return Machine(mode=Mode.SIMULATED, gpu=f"simulated, built with {c_compiler()}", driver="simulated", probes="real")
+    made = f"from {prebuilt.PACKAGE}" if prebuilt.folder() else f"built with {c_compiler()}"
+    return Machine(mode=Mode.SIMULATED, gpu=f"simulated, {made}", driver="simulated", probes="real")
 
 
 def _scripted(reason: str) -> Machine:

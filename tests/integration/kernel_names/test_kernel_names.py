@@ -32,7 +32,7 @@ COUNTED = "SELECT kernel_name, sum(count) FROM kernel_launches GROUP BY 1"
 def program(folder: Path, *more: object, strip: bool = False) -> Path:
     """The compiled program, on a file of its own."""
     path = folder / "program"
-    command = ["gcc", "-O1", "-fpatchable-function-entry=1,0", f"-I{native.SOURCES}", "-o", path, SOURCE, *more]
+    command = ["gcc", "-O1", "-fpatchable-function-entry=1", f"-I{native.SOURCES}", "-o", path, SOURCE, *more]
     subprocess.run([*map(str, command), "-ldl", "-lpthread"], check=True)
     if strip:
         subprocess.run(["strip", "--strip-all", path], check=True)

@@ -15,7 +15,7 @@ import apsw
 import pytest
 from rich.console import Console
 
-from ingero.demo import machine
+from ingero.demo import machine, prebuilt
 from ingero.demo.machine import CannotPlayError, Mode, chosen_machine, python_with_framework
 from ingero.demo.player import play
 from ingero.demo.scenarios import ALIASES, SCENARIOS, NoSuchScenarioError, scenario_of
@@ -25,6 +25,7 @@ from ingero.demo.scene import BEGIN_NS, Step
 from ingero.demo.screen import Screen
 from ingero.demo.whole_scene import WholeScene
 from ingero.diagnose.diagnosis import diagnose
+from ingero.discover.readiness import Readiness
 from ingero.store.reader import open_reader
 from ingero.units import SECOND_NS
 
@@ -106,9 +107,28 @@ def test_without_root_the_default_is_the_script(monkeypatch: pytest.MonkeyPatch)
     assert (chosen.mode, "without root" in chosen.probes) == (Mode.SCRIPTED, True)
 
 
+def test_without_a_simulated_gpu_the_default_is_the_script_and_the_way_out_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(machine, "why_no_probes", lambda: "")
+    monkeypatch.setattr(machine, "known_nvml", lambda: machine.Nvml(reason="NVML: no driver"))
+    monkeypatch.setattr(prebuilt, "has_sources", lambda: False)
+    chosen = chosen_machine(wants_gpu=False, without_gpu=False)
+    assert chosen.mode is Mode.SCRIPTED
+    assert "(ingero-gpusim is not installed: pip install 'ingero[demo]')" in chosen.probes
+
+
+def test_where_probes_may_not_be_attached_the_reason_is_that_of_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked = Readiness(group="calls", ok=False, reason="CAP_BPF missing to load BPF programs")
+    monkeypatch.setattr(machine.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(machine, "object_path", lambda _: Path())
+    monkeypatch.setattr(machine, "what_blocks", lambda _: blocked)
+    assert machine.why_no_probes() == blocked.reason
+
+
 def test_with_root_and_a_compiler_the_default_is_the_simulated_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "why_no_probes", lambda: "")
-    monkeypatch.setattr(machine, "why_no_compiler", lambda: "")
+    monkeypatch.setattr(machine, "why_not_here", lambda: "")
     monkeypatch.setattr(machine, "known_nvml", lambda: machine.Nvml(reason="NVML: no driver"))
     assert chosen_machine(wants_gpu=False, without_gpu=False).mode is Mode.SIMULATED
 

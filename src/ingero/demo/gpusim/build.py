@@ -1,10 +1,9 @@
-"""Builds the simulated CUDA, NCCL and NVML libraries with a C compiler, once per version of their sources."""
+"""Finds the simulated CUDA, NCCL and NVML libraries prebuilt, or builds them with a C compiler, once per version."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import platform
 import shutil
 import subprocess
 import tempfile
@@ -13,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ingero.demo.c_compiler import c_compiler, why_no_compiler
+from ingero.demo import prebuilt
+from ingero.demo.c_compiler import Toolchain, c_compiler, host_toolchain, why_no_compiler
 from ingero.demo.gpusim import stubs
 from ingero.errors import IngeroError
 
@@ -30,11 +30,14 @@ _FLAGS = [
     "-fno-omit-frame-pointer",
     # Each function begins with a nop: the kernel emulates a probe on one and single-steps a mov, which costs 30 times
     # as much and would charge the agent with it. The real libraries begin with push, which is emulated, too.
-    "-fpatchable-function-entry=1,0",
-    *(["-fcf-protection=none"] if platform.machine() == "x86_64" else []),  # an endbr64 would come before the nop
+    "-fpatchable-function-entry=1",
 ]
+_FLAGS_OF_MACHINE = {"x86_64": ["-fcf-protection=none"]}  # an endbr64 would come before the nop
 # Or an internal entry and the exported one, being equal, become one function; other compilers leave them two.
 _FLAGS_OF_GCC = ["-fno-ipa-icf"]
+_WAY_OUT = (
+    f"{prebuilt.INSTALL}, or in a checkout: apt-get install gcc libc6-dev (Debian, Ubuntu), dnf install gcc (Fedora)"
+)
 
 
 class BuildError(IngeroError):
@@ -88,23 +91,27 @@ LIBRARIES = (
 
 
 def build(destination: Path | None = None) -> Path:
-    """Return the folder with the libraries, building them if the sources have changed since (a few seconds).
+    """Return the folder with the libraries: those of ingero-gpusim, or built here (a few seconds, once per version).
 
     Args:
         destination: the folder to build into; by default one named after a hash of the sources in the user's cache.
 
     Raises:
-        BuildError: there is no compiler, or it reports an error.
+        BuildError: nothing fitting is installed, and there are no sources or no compiler, or it reports an error.
     """
+    if destination is None and (made := prebuilt.folder()):
+        return made / prebuilt.LIBRARIES
     key = _key()
     folder = destination or _cache() / key
     marker = folder / "key"
     if marker.exists() and marker.read_text(encoding="ascii") == key:
         return folder
+    if missing := why_no_compiler() if prebuilt.has_sources() else "its sources are not here":
+        raise BuildError(f"the simulated GPU cannot be built: {missing}", hint=_WAY_OUT)
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".building-"))
     try:
-        _build_all(scratch)
+        compile_all(scratch, host_toolchain())
         folder.mkdir(exist_ok=True)
         for path in [*(scratch / library.soname for library in LIBRARIES)]:
             path.rename(folder / path.name)  # atomic, so that two builds at a time do no harm
@@ -113,6 +120,17 @@ def build(destination: Path | None = None) -> Path:
     finally:
         shutil.rmtree(scratch)
     return folder
+
+
+def why_not_here() -> str:
+    """Why there is no simulated GPU on this host, and the way out; "" where it is prebuilt or can be built."""
+    not_prebuilt = prebuilt.why_not()
+    if not not_prebuilt:
+        return ""
+    if not prebuilt.has_sources():
+        return f"{not_prebuilt}: {prebuilt.INSTALL}"
+    missing = why_no_compiler()
+    return missing and f"{missing}, and {not_prebuilt}: {prebuilt.INSTALL}"
 
 
 def runtime_path(lib_dir: Path, version: Literal["11", "12", "13"] = "12") -> Path:
@@ -173,46 +191,48 @@ def _key() -> str:
     return digest.hexdigest()[:16]
 
 
-def _build_all(folder: Path) -> None:
-    if missing := why_no_compiler():
-        raise BuildError(
-            f"the simulated GPU needs gcc or clang, and nm: {missing} on PATH",
-            hint="install them: apt-get install gcc libc6-dev (Debian, Ubuntu) or dnf install gcc (Fedora)",
-        )
+def compile_all(folder: Path, toolchain: Toolchain) -> None:
+    """Compile every library into a folder, beside its objects.
+
+    Raises:
+        BuildError: the compiler reports an error.
+    """
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = {
-            library: [pool.submit(_compile, source, library, folder) for source in library.sources()]
+            library: [pool.submit(_compile, source, library, folder, toolchain) for source in library.sources()]
             for library in LIBRARIES
         }
         for library, futures in objects.items():
-            _link(library, [future.result() for future in futures], folder)
+            _link(library, [future.result() for future in futures], folder, toolchain)
 
 
-def compile_command(library: Library) -> list[str]:
+def compile_command(library: Library, toolchain: Toolchain | None = None) -> list[str]:
     """Return the compiler with all that the sources of a library need, but for the source and what to make of it."""
+    with_ = toolchain or host_toolchain()
     includes = [f"-I{SOURCES / name}" for name in ("common", library.folder)]
-    compiler = [c_compiler(), *_FLAGS, *(_FLAGS_OF_GCC if c_compiler() == "gcc" else [])]
+    flags = [*_FLAGS, *_FLAGS_OF_MACHINE.get(with_.machine, ())]
+    compiler = [*with_.command, *flags, *(_FLAGS_OF_GCC if with_.command[0] == "gcc" else [])]
     return [*compiler, *(f"-D{define}" for define in library.defines), *includes]
 
 
-def _compile(source: Path, library: Library, folder: Path) -> Path:
+def _compile(source: Path, library: Library, folder: Path, toolchain: Toolchain) -> Path:
     output = folder / f"{library.soname}.{source.stem}.o"
-    run([*compile_command(library), "-c", "-o", str(output), str(source)])
+    run([*compile_command(library, toolchain), "-c", "-o", str(output), str(source)])
     return output
 
 
-def _link(library: Library, objects: list[Path], folder: Path) -> None:
+def _link(library: Library, objects: list[Path], folder: Path, toolchain: Toolchain) -> None:
     names = library.names()
-    implemented = _defined(objects)
+    implemented = _defined(objects, toolchain)
     source = folder / f"{library.soname}.stubs.c"
     source.write_text(stubs.source([name for name in names if name not in implemented], library.unsupported))
     script = folder / f"{library.soname}.map"
     node = library.soname if library.has_version_node else ""
     script.write_text(f"{node} {{ global: {' '.join(f'{name};' for name in names)} local: *; }};\n")
-    stub_object = _compile(source, library, folder)
+    stub_object = _compile(source, library, folder, toolchain)
     run(
         [
-            *(c_compiler(), "-shared", "-s", "-Wl,--build-id=sha1", "-Wl,-z,defs", "-Wl,-rpath,$ORIGIN"),
+            *(*toolchain.command, "-shared", "-s", "-Wl,--build-id=sha1", "-Wl,-z,defs", "-Wl,-rpath,$ORIGIN"),
             f"-Wl,-soname,{library.soname}",
             f"-Wl,--version-script={script}",
             *("-o", str(folder / library.soname)),
@@ -222,8 +242,8 @@ def _link(library: Library, objects: list[Path], folder: Path) -> None:
     )
 
 
-def _defined(objects: list[Path]) -> set[str]:
-    output = run(["nm", "--defined-only", "--extern-only", "--format=posix", *(str(path) for path in objects)])
+def _defined(objects: list[Path], toolchain: Toolchain) -> set[str]:
+    output = run([toolchain.nm, "--defined-only", "--extern-only", "--format=posix", *(str(path) for path in objects)])
     return {line.split()[0] for line in output.splitlines() if len(line.split()) > 1}
 
 

@@ -13,7 +13,7 @@ from ingero.demo.gpusim import build
 from ingero.discover.elf import ElfFile
 from ingero.errors import IngeroError
 
-_FLAGS = ["-O2", "-std=gnu11", "-fPIC", "-fvisibility=hidden", "-fpatchable-function-entry=1,0", "-w"]
+_FLAGS = ["-O2", "-std=gnu11", "-fPIC", "-fvisibility=hidden", "-fpatchable-function-entry=1", "-w"]
 
 # Library -> how its functions begin. Longer prefixes first: cublas would also match cublasLt.
 _PREFIXES = {

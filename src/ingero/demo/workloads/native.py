@@ -1,19 +1,21 @@
-"""Builds the small C and C++ programs of the workloads, once per content, into the user's cache."""
+"""Finds the workloads' small C and C++ programs prebuilt, or builds them, once per content, into the user's cache."""
 
 import hashlib
 import os
 import shlex
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from ingero.demo.c_compiler import c_compiler
+from ingero.demo import prebuilt
+from ingero.demo.c_compiler import Toolchain, c_compiler
 from ingero.errors import IngeroError
 
 SOURCES = Path(__file__).parent
 
 # A nop as the first instruction of every function keeps a probe on it cheap to emulate, as in compilers' own output.
-_COMMON = ("-O2", "-g", "-Wall", "-Wextra", "-fno-omit-frame-pointer", "-fpatchable-function-entry=1,0")
+_COMMON = ("-O2", "-g", "-Wall", "-Wextra", "-fno-omit-frame-pointer", "-fpatchable-function-entry=1")
 _LIBRARY = ("-shared", "-fPIC")
 _PROGRAM = ("-pthread", "-ldl")
 
@@ -43,13 +45,18 @@ def build(name: str) -> Path:
 def build_source(source: Path, *, shared: bool = False) -> Path:
     """Compile one C or C++ file to a program, or to `lib<name>.so` when `shared`; return the cached result.
 
+    Of the demo's own files, what ingero-gpusim has of them comes first.
+
     Raises:
-        BuildError: no compiler, or the compiler refused the source.
+        BuildError: no source, no compiler, or the compiler refused the source.
     """
+    if made := prebuilt.program(source):
+        return made
+    if not source.exists():
+        raise BuildError(f"there is no {source.name} here, nor what is made of it", hint=prebuilt.INSTALL)
     compiler = "g++" if source.suffix == ".cpp" else c_compiler()
     headers = sorted(source.parent.glob("*.h"))
-    command = [compiler, *_COMMON, *(_LIBRARY if shared else ()), str(source)]
-    libraries = () if shared else _PROGRAM
+    command, libraries = _command((compiler,), source, shared=shared)
     content = b"\0".join([*map(str.encode, [*command, *libraries]), *(f.read_bytes() for f in (source, *headers))])
     folder = cache_directory() / "native" / hashlib.sha256(content).hexdigest()[:16]
     target = folder / (f"lib{source.stem}.so" if shared else source.stem)
@@ -57,6 +64,23 @@ def build_source(source: Path, *, shared: bool = False) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         _compile([*command, *libraries], target)
     return target
+
+
+def compile_with(toolchain: Toolchain, source: Path, folder: Path, *, shared: bool = False) -> Path:
+    """Compile one C file into a folder, for the machine of the toolchain.
+
+    Raises:
+        BuildError: the compiler refused the source.
+    """
+    command, libraries = _command(toolchain.command, source, shared=shared)
+    target = folder / (f"lib{source.stem}.so" if shared else source.stem)
+    _compile([*command, *libraries], target)
+    return target
+
+
+def _command(compiler: Sequence[str], source: Path, *, shared: bool) -> tuple[list[str], tuple[str, ...]]:
+    """What compiles a file, and what stands behind it."""
+    return [*compiler, *_COMMON, *(_LIBRARY if shared else ()), str(source)], () if shared else _PROGRAM
 
 
 def _compile(command: list[str], target: Path) -> None:

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -21,6 +22,12 @@ static bool is_stale;			/* the process forked and writes a file per process */
 static struct gpusim_truth_file *file;
 static const char *own_layer;
 static int64_t left_out_ns;		/* of each call: what lies before the first reading of its clock and after the last */
+
+/* gettid() is of glibc 2.30, which is newer than what ingero-gpusim runs with. */
+static pid_t thread_id(void)
+{
+	return syscall(SYS_gettid);
+}
 
 /* The table is append-only and equal libraries append in equal order, so the first guess is mostly right. */
 static struct gpusim_truth_function *find(struct gpusim_truth_file *f, const char *name, uint64_t *guess)
@@ -197,7 +204,7 @@ void gpusim_truth_sync(int device, uint64_t stream, int64_t device_end_ns)
 	n = __atomic_fetch_add(&file->header.syncs, 1, __ATOMIC_RELAXED);
 	record = &file->sync[n % GPUSIM_TRUTH_SYNCS];
 	*record = (struct gpusim_truth_sync){
-		.stream = stream, .pid = getpid(), .tid = gettid(), .device = device,
+		.stream = stream, .pid = getpid(), .tid = thread_id(), .device = device,
 		.function = outer_function(thread), .enter_ns = thread->enter_ns,
 		.device_end_ns = device_end_ns,
 	};
@@ -217,7 +224,7 @@ void gpusim_truth_drain(int device, uint64_t stream, uint64_t enqueues, int64_t 
 	n = __atomic_fetch_add(&file->header.drains, 1, __ATOMIC_RELAXED);
 	record = &file->drain[n % GPUSIM_TRUTH_DRAINS];
 	*record = (struct gpusim_truth_drain){
-		.stream = stream, .pid = getpid(), .tid = gettid(), .device = device,
+		.stream = stream, .pid = getpid(), .tid = thread_id(), .device = device,
 		.function = outer_function(thread), .enqueues = enqueues,
 		.first_enqueue_ns = first_enqueue_ns, .enter_ns = thread->enter_ns,
 		.device_end_ns = device_end_ns,
@@ -238,7 +245,7 @@ void gpusim_truth_collective(struct gpusim_truth_collective what)
 	record = &file->collective[n % GPUSIM_TRUTH_COLLECTIVES];
 	what.sequence = 0;
 	what.pid = getpid();
-	what.tid = gettid();
+	what.tid = thread_id();
 	what.function = outer_function(thread);
 	what.enter_ns = thread->enter_ns;
 	what.return_ns = now_ns();
