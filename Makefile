@@ -125,8 +125,8 @@ pictures: setup build ## the README's pictures of the dashboard, from a recordin
 chart: ## render the Helm chart into tests/data/chart and deploy/kubernetes (helm, or Go to build it: minutes)
 	$(PYTHON) tools/render_chart.py --build
 
-wheels: build ## both machines' wheels with their own libbpf into dist/ (cargo and llvm-strip are needed; zig comes from PyPI)
-	for machine in x86_64 aarch64; do INGERO_WHEEL=$$machine $(BIN)/pip wheel --quiet --no-deps --wheel-dir dist . || exit; done
+wheels: build ## both machines' wheels of ingero and ingero-gpusim into dist/ (cargo and llvm-strip are needed; zig comes from PyPI)
+	for machine in x86_64 aarch64; do INGERO_WHEEL=$$machine $(BIN)/pip wheel --quiet --no-deps --wheel-dir dist . ./gpusim || exit; done
 	@ls -l dist
 
 release: build ## all that a release has, into dist/ (root, mmdebstrap, cargo, llvm-strip, helm, nfpm; KEY=FILE signs)

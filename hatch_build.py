@@ -1,9 +1,10 @@
 """Build hook of hatchling: puts BPF objects, the dashboard's page, commit and date into wheels and source archives.
 
 A wheel is of one machine: this one, or $INGERO_WHEEL (x86_64, aarch64), which also brings libbpf and libelf and then
-runs on any distribution with glibc 2.17 or newer. A source archive carries the objects of every machine, so that
-installing it needs neither a compiler nor Node.js. An editable install gets neither: there `make build` compiles, and
-git is asked.
+runs on any distribution with glibc 2.17 or newer. The simulated GPU of `ingero demo` is a package of its own (gpusim/);
+only a wheel of this machine, as `make install` makes it, has its sources instead. A source archive carries the objects
+of every machine, so that installing it needs neither a compiler nor Node.js. An editable install gets neither: there
+`make build` compiles, and git is asked.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _NOTE = {"wheel": "ingero/_build.txt", "sdist": "src/ingero/_build.txt"}  # ingero.build_info reads it
-_ZIG = "ziglang==0.17.1"  # another one makes other libraries
+_ZIG, _DEFLATE = "ziglang==0.17.1", "deflate==0.9.0"  # others make other bytes
 _VARIABLE = "INGERO_WHEEL"
 _BUILD_VARIABLE = "INGERO_BUILD"  # commit and date, where git cannot be asked
 
@@ -36,7 +37,7 @@ class BpfObjectsHook(BuildHookInterface[Any]):
     def dependencies(self) -> list[str]:
         """A compiler from the package index, where there is no other, and for libraries that any glibc can open."""
         if self._portable:
-            return [_ZIG]
+            return [_ZIG, _DEFLATE]
         if self._is_source_archive:
             return []
         try:
@@ -57,9 +58,12 @@ class BpfObjectsHook(BuildHookInterface[Any]):
             self._make_of_one_machine(scratch, build_data)
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002  # hatchling's signature
-        """Removes the scratch folder; the archive has what was in it."""
+        """Removes the scratch folder (the archive has what was in it), and a wheel that is not what it should be."""
         if self._scratch:
             self._scratch.cleanup()
+        if self._portable:
+            self._tool("pack_wheel")["repack"](Path(artifact_path))
+            self._tool("check_wheel")["refuse_faults"](Path(artifact_path))
 
     @property
     def _portable(self) -> str:
@@ -97,6 +101,14 @@ class BpfObjectsHook(BuildHookInterface[Any]):
             build_data["force_include"][str(stripped)] = f"ingero/bpf/objects/{machine}/{path.name}"
         if self._portable:
             self._bring_libraries(machine, scratch, build_data)
+        else:
+            self._bring_sources_of_demo(build_data)
+
+    def _bring_sources_of_demo(self, build_data: dict[str, Any]) -> None:
+        source = Path(self.root, "src")
+        for path in sorted((source / "ingero" / "demo").rglob("*")):
+            if path.suffix in {".c", ".cpp", ".h", ".txt"}:
+                build_data["force_include"][str(path)] = str(path.relative_to(source))
 
     def _bring_libraries(self, machine: str, scratch: Path, build_data: dict[str, Any]) -> None:
         tool = self._tool("build_libraries")
@@ -104,7 +116,10 @@ class BpfObjectsHook(BuildHookInterface[Any]):
         for name in tool["LIBRARIES"]:
             build_data["force_include"][str(folder / name)] = f"ingero/attach/libbpf/bundled/{name}"
         metadata = f"ingero-{self.metadata.version}.dist-info"
+        own = {path.read_bytes() for path in Path(self.root, "src", "ingero", "bpf").glob("LICENSE*")}
         for name in tool["LICENSES"]:
+            if (folder / name).read_bytes() in own:  # GPL-2.0, which is also that of the BPF programs
+                continue
             build_data["force_include"][str(folder / name)] = f"{metadata}/licenses/bundled/{name}"
         bill = scratch / "bundled.cdx.json"
         bill.write_text(json.dumps(tool["bill_of_materials"](), indent=2) + "\n")

@@ -58,6 +58,7 @@ main()
 NFPM = "github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2"
 _NFPM = ROOT / "build" / "go" / "bin" / "nfpm"
 _UNITS, _SCRIPTS = ROOT / "deploy" / "systemd", ROOT / "deploy" / "packages"
+_GPUSIM = ROOT / "gpusim"
 _SLURM = ROOT / "deploy" / "slurm" / "record_job.sh"
 _PLAIN = {"file_info": {"mode": 0o644}}
 _PACKAGE = {
@@ -152,9 +153,9 @@ class Release:
         folder.mkdir(parents=True, exist_ok=True)
 
     def wheels(self) -> None:
-        """Both machines', and the source archive."""
+        """Those of both packages for both machines, and the source archive, which has the sources of both."""
         environment = os.environ | {"SOURCE_DATE_EPOCH": str(self._sync_interval)}
-        pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", self._folder, ROOT]
+        pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", self._folder, ROOT, _GPUSIM]
         for machine in build_image.MACHINES:
             _run(pip, environment | {"INGERO_WHEEL": machine})
         _run([sys.executable, "-m", "build", "--sdist", "--outdir", self._folder, ROOT], environment)

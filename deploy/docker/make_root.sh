@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The files of the image: Debian's Python without a package manager, and a wheel of ingero with its extras.
-# Usage: deploy/docker/make_root.sh WHEEL ROOT     WHEEL: of `make wheels`, which names the architecture; ROOT: a new folder
+# Usage: deploy/docker/make_root.sh WHEEL ROOT     WHEEL: of `make wheels`, which names the architecture, with that of
+#                                                  ingero-gpusim beside it; ROOT: a new folder
 # Needs root, mmdebstrap, and pip. MIRROR names a mirror of Debian other than the usual one.
 set -euo pipefail
 wheel=$(readlink -f "$1") root=$2
@@ -11,6 +12,9 @@ case $wheel in
 *_aarch64.whl) machine=aarch64 debian=arm64 ;;
 *) echo "make_root: $1 is no wheel of x86_64 or aarch64 (make wheels)" >&2 && exit 2 ;;
 esac
+version=${wheel##*/ingero-} version=${version%%-*}
+gpusim=$(find "$(dirname "$wheel")" -maxdepth 1 -name "ingero_gpusim-$version-*_$machine.whl")
+[ -e "$gpusim" ] || { echo "make_root: no wheel of ingero-gpusim $version for $machine beside $1 (make wheels)" >&2 && exit 2; }
 [ -n "$root" ] && [ ! -e "$root" ] || { echo "make_root: $root is there already" >&2 && exit 2; }
 
 mmdebstrap --quiet --mode=root --variant=extract --architectures=$debian \
@@ -36,7 +40,7 @@ chown 65532:65532 "$root/home/ingero"
 python3 -m pip install --quiet --disable-pip-version-check --no-compile --target "$root/opt/ingero" --only-binary=:all: \
 	--implementation cp --python-version $python \
 	--platform manylinux_2_28_$machine --platform manylinux_2_17_$machine --platform manylinux2014_$machine \
-	"${wheel}[dashboard,fleet,mcp,metrics]"
+	"${wheel}[dashboard,demo,fleet,mcp,metrics]" "$gpusim"
 (cd "$root/opt/ingero" && rm -rf bin numpy/f2py numpy/include && find numpy -type d -name tests -prune -exec rm -rf {} +)
 {
 	echo "#!/usr/bin/python$python -I"

@@ -166,6 +166,16 @@ def test_a_packages_script_stops_what_goes_and_starts_nothing(
     assert (made.read_text().splitlines() if made.exists() else []) == calls
 
 
+def test_wheels_of_both_packages_are_made_for_both_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[list[object], dict[str, str]]] = []
+    monkeypatch.setattr(release, "_run", lambda command, environment: calls.append((command, environment)))
+    release.Release(tmp_path, 1_700_000_000).wheels()
+    *wheels, _sdist = calls
+    assert [environment["INGERO_WHEEL"] for _, environment in wheels] == ["x86_64", "aarch64"]
+    assert all({ROOT, ROOT / "gpusim"} <= set(command) for command, _ in wheels)
+    assert {environment["SOURCE_DATE_EPOCH"] for _, environment in calls} == {"1700000000"}
+
+
 def test_the_workflow_makes_what_make_release_makes_and_stores_no_password() -> None:
     text = (ROOT / ".github/workflows/release.yml").read_text()
     assert "make release KEY=" in text

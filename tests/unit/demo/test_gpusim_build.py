@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import build_gpusim
 import pytest
 from elftools.elf.elffile import ELFFile
 from gpusim_fixtures import gpusim_lib
@@ -105,6 +106,30 @@ def test_a_machine_without_gcc_is_told_what_to_install(tmp_path: Path, monkeypat
     with pytest.raises(build.BuildError, match="gcc") as error:
         build.build(tmp_path / "lib")
     assert "apt-get install gcc" in error.value.hint
+    assert "pip install 'ingero[demo]'" in error.value.hint
+
+
+@EVERY_LIBRARY
+def test_what_is_looked_for_in_prebuilt_libraries_is_so_in_built_ones(gpusim_lib: Path, library: build.Library) -> None:
+    path = gpusim_lib / library.soname
+    assert list(build_gpusim.library_faults(path, library)) == []
+    found = list(build_gpusim.file_faults(path, platform.machine()))
+    assert [fault for fault in found if "needs glibc" not in fault] == []
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="checks an x86 instruction")
+def test_a_prebuilt_library_with_dear_probes_and_another_export_table_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.c").write_text("int dear(void) { return 1; }\n")
+    path = tmp_path / "libnccl.so.2"
+    command = ["gcc", "-shared", "-fPIC", "-O2", "-fcf-protection=branch", "-o", path, tmp_path / "a.c"]
+    subprocess.run(command, check=True)
+    [nccl] = [library for library in build.LIBRARIES if library.soname == path.name]
+    faults = [*build_gpusim.library_faults(path, nccl), *build_gpusim.file_faults(path, "x86_64")]
+    assert [fault.partition(": ")[2].partition(":")[0] for fault in faults] == [
+        "its soname is []",
+        "exported, or not, unlike the real library",
+        "begin with neither nop nor push",
+    ]
 
 
 def test_the_environment_names_only_what_was_asked_for(gpusim_lib: Path, monkeypatch: pytest.MonkeyPatch) -> None:
