@@ -40,6 +40,7 @@ _FLAGS = (
     f"-ffile-prefix-map={prebuilt.SOURCES}=.",
     "-Wl,--no-gc-sections",  # nothing but the names of their sections refers to the tables of calls
     "-Wl,--build-id=sha1",
+    "-Wl,-s",  # the C library's start files have lines, and with them the paths of this build
 )
 
 
@@ -100,6 +101,8 @@ def file_faults(path: Path, machine: str) -> Iterator[str]:
             if symbol["st_info"]["type"] == "STT_FUNC"
             and not content.startswith(_CHEAP[machine], symbol["st_value"] - base)
         ]
+        if any(section.name.startswith(".debug_") for section in elf.iter_sections()):
+            yield f"{path.name}: it has debug information, which names paths of the build"
         if elf.get_section_by_name(".eh_frame") is None:
             yield f"{path.name}: it has no .eh_frame"
         newest = max(_glibc_versions(elf), default=(0,))
