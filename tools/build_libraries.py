@@ -9,6 +9,7 @@ libbpf. Each has what is called of it and no more: libbpf what the binding names
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import re
@@ -42,7 +43,7 @@ COMPONENTS = (
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "libraries"  # one folder a machine
 _BINDING = ROOT / "src" / "ingero" / "attach" / "libbpf" / "binding.py"
-_NAMES = "names.txt"  # of what is exported by those that are there
+_MADE_OF = "made_of.txt"  # those that are there: this file's digest, and the names that they export
 
 _ZLIB = "adler32 crc32 deflate inffast inflate inftrees trees zutil compress uncompr gzclose gzlib gzread gzwrite"
 _CONFIG = """#define PACKAGE_VERSION "0.191"
@@ -131,8 +132,9 @@ class _Compiler:
         folder = self.objects / group
         folder.mkdir()
         maps = (f"-ffile-prefix-map={self.source}=.", f"-ffile-prefix-map={self.objects}=.")
-        small = ("-Os", "-ffunction-sections", "-fdata-sections", "-fno-asynchronous-unwind-tables")
-        always = (*small, "-fPIC", "-g0", "-fno-sanitize=undefined", "-w", *maps)
+        small = ("-Os", "-ffunction-sections", "-fdata-sections")
+        no_tables = ("-fno-asynchronous-unwind-tables", "-fno-unwind-tables")  # zig asks for them otherwise
+        always = (*small, *no_tables, "-fPIC", "-g0", "-fno-sanitize=undefined", "-w", *maps)
 
         def one(file: Path) -> Path:
             target = folder / f"{file.stem}.o"
@@ -157,8 +159,8 @@ class _Compiler:
 def build(machine: str, *, force: bool = False) -> Path:
     """The folder with both libraries of a machine, and their licenses."""
     target, names = FOLDER / machine, called_names()
-    made = target / _NAMES
-    if not force and made.exists() and made.read_text().split() == names:
+    made, made_of = target / _MADE_OF, [hashlib.sha256(Path(__file__).read_bytes()).hexdigest(), *names]
+    if not force and made.exists() and made.read_text().split() == made_of:
         return target
     made.unlink(missing_ok=True)
     source = fetched()
@@ -178,7 +180,7 @@ def build(machine: str, *, force: bool = False) -> Path:
         compiler.link(path, [*libelf, *zlib], compiler.exporting(asked_of_libelf(target / "libbpf.so.1")))
     for name, license_path in LICENSES.items():
         shutil.copy(source / license_path, target / name)
-    made.write_text("\n".join(names) + "\n")
+    made.write_text("\n".join(made_of) + "\n")
     return target
 
 
