@@ -23,7 +23,7 @@ from ingero.errors import IngeroError
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # a governed recording leaves out what costs too much; options that follow win
 UNGOVERNED = ("--max-overhead=0", "--max-cpu=0")
-_MOST_TOLD_BYTES = 1 << 24  # libbpf alone says 1 MB with --debug
+_MAX_STDERR_BYTES = 1 << 24  # libbpf alone says 1 MB with --debug
 _LONGEST_START_S = 60.0  # 1.2 to 1.5 s; once in many hundred starts it had not begun after two minutes
 _LOOK_S = 1.0
 _BPF_STATS = Path("/proc/sys/kernel/bpf_stats_enabled")
@@ -70,7 +70,7 @@ class Agent:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The agent's process id."""
         return self.process.pid
 
     def wait_for(self, kind: str) -> dict[str, Any]:
@@ -92,17 +92,17 @@ class Agent:
             self.messages.append(json.loads(line))
             if self.messages[-1]["type"] in kinds:
                 return self.messages[-1]
-        raise BenchError(f"the agent ended before it said {' or '.join(kinds)!r}: {self.told().strip()}")
+        raise BenchError(f"the agent ended before it said {' or '.join(kinds)!r}: {self.stderr_text().strip()}")
 
-    def told(self) -> str:
-        """What it has written to stderr so far."""
+    def stderr_text(self) -> str:
+        """The text that the agent has written to standard error so far."""
         if self.stderr is not None:
-            return os.pread(self.stderr.fileno(), _MOST_TOLD_BYTES, 0).decode(errors="replace")
+            return os.pread(self.stderr.fileno(), _MAX_STDERR_BYTES, 0).decode(errors="replace")
         assert self.process.stderr is not None
         return self.process.stderr.read()
 
     def stop(self) -> dict[str, int]:
-        """Ends the recording in good order; answers its losses by counter."""
+        """Ends the recording cleanly; returns its drop counters."""
         last: dict[str, Any] = self.messages[-1] if self.messages else {"type": "nothing"}
         if last["type"] != "finished":
             if self.process.poll() is None:
@@ -125,7 +125,7 @@ _Agent = TypeVar("_Agent", bound=Agent)
 
 
 def waited_s(pid: int) -> float:
-    """For how long the threads of a process were runnable and had no CPU, all together; 0 once it has ended."""
+    """Run-queue time (s) of all threads of a process; 0 once it has ended."""
     try:
         return sum(int(task.read_text().split()[1]) for task in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
     except OSError:

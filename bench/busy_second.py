@@ -11,12 +11,12 @@ from ingero.attach.kernel_side import CELL_OP_SHIFT, SLOT_SHIFT
 from ingero.attach.objects import object_path
 from ingero.capture.host.snapshots import AgentUsage
 from ingero.capture.loop.period import period_until
-from ingero.capture.loop.second import Second
+from ingero.capture.loop.second import SecondOfCounts
 from ingero.capture.sums.cells import CellGrowth, Cells
-from ingero.capture.sums.culprits import Charge
+from ingero.capture.sums.culprits import CulpritTime
 from ingero.capture.sums.host_sums import HostSum
 from ingero.cli.live.state import GpuState, LiveState, Missing, ProbedLibrary, ProbeState, ProcessLine
-from ingero.cli.live.window import SlotSums, Window
+from ingero.cli.live.window import ProcessSums, Window
 from ingero.decode.btf import btf_of
 from ingero.discover.gpus import Gpu, GpuSample
 from ingero.discover.system import Pressure, SystemSample
@@ -44,7 +44,7 @@ _CALLS = (  # name, calls a second of one process, typical duration, calls insid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """How busy. sites: call sites per operation and process."""
+    """The size of a load. sites: call sites per operation and process."""
 
     processes: int
     sites: int = 4
@@ -67,7 +67,7 @@ def cell(slot: int, name: str, caller: int, durations_ns: Array, *, nested: int 
 
 
 def _one_reading(cells: list[CellGrowth]) -> Cells:
-    """The same cells as rows of one array, as they are read from the kernel."""
+    """The cells as rows of one array, as they are read from the kernel."""
     reading = np.asarray([one.growth for one in cells], _CELL)
     rows = [
         replace(one, growth=reading[row], row=row, histogram=reading[row]["histogram"]) for row, one in enumerate(cells)
@@ -76,7 +76,7 @@ def _one_reading(cells: list[CellGrowth]) -> Cells:
     return Cells(rows, keys, reading, np.arange(len(cells)))
 
 
-def second(load: Load, number: int) -> Second:
+def second(load: Load, number: int) -> SecondOfCounts:
     """Second `number` of a recording, always the same."""
     random = np.random.default_rng(number)
     one_process = []
@@ -88,8 +88,8 @@ def second(load: Load, number: int) -> Second:
     called = [one for one in one_process if one.growth["count"] or one.growth["nested"]]
     cells = _one_reading([replace(one, slot=slot) for slot in range(load.processes) for one in called])
     clocks = (np.array([2.0, 0.5, 0, 0.01, 9.0, 0.02, 0, 0]) * load.processes * 1e9).astype(np.int64)
-    charges = [
-        Charge(slot=i % max(1, load.processes), is_yielded=False, culprit_pid=900 + i, culprit_name=f"hog{i}",
+    culprit_times = [
+        CulpritTime(slot=i % max(1, load.processes), is_yielded=False, culprit_pid=900 + i, culprit_name=f"hog{i}",
                culprit_cgroup_id=1, ns=(load.culprits - i) * 21_000_000, switches=40 + i)
         for i in range(load.culprits if load.processes else 0)
     ]  # fmt: skip
@@ -101,13 +101,13 @@ def second(load: Load, number: int) -> Second:
         "culprit_unknown_ns",
         "cells_full",
     )
-    return Second(
+    return SecondOfCounts(
         period=period_until(1_790_000_000_000_000_000 + number * SECOND_NS, SECOND_NS),
-        targets=load.processes,
+        traced_processes=load.processes,
         threads=12 * load.processes,
         cells=cells,
         states_ns=clocks,
-        charges=charges,
+        culprit_times=culprit_times,
         drops=dict.fromkeys(names[: load.drops], 1 + number),
         in_flight=0,
         switches=9_000 * load.processes,
@@ -152,7 +152,7 @@ def _system() -> SystemSample:
 
 
 def gpu_state(count: int) -> GpuState:
-    """So many GPUs; the second one is slowed down."""
+    """The state of the GPUs of a load; the second one is slowed down."""
     gpus = tuple(
         Gpu(index=i, uuid=f"GPU-{i}", name="NVIDIA H100", memory_bytes=80 * _GIB, pci_bus_id="", max_sm_clock_mhz=1980)
         for i in range(count)
@@ -175,7 +175,7 @@ def gpu_state(count: int) -> GpuState:
 
 
 def window(load: Load, seconds: int = 12) -> Window:
-    """A window that has taken in so many of these seconds."""
+    """A window of `seconds` seconds of this load."""
     filled = Window()
     for number in range(seconds):
         filled.add(second(load, number))
@@ -183,11 +183,11 @@ def window(load: Load, seconds: int = 12) -> Window:
 
 
 def state(load: Load, filled: Window) -> LiveState:
-    """What the view would show of a window."""
+    """The state that the live view would show for a window."""
     last = filled.last
     assert last is not None
-    slots, taken = filled.slots(), filled.taken_ns()
-    nothing = SlotSums(calls=0, wait_ns=0)
+    slots, ran_instead = filled.process_sums(), filled.ran_instead_ns()
+    nothing = ProcessSums(calls=0, wait_ns=0)
     processes = tuple(
         ProcessLine(
             pid=4_000 + i,
@@ -198,7 +198,7 @@ def state(load: Load, filled: Window) -> LiveState:
             gpus=(i,) if i < load.gpus else (),
             calls=slots.get(i, nothing).calls,
             wait_ratio=slots.get(i, nothing).wait_ns / (filled.length_s * 1e9),
-            taken_ns=taken[i],
+            ran_instead_ns=ran_instead[i],
         )
         for i in range(load.processes)
     )

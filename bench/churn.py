@@ -48,12 +48,12 @@ class Meter:
         return time.process_time() - time.thread_time()
 
     def percent(self) -> float:
-        """Of one core, since the beginning."""
+        """The CPU use of the agent in percent of one core, since the start."""
         return 100 * (self._now_s() - self._cpu_s) / (time.monotonic() - self._wall_s)
 
 
 def measure(folder: Path, *, short_lived: int, staying: int, seconds: float) -> dict[str, object]:
-    """One run; the figures."""
+    """Makes one run and returns its figures."""
     library, program = build_library(folder / "lib"), burst.build(folder / "burst")
     stay = [Burst([program, library, THREADS, CALLS, 0]) for _ in range(staying)]
     one_of_them = f"{program} {library} {THREADS} {SHORT_CALLS} 0"

@@ -42,7 +42,7 @@ from pathlib import Path
 from ingero.serve.http.addresses import Address, listen
 from ingero.serve.dashboard.exposure import Exposure
 from ingero.serve.dashboard.server import serve
-from ingero.serve.source.recording_source import RecordingSource
+from ingero.serve.recording_source import RecordingSource
 listening = listen(Address("127.0.0.1", 0))
 address = Address("127.0.0.1", listening.getsockname()[1])
 print(address.port, flush=True)

@@ -37,7 +37,7 @@ from ingero.attach.libbpf import BpfObject
 from ingero.attach.objects import object_path
 from ingero.capture.loop.clocks import WallClock, read_pair
 from ingero.capture.loop.rings import Ring
-from ingero.capture.processes.traced_processes import Targets
+from ingero.capture.processes.traced_processes import TracedProcesses
 from ingero.capture.records.rows import RowMaker
 from ingero.decode.btf import btf_of
 from ingero.store.records import SessionFacts
@@ -56,7 +56,7 @@ _PACKET = bytes(64)  # a test run of a tc program wants one
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One run. produced = written + lost_in_ring; drained records are summed, `offered` of them to be stored."""
+    """The figures of one run. produced = written + lost_in_ring; read records are summed, `offered` of them stored."""
 
     wanted_per_s: int
     seconds: float
@@ -77,7 +77,7 @@ class Result:
 
 
 class Sums:
-    """What the agent keeps of records that get no row: counts and histograms by state, time by thread."""
+    """The sums that the agent keeps of records without a row: counts and histograms by state, time by thread."""
 
     def __init__(self) -> None:
         self.histogram = np.zeros(_STATES * _BUCKETS, np.int64)
@@ -92,11 +92,11 @@ class Sums:
         self.thread_ns += np.bincount(batch["tid"], duration, minlength=_THREADS)
 
 
-class NoTargets:
+class NoTracedProcesses:
     """Slots of no process: the records are made up."""
 
     def at(self, _slot: int) -> None:
-        """No target has it."""
+        """No traced process has it."""
 
 
 def compile_producer(folder: Path) -> Path:
@@ -140,12 +140,12 @@ def producing(fd: int, rate: int, seconds: float) -> Iterator[BaseProcess]:
 
 
 def write(rows: RowMaker, batch: np.ndarray[Any, Any]) -> None:
-    """Rows of a batch; none of these threads was looked at."""
+    """Writes the rows of a batch of threads without stacks."""
     rows.offcpu(batch, rows.process_numbers(batch["process_slot"]), batch["futex"], [0] * len(batch))
 
 
-def drain_while(process: BaseProcess, ring: Ring, rows: RowMaker, every: int) -> tuple[int, int]:
-    """Drains until the producer has ended; each `every`-th record becomes a row. Answers (summed, offered)."""
+def read_until_end(process: BaseProcess, ring: Ring, rows: RowMaker, every: int) -> tuple[int, int]:
+    """Reads the ring until the producer has ended; each `every`-th record becomes a row. Returns (summed, offered)."""
     sums, summed, offered = Sums(), 0, 0
     chosen: list[np.ndarray[Any, Any]] = []
     with select.epoll() as poll:
@@ -177,19 +177,19 @@ def run(producer: BpfObject, folder: Path, *, rate: int, seconds: float, every: 
     clock.add_pair(*read_pair())
     facts = SessionFacts(uuid="bench", started_ns=time.time_ns())
     with Writer(database, session=facts, node="bench") as writer, Ring(producer.maps["records"], layout) as ring:
-        targets = cast(Targets, NoTargets())
+        traced_processes = cast(TracedProcesses, NoTracedProcesses())
         rows = RowMaker(
             writer,
             clock,
-            targets,
+            traced_processes,
             name_of_pid=str,
             name_of_thread="t{}".format,
             cgroup_keys=writer.cgroup_keys,
-            default_device=-1,
+            default_gpu=-1,
         )
         with producing(producer.program("produce").fd, rate, seconds) as process:
             began_s, cpu_s = time.monotonic(), time.process_time()
-            summed, offered = drain_while(process, ring, rows, every)
+            summed, offered = read_until_end(process, ring, rows, every)
             elapsed_s, cpu_s = time.monotonic() - began_s, time.process_time() - cpu_s
         writer.flush()
         lost = sum(count for (table, _), count in writer.drops().items() if table == "raw_offcpu")

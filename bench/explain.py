@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scene import Actor, ScriptedRun, Step
 from ingero.events import THREAD_STATES, WAKER_KINDS
 from ingero.ops import OPS
 from ingero.store.reader import open_reader
@@ -31,8 +31,8 @@ _HOUR_S = 3600
 _CHUNK_S = 20
 _OFFCPU_PER_S = 500
 _HOGGED_S = 120
-_HEALTHY = Step(busy_ms=6.1, empty_ms=0.4, late_ms=0.05, launches=250)
-_HOGGED = Step(busy_ms=6.1, empty_ms=0.4, late_ms=1.6, launches=250, sync={"runq": 1.6, "sleep": 5.0})
+_HEALTHY = Step(busy_ms=6.1, idle_ms=0.4, return_delay_ms=0.05, launches=250)
+_HOGGED = Step(busy_ms=6.1, idle_ms=0.4, return_delay_ms=1.6, launches=250, sync={"runq": 1.6, "sleep": 5.0})
 _CALLS = {"cudaLaunchKernel": (250.0, 0.004), "cudaMemcpyAsync": (8.0, 0.01), "cudaStreamSynchronize": (1.0, 5.0)}
 _RUNS = 3
 
@@ -40,22 +40,22 @@ _RUNS = 3
 def build(path: Path, seconds: int, events: int) -> None:
     """Writes the recording."""
     hogged_from = max(_CHUNK_S, seconds - 5 * _HOGGED_S)
-    with Scene(path, seconds=seconds) as scene:
-        trainer = scene.process(100, "python")
-        worker = scene.process(101, "pt_data_worker", parent=trainer)
+    with ScriptedRun(path, seconds=seconds) as script:
+        trainer = script.process(100, "python")
+        worker = script.process(101, "pt_data_worker", parent=trainer)
         for begin in range(0, seconds, _CHUNK_S):
             is_hogged = hogged_from <= begin < hogged_from + _HOGGED_S
-            scene.train(trainer, begin, begin + _CHUNK_S, _HOGGED if is_hogged else _HEALTHY, calls=_CALLS)
-            _off_cpu(scene, trainer, worker, begin)
-            _seconds(scene, trainer, begin, is_hogged=is_hogged)
-            _events(scene, trainer, begin, events * _CHUNK_S // seconds)
+            script.train(trainer, begin, begin + _CHUNK_S, _HOGGED if is_hogged else _HEALTHY, calls=_CALLS)
+            _off_cpu(script, trainer, worker, begin)
+            _seconds(script, trainer, begin, is_hogged=is_hogged)
+            _events(script, trainer, begin, events * _CHUNK_S // seconds)
 
 
-def _off_cpu(scene: Scene, trainer: Actor, worker: Actor, begin: int) -> None:
+def _off_cpu(script: ScriptedRun, trainer: Actor, worker: Actor, begin: int) -> None:
     count = _OFFCPU_PER_S * _CHUNK_S
-    starts = scene.at(begin) + np.arange(count) * (10**9 // _OFFCPU_PER_S)
+    starts = script.at(begin) + np.arange(count) * (10**9 // _OFFCPU_PER_S)
     pids = np.where(np.arange(count) % 2, worker.pid, trainer.pid)
-    scene.append(
+    script.append(
         tables.OFFCPU,
         count,
         start_ns=starts,
@@ -63,41 +63,41 @@ def _off_cpu(scene: Scene, trainer: Actor, worker: Actor, begin: int) -> None:
         process=np.where(pids == worker.pid, worker.number, trainer.number),
         pid=pids,
         tid=pids,
-        comm=scene.text("python"),
+        comm=script.text("python"),
         state=THREAD_STATES.index("sleep"),
         woken_ns=starts + 1_400_000,
         waker_kind=WAKER_KINDS.index("interrupt"),
     )
 
 
-def _seconds(scene: Scene, trainer: Actor, begin: int, *, is_hogged: bool) -> None:
-    starts = scene.at(begin) + np.arange(_CHUNK_S) * 10**9
+def _seconds(script: ScriptedRun, trainer: Actor, begin: int, *, is_hogged: bool) -> None:
+    starts = script.at(begin) + np.arange(_CHUNK_S) * 10**9
     clocks = {"run_ns": 300_000_000, "runq_ns": 1_000_000, "sleep_ns": 5 * 10**8}
     zero = {f"{name}_ns": 0 for name in ("throttled", "yielded", "io", "uninterruptible", "stopped")}
-    scene.append(
+    script.append(
         tables.THREAD_STATE_SECONDS, _CHUNK_S, start_ns=starts, process=trainer.number, switches=400, **clocks, **zero
     )
-    scene.append(tables.SNAPSHOTS, _CHUNK_S, time_ns=starts, cpu_percent=40.0, mem_percent=30.0, load_avg=3.0)
+    script.append(tables.SNAPSHOTS, _CHUNK_S, time_ns=starts, cpu_percent=40.0, mem_percent=30.0, load_avg=3.0)
     for pid in range(900, 904):
-        scene.append(
+        script.append(
             tables.CULPRITS,
             _CHUNK_S,
             start_ns=starts,
             process=trainer.number,
             kind=2,
             culprit_pid=pid,
-            culprit_name=scene.text("hog"),
+            culprit_name=script.text("hog"),
             ns=60_000_000 if is_hogged else 100_000,
             switches=100,
         )
 
 
-def _events(scene: Scene, trainer: Actor, begin: int, count: int) -> None:
+def _events(script: ScriptedRun, trainer: Actor, begin: int, count: int) -> None:
     op = next(op for op in OPS if op.name == "cudaLaunchKernel")
-    scene.append(
+    script.append(
         tables.EVENTS,
         count,
-        start_ns=scene.at(begin) + np.arange(count) * (_CHUNK_S * 10**9 // max(count, 1)),
+        start_ns=script.at(begin) + np.arange(count) * (_CHUNK_S * 10**9 // max(count, 1)),
         duration_ns=np.arange(count) * 977 % 100_003,
         process=trainer.number,
         pid=trainer.pid,
@@ -105,7 +105,7 @@ def _events(scene: Scene, trainer: Actor, begin: int, count: int) -> None:
         source=int(op.source),
         op=op.code,
         caller=1 << 46,
-        comm=scene.text("python"),
+        comm=script.text("python"),
         **{f"{name}_ns": 1_000 for name in ("run", "runq", "sleep")},
     )
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from bench.agent import require_quiet_kernel
 from bench.hangs import DEFAULT_LIMITS
-from bench.incidents.ambient import favoured
+from bench.incidents.ambient import favored
 from ingero import open_recording
 from ingero.demo.faults import cgroups
 from ingero.demo.gpusim.knobs import DEFAULTS, Knobs
@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kinds = {n: k for n, k in KINDS.items() if not options.kinds or n.startswith(tuple(options.kinds))}
     right: Counter[str] = Counter()
     loud = 0
-    with lifecycle.until_stopped(), nullcontext() if cgroups.missing("cpu") else favoured():
+    with lifecycle.until_stopped(), nullcontext() if cgroups.missing("cpu") else favored():
         for name, kind in kinds.items():
             for _ in range(options.runs):
                 slow, quiet = (_recorded(kind, options, is_there=is_there) for is_there in (True, False))
@@ -178,8 +178,8 @@ def _said(kind: Kind, run: Run) -> str:
 def _truth(kind: Kind, slow: _Log, quiet: _Log) -> float:
     """The share of the time that it takes."""
     if kind.without is None:
-        usual = statistics.median(one.data_ns for one in slow)
-        longer = sum(one.data_ns - usual for one in slow[_PASS_STEPS:] if one.step % _PASS_STEPS == 0)
+        median_ns = statistics.median(one.data_ns for one in slow)
+        longer = sum(one.data_ns - median_ns for one in slow[_PASS_STEPS:] if one.step % _PASS_STEPS == 0)
         return float(longer / sum(one.step_ns for one in slow[_PASS_STEPS:]))
     means = [statistics.mean(one.step_ns for one in log[_SETTLED:]) for log in (quiet, slow)]
     return 1 - means[0] / means[1]

@@ -39,8 +39,8 @@ from ingero.fleet.relays import via_of
 from ingero.serve.dashboard.exposure import Exposure
 from ingero.serve.dashboard.server import answering_to, certificate_of, create_server, server_context
 from ingero.serve.http.addresses import Address, listen
-from ingero.serve.source.recording_source import RecordingSource
-from ingero.serve.sql.sql import Answer
+from ingero.serve.recording_source import RecordingSource
+from ingero.serve.sql import Answer
 from ingero.serve.structured.row_lines import Identity, row_lines
 from tests.unit.fleet_nodes import record_node
 
@@ -48,7 +48,7 @@ _NODES = 300
 _NODES_OF_A_CERTIFICATE = 10
 _ROUNDS = 3
 _TIMEOUT_S = 60.0
-_MOST_CPU, _MOST_WALL = 2.0, 1.5  # of what bare requests take
+_MAX_CPU, _MAX_WALL = 2.0, 1.5  # of what bare requests take
 _RELAY = "127.2.0.1"
 _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
@@ -74,8 +74,8 @@ def main() -> None:
             ours = min(_cost(lambda: _ours(reach)) for _ in range(rounds))
             _print("query --nodes", count, ours)
             _print_ratio("query --nodes / bare", ours, bare)
-            is_kept = ours[0] <= _MOST_CPU * bare[0] and ours[1] <= _MOST_WALL * bare[1]
-            print(f"at most {_MOST_CPU} and {_MOST_WALL}: {'kept' if is_kept else 'NOT KEPT'}", flush=True)
+            is_kept = ours[0] <= _MAX_CPU * bare[0] and ours[1] <= _MAX_WALL * bare[1]
+            print(f"at most {_MAX_CPU} and {_MAX_WALL}: {'kept' if is_kept else 'NOT KEPT'}", flush=True)
             if relays:
                 with beside("--relay", name, relays, port) as ports:
                     levels = [[Node(_RELAY, port) for port in ports]]
@@ -140,7 +140,7 @@ async def _bare(reach: Reach) -> None:
 
 
 async def _serve(folder: Path, count: int, first: int = 0) -> None:
-    """So many nodes from the one of this number on, which is the first of its certificate."""
+    """Serves nodes from a number on, which is the first of its certificate."""
     of_each = range(first, first + count, _NODES_OF_A_CERTIFICATE)
     contexts = [_server_context(folder, f"nodes-{number}") for number in of_each]
 
@@ -175,7 +175,7 @@ async def _serve(folder: Path, count: int, first: int = 0) -> None:
 
 
 async def _relay(folder: Path, count: int, port: int) -> None:
-    """So many relays: real servers of a node, each with a port of its own. port: of the nodes."""
+    """Serves relays, which are real node servers, each on its own port. port: of the nodes."""
     access = Access(ca_cert=folder / "ca.pem", client_cert=folder / "client.pem", client_key=folder / "client.key")
     to_nodes = client_context(access)
     assert to_nodes is not None
@@ -210,7 +210,7 @@ def _server_context(folder: Path, name: str) -> ssl.SSLContext:
 
 
 def certificates(folder: Path, count: int, relays: Sequence[str]) -> Access:
-    """Of so many nodes, of relays at these addresses, and of a client."""
+    """Makes the certificates of the nodes, of relays at these addresses, and of a client."""
     now = datetime.now(timezone.utc)
     make_authority(folder, name="bench", now=now)
     for first in range(0, count, _NODES_OF_A_CERTIFICATE):
@@ -223,7 +223,7 @@ def certificates(folder: Path, count: int, relays: Sequence[str]) -> Access:
 
 
 def node_address(place: int) -> str:
-    """Of a node by its number."""
+    """The address of a node by its number."""
     return f"127.1.{place // 250}.{place % 250 + 1}"
 
 

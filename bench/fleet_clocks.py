@@ -24,15 +24,15 @@ from ingero.fleet.clocks import EXCHANGES, Clock, Exchange, estimate
 from ingero.fleet.direct_client import DirectClient
 from ingero.fleet.fan_out import Reach, ask_nodes
 from ingero.serve.structured.row_lines import Identity
-from tests.unit.delayed_clock import Way, delaying_proxy, node_behind_proxy, percentile
+from tests.unit.delayed_clock import MessageDelay, delaying_proxy, node_behind_proxy, percentile
 from tests.unit.fleet_nodes import record_node, serving_node
 
 _SHIFT_NS = 37_000_000
-_LEAST_WITHIN_PERCENT, _MOST_ABOVE_US = 99.9, 50.0
-_IDLE = Way(least_s=100e-6, beyond_s=80e-6)
-_LONGER = Way(least_s=250e-6, beyond_s=160e-6)
-_STALLED = Way(least_s=100e-6, beyond_s=80e-6, waits=0.2)
-_LONGER_STALLED = Way(least_s=250e-6, beyond_s=160e-6, waits=0.2)
+_MIN_WITHIN_PERCENT, _MAX_ABOVE_US = 99.9, 50.0
+_IDLE = MessageDelay(least_s=100e-6, beyond_s=80e-6)
+_LONGER = MessageDelay(least_s=250e-6, beyond_s=160e-6)
+_STALLED = MessageDelay(least_s=100e-6, beyond_s=80e-6, waits=0.2)
+_LONGER_STALLED = MessageDelay(least_s=250e-6, beyond_s=160e-6, waits=0.2)
 _SETTINGS = {
     "idle": (_IDLE, _IDLE),
     "asymmetric": (_IDLE, _LONGER),
@@ -41,7 +41,7 @@ _SETTINGS = {
 }
 
 
-async def run(there: Way, back: Way, runs: int) -> dict[str, float]:
+async def run(there: MessageDelay, back: MessageDelay, runs: int) -> dict[str, float]:
     """Figures of one setting; times in us."""
     found = []
     async with node_behind_proxy(there, back, lambda: _SHIFT_NS, random.Random(1)) as ask:
@@ -51,8 +51,8 @@ async def run(there: Way, back: Way, runs: int) -> dict[str, float]:
     return _figures(found)
 
 
-def run_asked(there: Way, back: Way, runs: int) -> dict[str, float]:
-    """The same of a node's server, as who asks it sees it."""
+def run_asked(there: MessageDelay, back: MessageDelay, runs: int) -> dict[str, float]:
+    """The figures of a real node server, queried by the client of `query --nodes`."""
 
     async def ask(client: NodeClient) -> DirectClient:
         await client.json("/api/v2/node", Identity)
@@ -90,16 +90,16 @@ def _figures(found: Sequence[tuple[Clock, Sequence[Exchange]]]) -> dict[str, flo
 
 
 def bars(found: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, bool]]:
-    """What the figures have to keep to: each with whether it is kept."""
+    """The bars of the figures, each with whether it is kept."""
     within = min(figures["within_bound_percent"] for figures in found.values())
     yield (
-        f"error within the bound: {within}% of runs, at least {_LEAST_WITHIN_PERCENT}%",
-        within >= _LEAST_WITHIN_PERCENT,
+        f"error within the bound: {within}% of runs, at least {_MIN_WITHIN_PERCENT}%",
+        within >= _MIN_WITHIN_PERCENT,
     )
     above_us = max(figures["bound_above_half_round_trip_us"] for figures in found.values())
     yield (
-        f"bound above half the shortest round trip: {above_us} us, at most {_MOST_ABOVE_US}",
-        above_us <= _MOST_ABOVE_US,
+        f"bound above half the shortest round trip: {above_us} us, at most {_MAX_ABOVE_US}",
+        above_us <= _MAX_ABOVE_US,
     )
     late_us, bound_us = found["stalled"]["error_p99_us"], found["idle"]["bound_median_us"]
     yield f"every fifth message 4 ms late: p99 error {late_us} us, undelayed bound {bound_us} us", late_us <= bound_us

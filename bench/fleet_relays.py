@@ -37,10 +37,10 @@ from ingero.fleet.relays import via_of
 from ingero.serve.dashboard.exposure import Exposure
 from ingero.serve.dashboard.server import answering_to, certificate_of, create_server, server_context
 from ingero.serve.http.addresses import Address, listen
-from ingero.serve.source.recording_source import RecordingSource
+from ingero.serve.recording_source import RecordingSource
 from tests.unit.fleet_nodes import record_node
 
-MOST_CONNECTIONS, MOST_LEVELS = 128, 3
+MAX_CONNECTIONS, MAX_LEVELS = 128, 3
 _NODES = 10_000
 _FAN_OUT = 64
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -78,7 +78,7 @@ def _count(report: Path | None = None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """Relays that the same ask."""
+    """The relays of one level that query the same nodes."""
 
     nodes: tuple[Node, ...]
     reports: tuple[Path, ...]
@@ -131,8 +131,8 @@ def _ask(nodes: tuple[Node, ...], levels: Sequence[_Level], access: Access) -> N
     for place, level in enumerate(levels, 1):
         print(f"  relays of level {place}: {level.most()} connections at most")
     most = max(_Counted.most, *(level.most() for level in levels))
-    is_kept = most <= MOST_CONNECTIONS and len(levels) + 1 <= MOST_LEVELS and len(found.answered) == len(nodes)
-    print(f"  most of any process: {most}, bar {MOST_CONNECTIONS}; {len(levels) + 1} levels, bar {MOST_LEVELS}: "
+    is_kept = most <= MAX_CONNECTIONS and len(levels) + 1 <= MAX_LEVELS and len(found.answered) == len(nodes)
+    print(f"  most of any process: {most}, bar {MAX_CONNECTIONS}; {len(levels) + 1} levels, bar {MAX_LEVELS}: "
           f"{'kept' if is_kept else 'NOT KEPT'}")  # fmt: skip
     for one in found.missing[:3]:
         print(f"  missing: {one.node}: {one.reason}")
@@ -152,7 +152,7 @@ def _relay_address(place: int) -> str:
 
 @contextmanager
 def _relays(folder: Path, first: int, count: int, access: Access, allowed: Sequence[str]) -> Iterator[_Level]:
-    """So many relays, each a child that serves until it is ended. first: the number of the first of them."""
+    """Starts relays, each a child process that serves until it is killed. first: the number of the first one."""
     addresses = [Address(_relay_address(place), 0) for place in range(first, first + count)]
     listening = [listen(address) for address in addresses]
     reports = tuple(folder / f"relay-{place}.most" for place in range(first, first + count))

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 found = hang_side_by_side(Path(folder), () if options.unlimited else DEFAULT_LIMITS)
                 right += Counter(_right(found))
                 took_s += [found.took_s(name) for name in found.named if name in HANGS]
-                paused = sorted(set(found.told("host-hang")) & set(PAUSES))
+                paused = sorted(set(found.reported("host-hang")) & set(PAUSES))
             false += len(paused)
             print(
                 f"round {number + 1}: {found.others:.0%} of the CPUs used by others; pauses taken for hangs: {paused}"

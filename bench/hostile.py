@@ -31,13 +31,13 @@ from functools import partial
 from pathlib import Path
 
 from bench.agent import Agent, BenchError, launched, peak_rss_bytes
-from bench.incidents.ambient import favoured
+from bench.incidents.ambient import favored
 from bench.reader_memory import descendants, pss_bytes
 from ingero.demo.faults import cgroups
 from tests.integration import hostile_programs, withheld
 from tests.integration.targets import rows, simulation
 
-LEAST_RECORDED, MOST_STILL, MOST_MORE_BYTES, MOST_END_S = 0.95, 5.0, 300 << 20, 2.0
+MIN_RECORDED, MAX_STILL, MAX_MORE_BYTES, MAX_END_S = 0.95, 5.0, 300 << 20, 2.0
 _IN_A_CONTAINER = ("unshare", "--pid", "--fork", "--kill-child")  # another owner of its files to the agent
 _PERIOD_S = 0.2
 _QUIET = "nobody"
@@ -45,7 +45,7 @@ _QUIET = "nobody"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Of one run. longest_s: of the loop's seconds."""
+    """The figures of one run. longest_s: the longest second of the loop."""
 
     kind: str
     seed: int
@@ -92,7 +92,7 @@ KINDS = {
 
 
 def run(kind: str, seed: int, seconds: float) -> Outcome:
-    """One run; kind: "nobody" for a quiet one."""
+    """Makes one run. kind: "nobody" for a quiet run."""
     with tempfile.TemporaryDirectory(prefix="hostile-") as name, ExitStack() as stack:
         ours, its = Path(name) / "ours", Path(name) / "its"
         ours.mkdir()
@@ -180,7 +180,7 @@ class Worst:
 
 
 def worst_of(kind: str, outcomes: list[Outcome], quiet: dict[int, Outcome]) -> Worst:
-    """Of the runs of one kind."""
+    """The worst figures of the runs of one kind."""
     compared = [(one, quiet[one.seed]) for one in outcomes]
     return Worst(
         kind=kind,
@@ -196,10 +196,10 @@ def worst_of(kind: str, outcomes: list[Outcome], quiet: dict[int, Outcome]) -> W
 
 def _is_kept(one: Outcome, calm: Outcome) -> bool:
     return (
-        one.recorded_ratio >= LEAST_RECORDED
-        and one.longest_s <= MOST_STILL * calm.longest_s
-        and one.memory_bytes - calm.memory_bytes <= MOST_MORE_BYTES
-        and one.end_s <= MOST_END_S
+        one.recorded_ratio >= MIN_RECORDED
+        and one.longest_s <= MAX_STILL * calm.longest_s
+        and one.memory_bytes - calm.memory_bytes <= MAX_MORE_BYTES
+        and one.end_s <= MAX_END_S
     )
 
 
@@ -218,8 +218,8 @@ def _print(worst: list[Worst], quiet: dict[int, Outcome]) -> None:
             f"{one.more_bytes / 2**20:+10.0f} MiB {one.end_s:5.2f} s{failed}"
         )
     print(
-        f"{'promised':24} {'':5} {LEAST_RECORDED:9.0%} {MOST_STILL:7.0f} {'':10} {MOST_MORE_BYTES >> 20:+9} MiB "
-        f"{MOST_END_S:5.0f} s"
+        f"{'promised':24} {'':5} {MIN_RECORDED:9.0%} {MAX_STILL:7.0f} {'':10} {MAX_MORE_BYTES >> 20:+9} MiB "
+        f"{MAX_END_S:5.0f} s"
     )
 
 
@@ -239,7 +239,7 @@ def main() -> None:
     outcomes: dict[str, list[Outcome]] = {kind: [] for kind in options.kind or KINDS}
     without: list[str] = []
     # where others use the CPUs, too, these programs have them first
-    with nullcontext() if cgroups.missing("cpu") else favoured():
+    with nullcontext() if cgroups.missing("cpu") else favored():
         for seed in seeds:
             for kind in (_QUIET, *outcomes):
                 try:

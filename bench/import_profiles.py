@@ -30,7 +30,7 @@ _TARGET_MEMORY = 3.0  # times the file, or 400 MB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Of one import. cpu_s: of all its threads."""
+    """The figures of one import. cpu_s: of all its threads."""
 
     file_mib: float
     cpu_s: float
@@ -51,7 +51,7 @@ class Result:
 
 
 def write_trace(path: Path, size_bytes: int) -> int:
-    """A trace of at least so many bytes; answers its steps."""
+    """Writes a trace of at least this many bytes; returns its number of steps."""
     step = 0
     with path.open("w") as file:
         file.write('{"schemaVersion": 1, "baseTimeNanoseconds": 1751410836000000000, "traceEvents": [\n')
@@ -86,8 +86,8 @@ def measure(path: Path) -> Result:
         output = Path(folder) / "run.db"
         command = [sys.executable, __file__, "--child", str(path), str(output)]
         done = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ)
-    told = json.loads(done.stdout)
-    return Result(file_mib=path.stat().st_size / MIB, **told)
+    usage = json.loads(done.stdout)
+    return Result(file_mib=path.stat().st_size / MIB, **usage)
 
 
 def _import(path: Path, output: Path) -> None:
@@ -98,8 +98,8 @@ def _import(path: Path, output: Path) -> None:
     read = read_profiles([path])
     written = write_recording(output, read.profiles, read.notes, files=read.files)
     use = resource.getrusage(resource.RUSAGE_SELF)
-    told = {"cpu_s": use.ru_utime + use.ru_stime, "peak_mib": use.ru_maxrss / 1024}
-    print(json.dumps(told | {"calls": written.rows["raw_events"], "steps": written.rows["raw_steps"]}))
+    usage = {"cpu_s": use.ru_utime + use.ru_stime, "peak_mib": use.ru_maxrss / 1024}
+    print(json.dumps(usage | {"calls": written.rows["raw_events"], "steps": written.rows["raw_steps"]}))
 
 
 def run(size_bytes: int) -> tuple[Result, int]:

@@ -25,8 +25,8 @@ from ingero.attach.objects import object_path
 from ingero.capture.host.gpu_samples import GpuSamples
 from ingero.capture.host.scheduling import SchedulingRows
 from ingero.capture.loop.null_sink import NullSink
-from ingero.capture.processes.callers import Callers
-from ingero.capture.processes.traced_processes import Target
+from ingero.capture.processes.callers import CallerLocations
+from ingero.capture.processes.traced_processes import TracedProcess
 from ingero.capture.sums.cpu_seconds import CpuSeconds
 from ingero.decode.btf import btf_of
 from ingero.demo.gpusim import build as gpusim
@@ -92,12 +92,12 @@ def _gpus_us(readings: int) -> float:
 
 
 def _scheduling_us(processes: int, readings: int) -> float:
-    """As if this process were all of them: each has a row of its own, and nothing of it changes."""
+    """The time (us) to read the scheduling of traced processes, all of which are this one and do not change."""
     pids = sorted((int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()), reverse=True)[
         :processes
     ]
-    targets = [
-        Target(slot=at, id=ProcessId(pid, 1), number=at + 1, start_ns=1, name="", callers=Callers(pid))
+    traced_processes = [
+        TracedProcess(slot=at, id=ProcessId(pid, 1), number=at + 1, start_ns=1, name="", callers=CallerLocations(pid))
         for at, pid in enumerate(pids)
     ]
     threads = np.zeros(processes * _CALLING_THREADS, btf_of(object_path("layouts")).dtype("thread_dump"))
@@ -110,7 +110,7 @@ def _scheduling_us(processes: int, readings: int) -> float:
         nonlocal time_ns
         time_ns += 1_000_000_000
         threads["hits"] += 1
-        scheduling.write(time_ns, targets, threads, [])
+        scheduling.write(time_ns, traced_processes, threads, [])
 
     return _median_us(read, readings)
 

@@ -50,7 +50,7 @@ _CALLS: dict[str, dict[str, object]] = {
 
 
 def _environment() -> dict[str, str]:
-    """As installed: modules compiled once."""
+    """The environment of an installed package, whose modules are compiled once."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
@@ -72,7 +72,7 @@ def start(database: Path) -> tuple[float, float]:
 
 
 async def call_times(database: Path, rounds: int) -> dict[str, list[float]]:
-    """Of each tool, how long its calls took, in ms; the first is the first of its session."""
+    """The durations (ms) of the calls of each tool; the first one is the first of its session."""
     command = ["-m", "ingero.cli.main", "mcp", "--db", str(database)]
     program = StdioServerParameters(command=sys.executable, args=command, env=_environment())
     found: dict[str, list[float]] = {name: [] for name in _CALLS}

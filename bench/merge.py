@@ -32,8 +32,8 @@ from ingero.store.writing.recording import MAX_INDEXED_EVENTS
 
 _BEGIN_NS = 1_790_000_000_000_000_000
 _TEXTS = 500
-MOST_MB, LEAST_MB_PER_S = 300, 30  # of memory, and of sources: what the merge of 64 files has to keep to
-LEAST_SIZE_MB = 500  # below it the start of Python is most of the time
+MAX_MB, MIN_MB_PER_S = 300, 30  # of memory, and of sources: what the merge of 64 files has to keep to
+MIN_SIZE_MB = 500  # below it the start of Python is most of the time
 _KILLED_FILES, _KILLED_ROWS = 6, 20_000
 _RANDOM = "(value * 2654435761 & 4294967295)"
 
@@ -229,10 +229,10 @@ def _lines(figures: dict[str, Any], killed: Counter[str]) -> Iterator[str]:
     yield f"merge: {merged['wall_s']:.1f} s, {merged['cpu_s']:.1f} s of CPU"
     yield f"SQLite alone: {alone['wall_s']:.1f} s, {alone['cpu_s']:.1f} s of CPU"
     yield f"merge takes {figures['ratio']:.2f} times the CPU of SQLite alone"
-    if figures["size_mb"] >= LEAST_SIZE_MB:
-        is_kept = figures["mb_per_s"] >= LEAST_MB_PER_S
-        yield _judged(f"{figures['mb_per_s']:.0f} MB/s", is_kept, f"at least {LEAST_MB_PER_S}")
-    yield _judged(f"{merged['rss_mb']:.0f} MB of memory", merged["rss_mb"] <= MOST_MB, f"at most {MOST_MB}")
+    if figures["size_mb"] >= MIN_SIZE_MB:
+        is_kept = figures["mb_per_s"] >= MIN_MB_PER_S
+        yield _judged(f"{figures['mb_per_s']:.0f} MB/s", is_kept, f"at least {MIN_MB_PER_S}")
+    yield _judged(f"{merged['rss_mb']:.0f} MB of memory", merged["rss_mb"] <= MAX_MB, f"at most {MAX_MB}")
     if killed:
         found = ", ".join(f"{name} {count} times" for name, count in sorted(killed.items()))
         yield f"SIGKILL at {sum(killed.values())} random moments left: {found}; never anything between"

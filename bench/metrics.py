@@ -21,7 +21,7 @@ import numpy as np
 
 from ingero.capture.loop.drops import MEANINGS
 from ingero.capture.loop.period import period_until
-from ingero.capture.loop.second import Second
+from ingero.capture.loop.second import SecondOfCounts
 from ingero.capture.sums.cells import CellGrowth
 from ingero.diagnose.causes.rule import all_rules
 from ingero.discover.gpus import Gpu, GpuSample
@@ -66,15 +66,15 @@ def _gpu(index: int) -> tuple[Gpu, GpuSample]:
     return gpu, sample
 
 
-def _second(op_count: int, gpu_count: int) -> Second:
+def _second(op_count: int, gpu_count: int) -> SecondOfCounts:
     waits = Pressure(some_avg10_percent=1, some_total_us=10**6, full_avg10_percent=0, full_total_us=10**5)
-    return Second(
+    return SecondOfCounts(
         period=period_until(10**18, SECOND_NS),
-        targets=8,
+        traced_processes=8,
         threads=200,
         cells=[cell for op in OPS[:op_count] for cell in _cells(op)],
         states_ns=np.full(len(STATES), 10**8, np.int64),
-        charges=[],
+        culprit_times=[],
         drops={},
         in_flight=0,
         system=SystemSample(
@@ -98,7 +98,7 @@ def _scrape(url: str) -> bytes:
 
 
 def measure(op_count: int, gpu_count: int, rounds: int, *, with_old_names: bool) -> dict[str, float]:
-    """One table row."""
+    """Measures one row of the table."""
     registry = Registry()
     intake = Intake(registry, MEANINGS, {rule.cause for rule in all_rules()})
     second = _second(op_count, gpu_count)

@@ -26,7 +26,7 @@ class SlowToStart(ImageDataset):
         self._start_ms = start_ms
 
     def read(self, index: int) -> bytes:
-        """As there."""
+        """Reads the encoded bytes of an item, like ImageDataset.read."""
         time.sleep(self._start_ms / 1e3)
         self._start_ms = 0.0
         return super().read(index)

@@ -124,8 +124,8 @@ def traced(trainer: Trainer, folder: Path, mode: str, options: Sequence[str], se
             recording.wait_for("second")
         began, agent_cpu_s = trainer.now(), cpu_s(recording.pid)
         drops: Counter[str] = Counter()
-        told = [recording.wait_for("second") for _ in range(seconds)]
-        for second in told:
+        seconds_read = [recording.wait_for("second") for _ in range(seconds)]
+        for second in seconds_read:
             drops.update(second["drops"])
         ended, agent_cpu_s = trainer.now(), cpu_s(recording.pid) - agent_cpu_s
         levels = time_at_levels(recording)
@@ -135,8 +135,8 @@ def traced(trainer: Trainer, folder: Path, mode: str, options: Sequence[str], se
         trainer.turn(mode, began, ended),
         agent_cpu_percent=agent_cpu_s / (ended[0] - began[0]) * 1e11,
         agent_rss_bytes=rss,
-        own_overhead_percent=100 * statistics.fmean(second["overhead_ratio"] for second in told),
-        level=max(second["level"] for second in told),
+        own_overhead_percent=100 * statistics.fmean(second["overhead_ratio"] for second in seconds_read),
+        level=max(second["level"] for second in seconds_read),
         drops=dict(drops),
         all_losses=all_losses,
         from_attach_ms=trainer.turn(mode, (attached_ns(recording), 0.0), ended).mean_ms,
@@ -156,26 +156,26 @@ def time_at_levels(recording: Agent) -> dict[int, float]:
 
 
 def attached_ns(recording: Agent) -> int:
-    """When the first probe was about to be attached, monotonic: the overhead limiter has then measured its cost."""
+    """The monotonic time just before the first probe is attached, after the limiter has measured the probe cost."""
     unix_ns = one_number(recording, "SELECT min(time_ns) FROM raw_overhead_levels")
     return unix_ns - time.time_ns() + time.monotonic_ns()
 
 
 def level_changes(recording: Agent) -> int:
-    """How often the highest level was another one than before."""
+    """How often the highest level changed."""
     before = "SELECT level, lag(level) OVER (ORDER BY id) AS before FROM raw_overhead_levels"
     return one_number(recording, f"SELECT count(*) FROM ({before}) WHERE level <> before")
 
 
 def one_number(recording: Agent, query: str) -> int:
-    """What a query of the recording answers."""
+    """The number that a query of the recording returns."""
     with apsw.Connection(str(recording.database), flags=apsw.SQLITE_OPEN_READONLY) as db:
         (answer,) = next(iter(db.execute(query)))
     return int(answer)
 
 
 def recorded_figures(recording: Agent) -> dict[str, Any]:
-    """What the recording says of the calls, and how much was written for them."""
+    """The calls in the recording, and the bytes written for them."""
     size = recording.database.stat().st_size
     with apsw.Connection(str(recording.database), flags=apsw.SQLITE_OPEN_READONLY) as db:
         query = "SELECT sum(count), sum(count + nested) FROM raw_op_stats"
@@ -190,7 +190,7 @@ def recorded_figures(recording: Agent) -> dict[str, Any]:
 
 
 def measure(loop: str, folder: Path, *, rounds: int, seconds: int, modes: Sequence[str]) -> list[list[Turn]]:
-    """All rounds of a loop; each holds a turn of every mode."""
+    """Runs all rounds of a loop; each round has a turn of every mode."""
     log = folder / f"{loop}.jsonl"
     variables = {**os.environ, **environment(build(), ctl=folder / f"{loop}.knobs", sched="block")}
     arguments = ("--seconds", HOUR_S, "--out", log, *LOOPS[loop][1])
@@ -220,7 +220,7 @@ def median(rounds: Sequence[Sequence[Turn]], index: int, name: str) -> float:
 
 
 def added_percent(rounds: Sequence[Sequence[Turn]], index: int, name: str) -> float:
-    """By how much a mode is above the untraced turn of the same round; the median of the rounds."""
+    """The median overhead (percent) of a mode against the untraced turn of the same round."""
     ratios = (float(getattr(turns[index], name) / getattr(turns[0], name)) for turns in rounds)
     return statistics.median(100 * (ratio - 1) for ratio in ratios)
 

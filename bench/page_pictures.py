@@ -46,7 +46,7 @@ _READY = """(() => {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What is wrong with one view."""
+    """A fault in one view."""
 
     view: str
     width: int
@@ -80,7 +80,7 @@ def faults_of(
 
 
 def show(browser: Browser, url: str) -> None:
-    """Goes there as somebody who comes from elsewhere, and waits until everything is answered."""
+    """Opens the view as a new visitor, and waits until all requests are answered."""
     browser.open("about:blank")
     browser.open(url)
     browser.wait_for(lambda: bool(browser.evaluate(_READY)), url)

@@ -36,7 +36,7 @@ class Truth:
 
 
 def truths(path: Path) -> list[Truth]:
-    """One for each process of a file, by rank or GPU."""
+    """The truth of each process of a file, by rank or GPU."""
     if path.name.endswith(".tar.gz"):
         with tarfile.open(path) as archive:
             members = (archive.extractfile(member) for member in archive if ".json" in member.name)

@@ -88,7 +88,7 @@ def imported(path: Path, kept: Path) -> Path:
 
 
 def diagnosed(recording: Path) -> Diagnosis:
-    """What `explain` says of all of it."""
+    """The diagnosis of the whole recording, as `explain` makes it."""
     with open_reader(recording) as reader:
         return diagnose(reader, reader.time_range() or Window(begin_ns=0, end_ns=1))
 
@@ -122,7 +122,7 @@ def _row(name: str, report: ProfileReport, truth: Truth, found: Diagnosis, took:
 
 
 def step_errors_ms(report: ProfileReport, truth: Truth) -> list[float]:
-    """How far the time of each step is from that of its mark."""
+    """The difference (ms) between the time of each step and that of its mark."""
     if len(report.steps) != len(truth.step_ms):
         return []
     pairs = zip(report.steps, truth.step_ms, strict=True)

@@ -29,7 +29,7 @@ from bench.agent import Agent, launched
 from ingero.demo.workloads.program import Program
 from tests.integration.targets import Simulation, simulation
 
-MOST_MORE_BYTES = 20 << 20  # what is promised
+MAX_MORE_BYTES = 20 << 20  # what is promised
 _KINDS = {"with readers": "ingero.cli.main", "without": "bench.without_readers"}
 _PERIOD_S, _SETTLING_S = 0.25, 3.0
 _LOOP = ("--seconds", 3600, "--layers", 2, "--us", 400, "--launches", 1, "--out", os.devnull)
@@ -69,7 +69,7 @@ class Memory:
 
 
 def pss_bytes(pid: int) -> int | None:
-    """What a process takes, shared pages by the number of those who share them; None: it has ended."""
+    """The Pss of a process in bytes; None: it has ended."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -149,7 +149,7 @@ def _print(figures: dict[str, Any]) -> None:
     ratio = figures["with readers"]["median_bytes"] / figures["without"]["median_bytes"]
     print(
         f"readers cost {more / 2**20:.1f} MiB (ratio {ratio:.2f}; largest moments: {most / 2**20:.1f}), "
-        f"promised: {MOST_MORE_BYTES >> 20}"
+        f"promised: {MAX_MORE_BYTES >> 20}"
     )
 
 
@@ -166,7 +166,7 @@ def main() -> None:
         print(json.dumps(figures))
         return
     _print(figures)
-    if figures["with readers"]["median_bytes"] - figures["without"]["median_bytes"] > MOST_MORE_BYTES:
+    if figures["with readers"]["median_bytes"] - figures["without"]["median_bytes"] > MAX_MORE_BYTES:
         sys.exit(1)
 
 

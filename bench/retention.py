@@ -59,7 +59,7 @@ def _op_stats(writer: Writer, second: int) -> Sequence[tables.Row]:
 
 
 def _fill(writer: Writer, rows: int, path: Path) -> int:
-    """Appends as fast as the writer takes; answers the largest size seen."""
+    """Appends rows as fast as the writer accepts them; returns the largest file size seen."""
     largest = 0
     for begin in range(0, rows, _BATCH_ROWS):
         writer.append(tables.EVENTS, _events(writer, begin))

@@ -61,7 +61,7 @@ def per_run(kernel: KernelSide, program: str, seconds: float) -> tuple[float, fl
 
 
 def track(kernel: KernelSide, pid: int) -> None:
-    """Makes a Python program a target whose frames are read."""
+    """Traces a Python program and its frames."""
     identity, interpreter = read_process_id(pid), find_interpreter(pid)
     assert identity
     assert isinstance(interpreter, Interpreter), interpreter
@@ -83,11 +83,11 @@ def main() -> None:
             begin = time.perf_counter_ns()
             for _ in range(20):
                 assert kernel.samples
-                kernel.samples.parked()
+                kernel.samples.blocked()
             look_us = (time.perf_counter_ns() - begin) / 20e3
         print(f"{name:<28} {ns:8.0f} ns per tick, {rate:.0f} ticks/s; a look for sleeping threads {look_us:.0f} us")
         with loaded(SLEEPS, frames) as kernel:
-            kernel.samples and kernel.samples.parked()  # gives it the memory to be looked at
+            kernel.samples and kernel.samples.blocked()  # gives it the memory to be looked at
             time.sleep(0.5)
             ns, rate = per_run(kernel, "note_sleeper", options.seconds)
         print(f"{'':<28} {ns:8.0f} ns per switch of all threads, {rate:.0f}/s, where it sleeps 190 times a second")

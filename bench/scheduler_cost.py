@@ -21,7 +21,7 @@ from accounts.rig import (
     ACCOUNT_PROGRAMS,
     ALL_PROGRAMS,
     BIRTH_PROGRAMS,
-    Accounts,
+    SchedulerPrograms,
     Workload,
     build_workload,
     measure,
@@ -33,7 +33,7 @@ STATS_SWITCH = Path("/proc/sys/kernel/bpf_stats_enabled")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is attached in a round."""
+    """The programs attached in a round."""
 
     name: str
     programs: Sequence[str]
@@ -62,10 +62,10 @@ def used(pid: int) -> tuple[int, int]:
 def ns_per_switch(program: Path, setting: Setting, seconds: float) -> float:
     """CPU time of the pair per switch in one round."""
     with ExitStack() as stack:
-        accounts = stack.enter_context(Accounts(setting.programs)) if setting.programs else None
+        scheduler = stack.enter_context(SchedulerPrograms(setting.programs)) if setting.programs else None
         work = stack.enter_context(Workload(program, "pipe", 1, prefix=("taskset", "-c", "1")))
-        if accounts and setting.is_tracked:
-            accounts.track(work.pid)
+        if scheduler and setting.is_tracked:
+            scheduler.track(work.pid)
         measure(0.1)
         cpu_before, switches_before = used(work.pid)
         measure(seconds)

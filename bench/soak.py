@@ -32,7 +32,7 @@ from ingero.ops import OPS
 from ingero.store.writing.retention import MINUTE_NS, log_bytes
 from ingero.units import format_bytes, parse_duration_s, parse_size_bytes
 
-_MOST_GROWTH_BYTES = 5 << 20
+_MAX_GROWTH_BYTES = 5 << 20
 _SELECTION = {False: [], True: ["--record-all"]}
 _LINES = 20  # a minute each in 20 minutes
 _SETTLED_LINES = 5  # until then tables, caches and the database's limit fill
@@ -69,7 +69,7 @@ for one in [full, *passing]:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """What the agent used at one moment. rss: its own memory and what it has touched of the kernel's mapped tables."""
+    """The agent's resources at one time. rss: its own memory and the touched part of the kernel's mapped tables."""
 
     at_s: float
     rss_bytes: int
@@ -188,9 +188,9 @@ def _growth_bytes(samples: list[Sample], duration_s: float) -> tuple[int, int, i
     for one in samples:
         minutes.setdefault(int((one.at_s - samples[0].at_s) / duration_s * _LINES), []).append(one.rss_bytes)
     settled = [sizes for minute, sizes in minutes.items() if _SETTLED_LINES <= minute < _LINES]
-    usual, most = [statistics.median(sizes) for sizes in settled], [max(sizes) for sizes in settled]
-    first, last = statistics.median(usual[:_LEVEL_LINES]), statistics.median(usual[-_LEVEL_LINES:])
-    return round(last - first), round(max(usual) - usual[0]), max(most) - most[0]
+    medians, most = [statistics.median(sizes) for sizes in settled], [max(sizes) for sizes in settled]
+    first, last = statistics.median(medians[:_LEVEL_LINES]), statistics.median(medians[-_LEVEL_LINES:])
+    return round(last - first), round(max(medians) - medians[0]), max(most) - most[0]
 
 
 def _verdicts(
@@ -206,7 +206,7 @@ def _verdicts(
     unexplained = {name for name in drops if name not in MEANINGS and not name.startswith("rows_lost_")}
     results = [
         (
-            growth <= _MOST_GROWTH_BYTES,
+            growth <= _MAX_GROWTH_BYTES,
             f"memory grew by {growth / (1 << 20):+.1f} MiB from its second quarter to its last (<= 5); most in one "
             f"minute {in_a_minute / (1 << 20):+.1f}, amid a look at the recording {peaks / (1 << 20):+.1f}",
         ),
@@ -241,7 +241,7 @@ def main() -> None:
             counted = _Counted(running.database, folder)
             samples, drops = _watch(running, counted, options.duration)
             running.process.wait()
-            errors = [line for line in running.told().splitlines() if _ERROR.search(line)]
+            errors = [line for line in running.stderr_text().splitlines() if _ERROR.search(line)]
         counted.read(to_end=True)
         calls = (counted.of_full_rate(), counted.made())
         is_kept = _verdicts(samples, drops, parse_size_bytes(options.max_db), calls, errors, options.duration)

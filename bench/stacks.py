@@ -162,7 +162,7 @@ def _traced(trainer: Trainer, folder: Path, option: str, seconds: int) -> dict[s
         for _ in range(2):
             recording.wait_for("second")
         began, threads = trainer.now(), _threads_s(recording.pid)
-        told = [recording.wait_for("second") for _ in range(seconds)]
+        seconds_read = [recording.wait_for("second") for _ in range(seconds)]
         ended, after = trainer.now(), _threads_s(recording.pid)
         drops = recording.stop()
     elapsed_s = (ended[0] - began[0]) / 1e9
@@ -170,7 +170,7 @@ def _traced(trainer: Trainer, folder: Path, option: str, seconds: int) -> dict[s
         "step_ms": trainer.turn("", began, ended).p50_ms,
         "drain_cpu_percent": 100 * (after[0] - threads[0]) / elapsed_s,
         "other_cpu_percent": 100 * (after[1] - threads[1]) / elapsed_s,
-        "calls_per_s": sum(sum(second["calls"].values()) for second in told) / elapsed_s,
+        "calls_per_s": sum(sum(second["calls"].values()) for second in seconds_read) / elapsed_s,
         "stacks_lost": sum(drops.get(name, 0) for name in ("stacks_ring_full", "python_code_ring_full")),
     }
 

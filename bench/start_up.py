@@ -84,7 +84,7 @@ def check() -> tuple[float, float]:
 
 
 def _with_bytecode() -> dict[str, str]:
-    """As installed: modules compiled once."""
+    """The environment of an installed package, whose modules are compiled once."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 

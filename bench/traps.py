@@ -1,4 +1,4 @@
-"""Probes that do nothing, on the very places where ours would be: what nobody can save who probes these calls."""
+"""Attaches empty probes where the agent's probes would be: the cost that no tracer of these calls can avoid."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def empty_probes(pid: int, folder: Path, *, launches_at_driver: bool) -> Iterato
 
 
 def _sites(pid: int) -> Iterator[tuple[Site, Path]]:
-    for copy in LibraryScanner().look_again([pid]).copies:
+    for copy in LibraryScanner().rescan([pid]).copies:
         report = probe_sites(copy.file)
         if copy.file.library is Library.CUDA:
             report = driver_offsets(copy.file, report.sites).added_to(report)

@@ -88,7 +88,7 @@ def _declare() -> None:
 
 
 def load_once() -> list[Loaded]:
-    """All objects of a recording with stacks."""
+    """Loads all objects of a recording with stacks once."""
     with measured() as loads:
         with KernelSide(KernelSizes(), with_stacks=True) as kernel:
             kernel.start()

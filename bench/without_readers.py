@@ -20,7 +20,7 @@ from ingero.discover.wait_files import WaitFiles
 
 
 class HereAndNow:
-    """In place of `Foreign`."""
+    """In place of `ForeignReaders`."""
 
     def __init__(self, makes: object) -> None:
         del makes
@@ -34,7 +34,7 @@ class HereAndNow:
         return {}
 
     def end_when(self, is_over: object) -> None:
-        """Nobody waits for anybody else."""
+        """Does nothing: there are no reader processes to end."""
 
     def rest(self) -> None:
         """There is nothing to end."""
@@ -53,5 +53,5 @@ def _no_nursery() -> AbstractContextManager[Any]:
 
 
 if __name__ == "__main__":
-    readers.Foreign, readers.nursery = HereAndNow, _no_nursery  # type: ignore[misc, assignment]  # for this bench
+    readers.ForeignReaders, readers.nursery = HereAndNow, _no_nursery  # type: ignore[misc, assignment]  # for this bench
     main()

@@ -41,7 +41,7 @@ class UnknownFormatError(Exception):
 
 
 def without_lines(image: bytes) -> bytes:
-    """The same object without lines and their texts.
+    """The object without line information.
 
     Raises:
         UnknownFormatError: its form is not the one known here.

@@ -29,7 +29,7 @@ _DURATIONS = {"interval": "Interval", "timeout": "Timeout", "start-period": "Sta
 
 
 def run_configuration(dockerfile: str, arguments: Mapping[str, str]) -> dict[str, Any]:
-    """What its last stage says of how to run the image, as the configuration of an image has it.
+    """The run configuration of the image, from the last stage of the Dockerfile.
 
     Raises:
         ValueError: it has an instruction that is not known here.

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One retired word. text: as it stands there."""
+    """A retired word in a text. text: the word as written there."""
 
     path: str
     line: int

@@ -63,7 +63,7 @@ def _section(rule: Rule) -> Iterator[str]:
     yield f"{_sentence(rule.title)}\n"
     yield f"- Evidence: {rule.shows}."
     yield f"- Limits: {rule.limits}."
-    part = f"; for a part of it {', '.join(rule.wants)}" if rule.wants else ""
+    part = f"; for a part of it {', '.join(rule.improves_with)}" if rule.improves_with else ""
     yield f"- Needs: {', '.join(rule.needs)}{part}.\n"
 
 

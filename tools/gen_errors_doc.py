@@ -98,7 +98,7 @@ def _of_module(path: Path) -> Iterator[Message]:
 
 
 def _calls(tree: ast.AST) -> Iterator[tuple[ast.Call, ast.AST | None]]:
-    """Each with the function that it stands in."""
+    """Each call of an error class, with the function around it."""
 
     def below(node: ast.AST, function: ast.AST | None) -> Iterator[tuple[ast.Call, ast.AST | None]]:
         for child in ast.iter_child_nodes(node):
@@ -187,7 +187,7 @@ def _placeholder(node: ast.expr) -> str:
 
 
 def _command(call: ast.Call) -> str:
-    """What program.command writes."""
+    """The text that program.command makes."""
     words = [str(arg.value) if isinstance(arg, ast.Constant) else _placeholder(arg) for arg in call.args]
     as_root = any(keyword.arg == "as_root" for keyword in call.keywords)
     return " ".join([*(["sudo"] if as_root else []), "ingero", *words])
@@ -208,7 +208,7 @@ def _has_words(text: str) -> bool:
 
 
 def pattern(text: str) -> re.Pattern[str]:
-    """What a message may look like that is printed."""
+    """A pattern of the printed texts of a message."""
     pieces = re.split(r"‹[^›]*›|\.\.\.", text)
     return re.compile(".*".join(re.escape(piece) for piece in pieces), re.DOTALL)
 

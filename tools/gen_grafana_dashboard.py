@@ -58,7 +58,7 @@ ROWS: dict[str, Sequence[Panel]] = {
             text="Without an agent there is no data; 0 means that one looks and finds nothing.",
             queries={
                 "{{instance}}": f"sum by (instance) ({_of(catalogue.ACTIVE_INCIDENTS)}) "
-                f"or 0 * sum by (instance) ({_of(catalogue.TARGETS)})"
+                f"or 0 * sum by (instance) ({_of(catalogue.TRACED_PROCESSES)})"
             },
             kind="stat",
             columns=6,
@@ -307,7 +307,7 @@ def dashboard() -> dict[str, Any]:
     """The dashboard in Grafana's JSON model."""
     variables = [
         {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"},
-        _variable("node", "Node", f"label_values({catalogue.TARGETS.prometheus_name}, instance)"),
+        _variable("node", "Node", f"label_values({catalogue.TRACED_PROCESSES.prometheus_name}, instance)"),
         _variable("op", "Call", f'label_values({catalogue.CALLS.prometheus_name}{{instance=~"$node"}}, op)'),
     ]
     return {

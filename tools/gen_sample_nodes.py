@@ -14,14 +14,14 @@ import apsw
 
 from ingero.demo.scene import Step
 from ingero.demo.stored_incidents import store_incidents
-from ingero.demo.whole_scene import WholeScene
+from ingero.demo.whole_scene import FullScriptedRun
 
 FOLDER = Path(__file__).resolve().parent.parent / "examples" / "recordings"
 NODES = ("gpu-node-01", "gpu-node-02", "gpu-node-03", "gpu-node-04")
 SLOW = "gpu-node-02"
 SECONDS = 6
 PID, BACKUP = 4100, 4711  # the same on every node
-_LATE_MS = 37.0  # beside the 14 ms of a sync
+_RETURN_DELAY_MS = 37.0  # beside the 14 ms of a sync
 _CALLS = {
     "cudaLaunchKernel": (60.0, 0.005),
     "cuLaunchKernel": (20.0, 0.004),  # by the library of matrix products
@@ -29,7 +29,12 @@ _CALLS = {
     "cudaStreamSynchronize": (1.0, 14.0),
 }
 _STEP = Step(busy_ms=15.0)
-_LATE = Step(busy_ms=15.0, late_ms=0.05 + _LATE_MS, sync={"runq": _LATE_MS}, ran_instead=((BACKUP, "backup"),))
+_LATE = Step(
+    busy_ms=15.0,
+    return_delay_ms=0.05 + _RETURN_DELAY_MS,
+    sync={"runq": _RETURN_DELAY_MS},
+    ran_instead=((BACKUP, "backup"),),
+)
 
 
 def write_nodes(folder: Path) -> list[Path]:
@@ -40,13 +45,13 @@ def write_nodes(folder: Path) -> list[Path]:
 def _write(path: Path, node: str, rank: int) -> Path:
     path.unlink(missing_ok=True)
     identity = f"{rank + 1:032x}"
-    with WholeScene(path, seconds=SECONDS, node=node, machine_id=identity, boot_id=identity) as scene:
-        trainer = scene.process(PID, "python", rank=rank, world_size=len(NODES))
+    with FullScriptedRun(path, seconds=SECONDS, node=node, machine_id=identity, boot_id=identity) as run:
+        trainer = run.process(PID, "python", rank=rank, world_size=len(NODES))
         if node == SLOW:
-            scene.neighbors([(BACKUP, "backup")], 2, 5, threads=2)
-        scene.train(trainer, 0, 2, _STEP, calls=_CALLS)
-        scene.train(trainer, 2, 5, _LATE if node == SLOW else _STEP, calls=_CALLS)
-        scene.train(trainer, 5, SECONDS - 0.02, _STEP, calls=_CALLS)
+            run.neighbors([(BACKUP, "backup")], 2, 5, threads=2)
+        run.train(trainer, 0, 2, _STEP, calls=_CALLS)
+        run.train(trainer, 2, 5, _LATE if node == SLOW else _STEP, calls=_CALLS)
+        run.train(trainer, 5, SECONDS - 0.02, _STEP, calls=_CALLS)
     store_incidents(path)
     _shrink(path)
     return path

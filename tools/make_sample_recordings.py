@@ -25,7 +25,7 @@ from pathlib import Path
 import apsw
 
 from ingero.demo.gpusim.build import build, environment
-from ingero.demo.simulated_stage import SimulatedStage
+from ingero.demo.simulated_stage import SimulatedRun
 from ingero.demo.stage import LIFE_S
 from ingero.demo.stored_incidents import store_incidents
 from ingero.demo.workloads.ddp import rank_path
@@ -49,18 +49,18 @@ _OTHERS = "other"  # instead of the name of a program that happened to run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One recording. causes: what its diagnosis may say, the first of them must be said. own: names of its programs."""
+    """One sample recording. causes: allowed in its diagnosis; the first is required. own: names of its programs."""
 
     causes: tuple[str, ...]
-    play: Callable[[SampleStage], None]
+    play: Callable[[SampleRun], None]
     arguments: tuple[object, ...] = ()
     workload: str = "train"
     node: str = "gpu-node-01"
     own: tuple[str, ...] = ("python", "pt_data_worker")
 
 
-class SampleStage(SimulatedStage):
-    """A stage whose loop has the arguments of a sample."""
+class SampleRun(SimulatedRun):
+    """A run whose loop has the arguments of a sample."""
 
     def __init__(self, folder: Path, sample: Sample) -> None:
         super().__init__(folder, say=print, watch_recording=lambda _path, _pid: None, python=Path(sys.executable))
@@ -94,36 +94,36 @@ class SampleStage(SimulatedStage):
             knobs.write(before)
 
 
-def _incident(stage: SampleStage) -> None:
+def _incident(run: SampleRun) -> None:
     """A backup with a high priority takes the CPUs."""
-    stage.begin()
-    stage.watch(3)
-    with stage.hogs(name="backup", per_cpu=2, nice=-14):
-        stage.watch(3)
-    stage.watch(0.5)
+    run.begin()
+    run.watch(3)
+    with run.hogs(name="backup", per_cpu=2, nice=-14):
+        run.watch(3)
+    run.watch(0.5)
 
 
-def _starved(stage: SampleStage) -> None:
+def _starved(run: SampleRun) -> None:
     """The data-loading worker decodes for longer than a step takes."""
-    stage.begin()
-    stage.watch(4)
-    with stage.changed(stage.host_knobs, worker_cpu_ms=90):
-        stage.watch(3)
+    run.begin()
+    run.watch(4)
+    with run.changed(run.host_knobs, worker_cpu_ms=90):
+        run.watch(3)
 
 
-def _straggler(stage: SampleStage) -> None:
+def _straggler(run: SampleRun) -> None:
     """The worker of rank 1 waits for its storage, and rank 0 for rank 1."""
-    stage.begin()
-    stage.watch(3.5)
-    with stage.changed(rank_path(stage.host_knobs, 1), worker_sleep_ms=300):
-        stage.watch(2)
+    run.begin()
+    run.watch(3.5)
+    with run.changed(rank_path(run.host_knobs, 1), worker_sleep_ms=300):
+        run.watch(2)
 
 
-def _leak(stage: SampleStage) -> None:
-    """Each step keeps a tensor."""
-    with stage.changed(stage.host_knobs, leak_bytes=8 << 20):
-        stage.begin()
-        stage.watch(43)
+def _leak(run: SampleRun) -> None:
+    """Runs a loop whose steps each keep a tensor."""
+    with run.changed(run.host_knobs, leak_bytes=8 << 20):
+        run.begin()
+        run.watch(43)
 
 
 _STEP = ("--workers", 1, "--us", 500)
@@ -155,21 +155,21 @@ def make(name: str, folder: Path) -> Path:
     sample = SAMPLES[name]
     for _ in range(_TRIES):
         with tempfile.TemporaryDirectory(prefix="ingero-sample-") as scratch:
-            with SampleStage(Path(scratch), sample) as stage:
-                sample.play(stage)
-                stage.finish()
-            clean(stage.recording, sample, Path(scratch))
-            causes = causes_of(stage.recording)
+            with SampleRun(Path(scratch), sample) as run:
+                sample.play(run)
+                run.finish()
+            clean(run.recording, sample, Path(scratch))
+            causes = causes_of(run.recording)
             if causes and set(causes) <= set(sample.causes) and sample.causes[0] in causes:
-                target = folder / f"{name}.db"
-                shutil.copyfile(stage.recording, target)
-                return target
+                copy = folder / f"{name}.db"
+                shutil.copyfile(run.recording, copy)
+                return copy
             print(f"{name}: the diagnosis was {', '.join(causes) or 'empty'}; again")
     raise SystemExit(f"{name}: not {sample.causes[0]} alone in {_TRIES} tries; is this host busy with other work?")
 
 
 def causes_of(path: Path) -> list[str]:
-    """What the diagnosis of a recording says."""
+    """The causes in the diagnosis of a recording."""
     with open_reader(path) as reader:
         window = reader.window(None, 0)
         return [one.cause for one in diagnose(reader, window).incidents] if window else []
@@ -206,7 +206,7 @@ def clean(path: Path, sample: Sample, scratch: Path) -> None:
 
 
 def text_columns(db: apsw.Connection) -> list[tuple[str, str]]:
-    """Each column of text of what was recorded."""
+    """The text columns of the recorded tables."""
     tables = [
         str(name) for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND name GLOB 'raw_*'")
     ]
@@ -218,7 +218,7 @@ def text_columns(db: apsw.Connection) -> list[tuple[str, str]]:
 
 
 class _Replacements:
-    """What is written instead of the paths and names of this host."""
+    """Replacements for the paths and names of this host."""
 
     def __init__(self, sample: Sample, scratch: Path) -> None:
         self.own = sample.own

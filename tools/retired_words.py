@@ -331,10 +331,10 @@ RETIRED: tuple[Retired, ...] = (
         prose=r"\bmend(?:s|ed|ing)?\b|\bbef(?:e|a)ll(?:s|en)?\b",
     ),
     Retired(
-        word="scenario, scene",
+        word="story, scene",
         instead="scenario, simulated",
         prose=r"\bstor(?:y|ies)\b|\bscenes?\b|\b(?:was|were|is|are|be) played\b",
-        name=_part("scenario", "scenarios", "scenes?"),
+        name=_part("story", "stories", "scenes?"),
     ),
     Retired(
         word="say whether, ask a recording",

@@ -92,7 +92,7 @@ class UserText:
 
 
 def user_texts(root: Path) -> Iterator[UserText]:
-    """All of them, of a checkout of the repository."""
+    """All user texts in a checkout of the repository."""
     for path in sorted(root.glob("*.md")) + sorted((root / "docs").rglob("*.md")):
         yield from markdown(path.read_text("utf-8"), _relative(path, root))
     for folder in _LITERALS:

@@ -26,7 +26,7 @@ from bench.fleet_rows.figures import Figure, Fleet, listed, run, run_alone, said
 from ingero.fleet.access import Access, client_context
 from ingero.fleet.assistant import FleetQuestions
 from ingero.fleet.node_lists import Node
-from ingero.serve.sql.sql import run_sql
+from ingero.serve.sql import run_sql
 from tests.unit.dashboard_client import client_of
 from tests.unit.fleet.test_renewal import HALF_WRITTEN, ROTATIONS, serial, serial_of
 from tests.unit.fleet.test_server import STRANGERS, WRITES, application_bytes

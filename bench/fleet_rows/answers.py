@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench.fleet_rows.figures import Figure, listed, run, run_alone, said, serving, shown
 from ingero.fleet.access import Access
-from ingero.fleet.assistant import MOST_BYTES, FleetQuestions
+from ingero.fleet.assistant import MAX_BYTES, FleetQuestions
 from ingero.fleet.node_lists import Node
 from tests.unit.fleet.test_mcp import ATTACK, size_bytes
 from tests.unit.fleet.test_query import HOSTILE
@@ -26,7 +26,7 @@ from tests.unit.hostile_nodes import http, listening
 from tests.unit.mcp_client import call, content, server_of
 
 CALLS = "SELECT node, count(*) AS calls FROM events GROUP BY node ORDER BY node"
-_TIMEOUT_S, _MORE_S, _MOST_MB = 5, 0.5, 200
+_TIMEOUT_S, _MORE_S, _MAX_MB = 5, 0.5, 200
 _LONG = "60s"  # where the time limit is not what is asked about
 _MANY = 10_000
 _INTEGERS = (2**63 - 1, 9007199254740993, -(2**63))
@@ -55,7 +55,7 @@ def hostile_nodes(folder: Path) -> Iterator[Figure]:
     yield Figure(
         f"{took_s:.2f} s more than the good one alone, at most {_TIMEOUT_S} + {_MORE_S}", took_s <= _TIMEOUT_S + _MORE_S
     )
-    yield Figure(f"{beside.rss_mb:.0f} MB of memory, at most {_MOST_MB}", beside.rss_mb < _MOST_MB)
+    yield Figure(f"{beside.rss_mb:.0f} MB of memory, at most {_MAX_MB}", beside.rss_mb < _MAX_MB)
     yield Figure("no escape sequence in what is printed", "\x1b" not in beside.stdout + beside.stderr)
 
 
@@ -137,11 +137,11 @@ def assistants(folder: Path) -> Iterator[Figure]:
         for tool, arguments in [*questions, ("fleet_nodes", {})]:
             answer = call(server, tool, **arguments)
             size, about = size_bytes(answer), content(answer)
-            told = json.dumps(about, ensure_ascii=False)
+            answer_text = json.dumps(about, ensure_ascii=False)
             yield Figure(
                 f"{tool} {arguments.get('action', '')}: {about['nodes_answered']:,} of {about['nodes_asked']:,} nodes "
-                f"answered, {size:,} bytes, at most {MOST_BYTES:,}",
-                size <= MOST_BYTES and about["nodes_answered"] == _MANY and not {"\u202e", "\x1b"} & set(told),
+                f"answered, {size:,} bytes, at most {MAX_BYTES:,}",
+                size <= MAX_BYTES and about["nodes_answered"] == _MANY and not {"\u202e", "\x1b"} & set(answer_text),
             )
 
 

@@ -25,7 +25,7 @@ _OLDER = _ROOT / "tests" / "data" / "ingero-0.x"
 _EXAMPLES = _ROOT / "examples" / "recordings"
 _TABLES = [name for name in own_columns() if name.startswith("raw_")]
 _NAMES = tuple(f"gpu-node-{number:02d}" for number in range(1, 9))
-_MOST_MB = 50
+_MAX_MB = 50
 
 
 def older(folder: Path) -> dict[str, Path]:
@@ -45,7 +45,7 @@ def counts(path: Path) -> Counter[str]:
 
 
 def rows(path: Path, sql: str, node: str | None = None) -> list[tuple[Any, ...]]:
-    """Of a recording, or of one node of a merged one."""
+    """The rows of a recording, or of one node of a merged recording."""
     with open_reader(path, node=node) as reader:
         return list(reader.connection.execute(sql))
 
@@ -147,7 +147,7 @@ def timeline(folder: Path) -> Iterator[Figure]:
 
 
 def _incident_slices(folder: Path) -> Figure:
-    """Of the sample nodes, whose recordings hold what was found while they were made."""
+    """Checks slices of the sample nodes around an incident that was found while they were recorded."""
     merge(sorted(_EXAMPLES.glob("sample-gpu-node-*.db")), folder / "samples.db")
     out = folder / "samples.pftrace"
     run("export", "--format", "perfetto", "--db", str(folder / "samples.db"), "-o", str(out))
@@ -165,16 +165,17 @@ def bundle(folder: Path) -> Iterator[Figure]:
         merge(list(fleet.paths), folder / "whole.db")
         live = json.loads(run("explain", *asked, "--json").stdout)
     size_mb = out.stat().st_size / 1e6
-    yield Figure(f"exit code {done.exit_code}, {len(_NAMES)} nodes in {size_mb:.1f} MB", size_mb <= _MOST_MB)
+    yield Figure(f"exit code {done.exit_code}, {len(_NAMES)} nodes in {size_mb:.1f} MB", size_mb <= _MAX_MB)
     said = [_explained(path) for path in (out, folder / "whole.db")]
     yield Figure(
         f"explain of the bundle = explain of the whole recordings: {said[0] == said[1]} "
         f"({len(said[0]['incidents'])} incidents, {len(said[0]['verdicts'])} verdicts)",
         said[0] == said[1] and bool(said[0]["incidents"]),
     )
-    told = [one["summary"] for one in live["chains"]]
+    summaries = [one["summary"] for one in live["chains"]]
     yield Figure(
-        f"and what the nodes say themselves: {told}", told == [one["headline"] for one in said[0]["incidents"]]
+        f"and what the nodes say themselves: {summaries}",
+        summaries == [one["headline"] for one in said[0]["incidents"]],
     )
 
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.agent import BenchError
-from bench.incidents.ambient import favoured
+from bench.incidents.ambient import favored
 from bench.incidents.findings import ask
 from bench.incidents.judge import Judgement, judge
 from bench.incidents.log import Log
@@ -27,7 +27,7 @@ from bench.incidents.price import Price
 from bench.incidents.recording import DATABASE, LABEL, Label, database_of, pack, record
 from bench.incidents.results import Result, Results
 from bench.incidents.scenario import Planned, Scenario
-from bench.incidents.score import Scored, Total, confusions, table, told_apart, totals
+from bench.incidents.score import Scored, Total, confusions, distinguished, table, totals
 from bench.incidents.score_programs import programs
 from bench.incidents.step_score import score_recording
 from bench.incidents.truth import truth
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif not options.score:
         if os.geteuid() != 0:
             raise BenchError("probes need root", hint=f"sudo {' '.join(sys.orig_argv)}")
-        with lifecycle.until_stopped(), favoured() if options.favor else nullcontext():
+        with lifecycle.until_stopped(), favored() if options.favor else nullcontext():
             _run(planned, options, results, log)
     if log:
         return _print(list(log.scored(_by_name(), since=options.since)))
@@ -185,7 +185,7 @@ def _print(scored: list[Scored]) -> int:
     found = totals(scored)
     disturbed = sum(run.is_disturbed for run in scored)
     print(f"{len(scored)} runs, {disturbed} of them disturbed by others and left out of the totals")
-    for first, second, apart, count in told_apart(scored, PAIRS):
+    for first, second, apart, count in distinguished(scored, PAIRS):
         print(f"told apart: {first} and {second} in {apart} of {count} runs")
     for times, kinds, cause in confusions(scored):
         print(f"taken for another cause: {kinds} for {cause}, {times} x")

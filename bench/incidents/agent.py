@@ -17,7 +17,7 @@ from bench.incidents.price import Price
 
 @dataclass
 class Live(Agent):
-    """A running agent that somebody listens to. `incidents`: (CLOCK_MONOTONIC ns, cause) of each live finding."""
+    """A running agent whose output is read. `incidents`: (CLOCK_MONOTONIC ns, cause) of each live finding."""
 
     incidents: list[tuple[int, str]] = field(default_factory=list)
     drops: dict[str, int] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Live(Agent):
 
 @contextmanager
 def tracing(database: Path, pids: Sequence[int], driver: Mapping[str, str], price: Price) -> Iterator[Live]:
-    """An agent that records into `database` until the block ends, or until its targets are gone.
+    """An agent that records into `database` until the block ends, or until its traced processes have ended.
 
     driver: the variables with which it finds the simulated NVML. price: what it takes a probed call to cost.
     """

@@ -1,4 +1,4 @@
-"""How much of the machine somebody else used during a run: what a run shows may be their doing."""
+"""The CPU that other programs used during a run, which may explain its findings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from ingero.demo.faults import cgroups
 
 MAX_OTHERS = 0.05  # of all CPUs; a single busy process of another job takes 0.5 of two
-_MOST_V1, _MOST_V2 = 262_144, 10_000  # cpu.shares and cpu.weight; the usual ones are 1024 and 100
+_MAX_V1, _MAX_V2 = 262_144, 10_000  # cpu.shares and cpu.weight; the usual ones are 1024 and 100
 _STEAL = 7  # of the fields of /proc/stat, after user, nice and system
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -46,13 +46,13 @@ class Usage:
 
 
 @contextmanager
-def favoured() -> Iterator[None]:
+def favored() -> Iterator[None]:
     """Let this process and what it starts have the CPUs before everybody else: for machines that others use, too.
 
     Raises:
         FaultError: there is no cpu controller here.
     """
     with cgroups.group("cpu", "bench") as group:
-        group.set_cpu_weight(_MOST_V2 if group.is_v2 else _MOST_V1)
+        group.set_cpu_weight(_MAX_V2 if group.is_v2 else _MAX_V1)
         group.add(os.getpid())
         yield

@@ -1,4 +1,4 @@
-"""What the diagnosis says of a recording, as plain values that a results file can hold."""
+"""The findings of a diagnosis as plain values for a results file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNEXPLAINED = "unexplained"
 class Found:
     """One incident. Times are unix ns; file, line, function are "" and 0 without a Python line.
 
-    where: as its Where line says it. is_located: whether that names a line.
+    where: the text of its Where line. is_located: whether that names a line.
     """
 
     cause: str
@@ -40,13 +40,13 @@ class Found:
 
     @property
     def is_named(self) -> bool:
-        """Whether it names a cause."""
+        """Whether the incident names a cause."""
         return self.cause != UNEXPLAINED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """All of one diagnosis, and how long it took."""
+    """The findings of one diagnosis, and its duration."""
 
     found: list[Found]
     not_evaluated: list[str]

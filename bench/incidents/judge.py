@@ -30,7 +30,7 @@ _WORKLOADS = "ingero.demo.workloads"
 
 
 class Verdict(enum.Enum):
-    """Of one expected incident."""
+    """The verdict on one expected incident."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -45,7 +45,7 @@ UNSCORED = frozenset({Verdict.QUIET, Verdict.EARLY, Verdict.UNSEEN})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One expected incident of a run; None: not asked, or not known."""
+    """The judgement of one expected incident of a run; None: not asked, or not known."""
 
     cause: str
     verdict: Verdict
@@ -57,11 +57,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """One run. incidents: causes named that are about the workload. wrong: those of them that are not true.
+    """The judgement of one run. incidents: number of causes named for the workload. wrong: those that are not true.
 
-    live_false: what was told while it ran though nothing was to be told; None: something was, or nobody noted it.
-    live_wrong: causes told while it ran that are not true, where something was to be told; None as before.
-    located: of each cause named, events left out, whether its Where names a line of Python; None: nobody noted it.
+    live_false: causes reported live where silence was right; None: not so here, or not recorded.
+    live_wrong: false causes reported live where a report was right; None: not so here, or not recorded.
+    located: for each named cause except events, whether its Where names a line of Python; None: not recorded.
     """
 
     parts: tuple[Part, ...]
@@ -85,37 +85,37 @@ class Judgement:
 def judge(
     scenario: Scenario, label: Label, truth: Truth | None, found: Iterable[Found], price: Price = Price.MEASURED
 ) -> Judgement:
-    """Every expected incident against those that were found; price: what was out of sight."""
+    """Compares the expected incidents with those found. price: decides which causes could not be seen."""
     about = [one for one in found if not _is_ambient(one, label)]
     named = [one for one in about if one.is_named]
     expected = (*scenario.expected, *_surfaced(scenario, truth))
     true = (scenario.allowed | scenario.own).union(*(answer.causes for answer in expected))
     wrong = tuple(one.cause for one in named if one.cause not in true)
     counted = [one for one in named if _is_expected(one, scenario) or not _is_beside(one, scenario)]
-    told = tuple(sorted(_told_false(true, label)))
+    false_live = tuple(sorted(_false_live_causes(true, label)))
     return Judgement(
         parts=tuple(_seen(_part(one, scenario, label, truth, named, wrong), one, price) for one in scenario.expected),
         incidents=len(counted),
         wrong=wrong,
         unexplained=sum(not one.is_named for one in about),
         dose=truth.dose if truth else None,
-        live_false=None if scenario.expected else told,
-        live_wrong=tuple(one for one in told if one != UNEXPLAINED) if scenario.expected else None,
+        live_false=None if scenario.expected else false_live,
+        live_wrong=tuple(cause for cause in false_live if cause != UNEXPLAINED) if scenario.expected else None,
         located=tuple(one.is_located for one in named if one.kind != "event"),
     )
 
 
 def _surfaced(scenario: Scenario, truth: Truth | None) -> tuple[Expected, ...]:
-    """What the plan took for hidden, and the pair shows to have cost something."""
+    """The incidents that the plan expected to be hidden, where the pair of runs shows that they cost time."""
     return scenario.hidden if truth is not None and truth.dose >= MUST_BE_QUIET else ()
 
 
-def _told_false(true: frozenset[str], label: Label) -> set[str]:
-    """What was told while it ran and is not true, but for what others did on a busy machine."""
-    told = {cause for _, cause in label.live} - true
+def _false_live_causes(true: frozenset[str], label: Label) -> set[str]:
+    """The false causes reported live, except those of other programs on a busy host."""
+    false_live = {cause for _, cause in label.live} - true
     if label.stolen_s:
-        told.discard("cpu-steal")
-    return told - _OF_THE_HOST if label.is_disturbed else told
+        false_live.discard("cpu-steal")
+    return false_live - _OF_THE_HOST if label.is_disturbed else false_live
 
 
 def _is_expected(found: Found, scenario: Scenario) -> bool:
@@ -123,7 +123,7 @@ def _is_expected(found: Found, scenario: Scenario) -> bool:
 
 
 def _is_beside(found: Found, scenario: Scenario) -> bool:
-    """Whether it is no incident of the disturbance: an event, or what the program is slow by without it."""
+    """Whether an incident is not due to the disturbance: an event, or a bottleneck of the program itself."""
     return found.kind == "event" or (found.kind == "bottleneck" and found.cause in scenario.own)
 
 
@@ -163,13 +163,13 @@ def _part(
 
 
 def _seen(part: Part, expected: Expected, price: Price) -> Part:
-    """Nothing said of what was out of sight is no fault, if nothing wrong was."""
+    """The part as UNSEEN where its cause could not be seen and the diagnosis abstained."""
     is_unseen = part.verdict is Verdict.ABSTAINED and price.is_out_of_sight(expected.causes)
     return replace(part, verdict=Verdict.UNSEEN) if is_unseen else part
 
 
 def _named_in_time(expected: Expected, truth: Truth | None) -> Verdict:
-    """Of an expected incident that was found."""
+    """The verdict on an expected incident that was found."""
     is_little = truth is not None and truth.dose < MUST_BE_QUIET
     return Verdict.EARLY if is_little and not expected.is_event else Verdict.RIGHT
 
@@ -177,7 +177,7 @@ def _named_in_time(expected: Expected, truth: Truth | None) -> Verdict:
 def _without(
     expected: Expected, scenario: Scenario, truth: Truth | None, named: list[Found], wrong: tuple[str, ...]
 ) -> Verdict:
-    """Of an expected incident that was not found."""
+    """The verdict on an expected incident that was not found."""
     if wrong or any(one.cause in expected.causes for one in named):  # or its facts are others
         return Verdict.WRONG
     dose = truth.dose if truth else scenario.dose

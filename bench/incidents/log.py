@@ -99,7 +99,7 @@ def _later(commit: str) -> tuple[str, ...]:
 
 
 def _revision() -> str:
-    """Of the checkout; with a mark where it has changes that are in none."""
+    """The revision of the checkout, with a mark where it has uncommitted changes."""
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     found = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
     return found.stdout.strip() or "unknown"

@@ -13,7 +13,7 @@ from pathlib import Path
 from ingero.demo.faults import cgroups
 from ingero.demo.faults.cpu import CpuHog
 from ingero.demo.faults.disk import IoStorm
-from ingero.demo.faults.model import Injection, Recipe, Stage, Target
+from ingero.demo.faults.model import Injection, Recipe, Workload, WorkloadSetup
 from ingero.demo.faults.network import TcpLoss
 from ingero.demo.workloads.program import Program
 from ingero.demo.workloads.slow_mount import FILE_NAME, unmount
@@ -37,22 +37,22 @@ class NoisyNeighbor(Recipe):
         self._next_door: Path | None = None
 
     def requires(self) -> str | None:
-        """The controller whose groups tell containers apart."""
+        """Require the controller whose cgroups identify containers."""
         return cgroups.missing("memory")
 
     @contextmanager
-    def stage(self, scratch: Path) -> Iterator[Stage]:
+    def prepare(self, scratch: Path) -> Iterator[WorkloadSetup]:
         """Make both containers."""
         del scratch
         with _container() as own, _container() as next_door:
             self._next_door = next_door
-            yield Stage(cgroups=(own,))
+            yield WorkloadSetup(cgroups=(own,))
 
     @contextmanager
-    def apply(self, target: Target) -> Iterator[Injection]:
+    def apply(self, workload: Workload) -> Iterator[Injection]:
         """Run the hogs next door."""
         assert self._next_door is not None
-        with self._hog.apply(target) as injection:
+        with self._hog.apply(workload) as injection:
             for pid in injection.culprits:
                 (self._next_door / "cgroup.procs").write_text(str(pid))
             yield injection
@@ -88,9 +88,9 @@ class SecondProgram(Recipe):
     """Another training process on the same device, with long kernels that cost the host hardly anything."""
 
     @contextmanager
-    def apply(self, target: Target) -> Iterator[Injection]:
+    def apply(self, workload: Workload) -> Iterator[Injection]:
         """Train beside it."""
-        environment = dict(_environment_of(target.pid))
+        environment = dict(_environment_of(workload.pid))
         arguments = ("--seconds", 120, "--layers", 1, "--us", 2000, "--workers", 0, "--cpu-ms", 0, "--out", "/dev/null")
         with Program.module("train", *arguments, environment=environment) as other:
             other.wait_for("ready")
@@ -111,18 +111,18 @@ class UnrelatedWriters(Recipe):
         self._storm = IoStorm(writers=writers, duty=duty)
 
     def requires(self) -> str | None:
-        """As the storm."""
+        """Require what the storm of I/O requires."""
         return self._storm.requires()
 
     @contextmanager
-    def stage(self, scratch: Path) -> Iterator[Stage]:
+    def prepare(self, scratch: Path) -> Iterator[WorkloadSetup]:
         """Prepare the files; the workload does not get to know them."""
-        with self._storm.stage(scratch):
-            yield Stage()
+        with self._storm.prepare(scratch):
+            yield WorkloadSetup()
 
-    def apply(self, target: Target) -> AbstractContextManager[Injection]:
+    def apply(self, workload: Workload) -> AbstractContextManager[Injection]:
         """Write."""
-        return self._storm.apply(target)
+        return self._storm.apply(workload)
 
 
 class UnrelatedRetransmits(Recipe):
@@ -133,22 +133,22 @@ class UnrelatedRetransmits(Recipe):
         self._address: Sequence[str] = ()
 
     def requires(self) -> str | None:
-        """As the lossy network."""
+        """Require what the lossy network requires."""
         return self._loss.requires()
 
     @contextmanager
-    def stage(self, scratch: Path) -> Iterator[Stage]:
+    def prepare(self, scratch: Path) -> Iterator[WorkloadSetup]:
         """Connect the store; the workload does not get to know it."""
-        with self._loss.stage(scratch) as stage:
-            self._address = stage.arguments[1].rsplit(":", 1)
-            yield Stage()
+        with self._loss.prepare(scratch) as setup:
+            self._address = setup.arguments[1].rsplit(":", 1)
+            yield WorkloadSetup()
 
     @contextmanager
-    def apply(self, target: Target) -> Iterator[Injection]:
+    def apply(self, workload: Workload) -> Iterator[Injection]:
         """Fetch and lose."""
         with Program([sys.executable, "-c", _CLIENT, *self._address]) as client:
             client.wait_for("ready")
-            with self._loss.apply(target):
+            with self._loss.apply(workload):
                 yield Injection(culprits=(client.pid,))
 
 
@@ -164,7 +164,7 @@ class SlowMount(Recipe):
         return None if os.geteuid() == 0 and Path("/dev/fuse").exists() else "mounting needs root and /dev/fuse"
 
     @contextmanager
-    def stage(self, scratch: Path) -> Iterator[Stage]:
+    def prepare(self, scratch: Path) -> Iterator[WorkloadSetup]:
         """Mount it, fast for now."""
         folder = scratch / "mount"
         folder.mkdir()
@@ -172,14 +172,14 @@ class SlowMount(Recipe):
         try:
             with Program.module("slow_mount", folder, "--knob", self._knob) as server:
                 server.wait_for("ready")
-                yield Stage(arguments=("--data", str(folder / FILE_NAME), "--buffered", "--cpu-ms", "0.5"))
+                yield WorkloadSetup(arguments=("--data", str(folder / FILE_NAME), "--buffered", "--cpu-ms", "0.5"))
         finally:
             unmount(folder)
 
     @contextmanager
-    def apply(self, target: Target) -> Iterator[Injection]:
+    def apply(self, workload: Workload) -> Iterator[Injection]:
         """Slow it down."""
-        del target
+        del workload
         assert self._knob is not None
         self._knob.write_text(str(self._ms_per_mib))
         try:

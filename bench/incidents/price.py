@@ -1,4 +1,4 @@
-"""What a probed call is said to cost in a labeled run: as measured, as on a slow machine, or too much for launches."""
+"""The simulated cost of a probed call in a labeled run: as measured, as on a slow host, or too high for launches."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class Price(enum.Enum):
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What makes the agent's overhead limiter believe it."""
+        """The environment variables that make the agent's overhead limiter assume this cost."""
         return _ENVIRONMENTS[self]
 
     @property
     def options(self) -> Sequence[str]:
-        """Of `ingero trace`: the limit that users have, where the limiter is to decide."""
+        """The options of `ingero trace`: the default overhead limit, where the limiter has to decide."""
         return ("--max-overhead=2%",) if self is Price.SLOW_TRAP else ()
 
     def is_out_of_sight(self, causes: frozenset[str]) -> bool:
-        """Whether one of these causes, which end in the same wait, needs launches, which are not traced."""
+        """Whether one of these causes can only be proven by launches, which are not traced at this cost."""
         return self is Price.NO_LAUNCHES and not causes.isdisjoint(_need_launches())
 
 

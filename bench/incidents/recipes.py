@@ -10,31 +10,31 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingero.demo.faults.model import FaultError, Injection, Recipe, Stage, Target
+from ingero.demo.faults.model import FaultError, Injection, Recipe, Workload, WorkloadSetup
 from ingero.demo.faults.processes import tree
 
 _PULSE_PERIOD_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunTarget(Target):
+class BenchWorkload(Workload):
     """A running workload of the bench; `traffic_pid` sends its requests, 0 where there are none."""
 
     traffic_pid: int = 0
 
 
 class Nothing(Recipe):
-    """Nothing happens: the workload alone is the point."""
+    """A recipe that does nothing, for runs of the workload alone."""
 
     @contextmanager
-    def apply(self, target: Target) -> Iterator[Injection]:
+    def apply(self, workload: Workload) -> Iterator[Injection]:
         """Do nothing."""
-        del target
+        del workload
         yield Injection()
 
 
-class Staged(Recipe):
-    """A recipe whose preparation is wanted without its effect: the control of a pair."""
+class PrepareOnly(Recipe):
+    """A recipe that prepares the workload but applies no fault: the control of a pair."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
@@ -43,14 +43,14 @@ class Staged(Recipe):
         """As the recipe."""
         return self._recipe.requires()
 
-    def stage(self, scratch: Path) -> AbstractContextManager[Stage]:
+    def prepare(self, scratch: Path) -> AbstractContextManager[WorkloadSetup]:
         """As the recipe."""
-        return self._recipe.stage(scratch)
+        return self._recipe.prepare(scratch)
 
     @contextmanager
-    def apply(self, target: Target) -> Iterator[Injection]:
+    def apply(self, workload: Workload) -> Iterator[Injection]:
         """Do nothing."""
-        del target
+        del workload
         yield Injection()
 
 
@@ -65,19 +65,19 @@ class Together(Recipe):
         return next((reason for one in self._recipes if (reason := one.requires())), None)
 
     @contextmanager
-    def stage(self, scratch: Path) -> Iterator[Stage]:
-        """All of them, for one workload."""
+    def prepare(self, scratch: Path) -> Iterator[WorkloadSetup]:
+        """Prepare all recipes, for one workload."""
         with ExitStack() as stack:
-            stages = [stack.enter_context(one.stage(scratch)) for one in self._recipes]
-            arguments = tuple(argument for stage in stages for argument in stage.arguments)
-            groups = tuple(group for stage in stages for group in stage.cgroups)
-            yield Stage(arguments=arguments, cgroups=groups)
+            setups = [stack.enter_context(one.prepare(scratch)) for one in self._recipes]
+            arguments = tuple(argument for setup in setups for argument in setup.arguments)
+            groups = tuple(group for setup in setups for group in setup.cgroups)
+            yield WorkloadSetup(arguments=arguments, cgroups=groups)
 
     @contextmanager
-    def apply(self, target: Target) -> Iterator[Injection]:
-        """All of them."""
+    def apply(self, workload: Workload) -> Iterator[Injection]:
+        """Apply all recipes."""
         with ExitStack() as stack:
-            made = [stack.enter_context(one.apply(target)) for one in self._recipes]
+            made = [stack.enter_context(one.apply(workload)) for one in self._recipes]
             yield Injection(culprits=tuple(pid for one in made for pid in one.culprits))
 
 
@@ -89,9 +89,9 @@ class Pulses(Recipe):
         self.child = child
 
     @contextmanager
-    def apply(self, target: Target) -> Iterator[Injection]:
+    def apply(self, workload: Workload) -> Iterator[Injection]:
         """SIGSTOP and SIGCONT in turn."""
-        pid = tree(target.pid)[1:][-1] if self.child else target.pid
+        pid = tree(workload.pid)[1:][-1] if self.child else workload.pid
         ended = threading.Event()
         thread = threading.Thread(target=self._run, args=(pid, ended), daemon=True)
         thread.start()
@@ -118,36 +118,36 @@ class Stopped(Recipe):
         self.rank = rank
 
     @contextmanager
-    def apply(self, target: Target) -> Iterator[Injection]:
+    def apply(self, workload: Workload) -> Iterator[Injection]:
         """SIGSTOP, then SIGCONT."""
-        pid = self._pid(target)
+        pid = self._pid(workload)
         os.kill(pid, signal.SIGSTOP)
         try:
             yield Injection(culprits=(os.getpid(),))
         finally:
             os.kill(pid, signal.SIGCONT)
 
-    def _pid(self, target: Target) -> int:
+    def _pid(self, workload: Workload) -> int:
         if self.rank is not None:
-            children = Path(f"/proc/{target.pid}/task/{target.pid}/children").read_text().split()
+            children = Path(f"/proc/{workload.pid}/task/{workload.pid}/children").read_text().split()
             return int(children[self.rank])
-        if isinstance(target, RunTarget) and target.traffic_pid:
-            return target.traffic_pid
+        if isinstance(workload, BenchWorkload) and workload.traffic_pid:
+            return workload.traffic_pid
         raise FaultError("there is neither a rank nor traffic to stop")
 
 
 class WithArguments(Recipe):
-    """A workload that must be started with these, and to which nothing happens."""
+    """A recipe that starts the workload with these arguments and applies no fault."""
 
     def __init__(self, *arguments: str) -> None:
         self._arguments = arguments
 
-    def stage(self, scratch: Path) -> AbstractContextManager[Stage]:
-        """Start it so; {scratch} stands for a folder on a disk."""
-        return nullcontext(Stage(arguments=tuple(one.format(scratch=scratch) for one in self._arguments)))
+    def prepare(self, scratch: Path) -> AbstractContextManager[WorkloadSetup]:
+        """Start the workload with the arguments; {scratch} stands for a folder on a disk."""
+        return nullcontext(WorkloadSetup(arguments=tuple(one.format(scratch=scratch) for one in self._arguments)))
 
     @contextmanager
-    def apply(self, target: Target) -> Iterator[Injection]:
+    def apply(self, workload: Workload) -> Iterator[Injection]:
         """Do nothing."""
-        del target
+        del workload
         yield Injection()

@@ -18,7 +18,7 @@ from bench.incidents.agent import tracing
 from bench.incidents.ambient import MAX_OTHERS, Usage
 from bench.incidents.plan.kinds import KINDS
 from bench.incidents.scenario import Planned, Scenario
-from bench.incidents.workload import Running, completions, gate_of, in_dose, running
+from bench.incidents.workload import WorkloadRun, completions, gate_of, in_dose, running
 from bench.timers import longest_pauses_ns, watched_timers
 from ingero.demo.gpusim.build import build, environment
 from ingero.demo.workloads import steps
@@ -33,7 +33,7 @@ _SCRATCH = Path("/var/tmp")  # on a disk: there is no direct I/O in memory
 
 @dataclass(kw_only=True)
 class Label:
-    """What is known of a run beside its recording. Times are CLOCK_MONOTONIC ns; unix = mono + offset_ns.
+    """The ground truth of a run beside its recording. Times are CLOCK_MONOTONIC ns; unix = mono + offset_ns.
 
     steps_ns: when each step ended, from the first recorded second on; first_step: the number of the first of them.
     marks: when each began, and its kind, as the program itself knows it (workloads/steps.py); empty for a server.
@@ -81,7 +81,7 @@ def record(planned: Planned, keep: Path) -> Label:
     """Run it once; its recording and label lie in its folder below `keep` afterwards.
 
     Raises:
-        BenchError: the workload failed, or was over before it was recorded; what was said of it tells nothing.
+        BenchError: the workload failed, or ended before it was recorded, so the run cannot be judged.
     """
     before = Usage.now()
     with TemporaryDirectory(prefix="ingero-incidents-", dir=_SCRATCH) as name:
@@ -107,47 +107,47 @@ def database_of(folder: Path) -> Iterator[Path]:
         return
     with TemporaryDirectory(prefix="ingero-incidents-") as name:
         plain = Path(name) / DATABASE
-        with gzip.open(packed, "rb") as source, plain.open("wb") as target:
-            shutil.copyfileobj(source, target)
+        with gzip.open(packed, "rb") as source, plain.open("wb") as copy:
+            shutil.copyfileobj(source, copy)
         yield plain
 
 
 def pack(folder: Path) -> None:
     """Compress a kept recording, to a fifth."""
     plain = folder / DATABASE
-    with plain.open("rb") as source, gzip.open(folder / f"{DATABASE}.gz", "wb", compresslevel=3) as target:
-        shutil.copyfileobj(source, target)
+    with plain.open("rb") as source, gzip.open(folder / f"{DATABASE}.gz", "wb", compresslevel=3) as copy:
+        shutil.copyfileobj(source, copy)
     plain.unlink()
 
 
 def _run(planned: Planned, folder: Path) -> Label:
     scenario = planned.scenario
-    with running(scenario, planned.seed, folder) as workload, ExitStack() as stack:
-        label = Label(scenario=scenario.name, seed=planned.seed, pid=workload.target.pid)
-        label.own_pids = sorted(workload.pids())
+    with running(scenario, planned.seed, folder) as started, ExitStack() as stack:
+        label = Label(scenario=scenario.name, seed=planned.seed, pid=started.workload.pid)
+        label.own_pids = sorted(started.pids())
         if scenario.schedule.is_from_start:
-            stack.enter_context(_spell(workload, label))
+            stack.enter_context(_spell(started, label))
         time.sleep(1)  # the first steps fill caches and queues
         driver = environment(build(), ctl=folder / "gpu.knobs")
         stack.enter_context(watched_timers(folder / TIMERS, period_ns=_TIMER_NS))
-        with tracing(folder / DATABASE, workload.traced, driver, planned.price) as live:
+        with tracing(folder / DATABASE, started.traced, driver, planned.price) as live:
             label.begin_ns = time.monotonic_ns()
             label.offset_ns = time.time_ns() - label.begin_ns
             if scenario.is_cold:
                 gate_of(folder).touch()
-            _follow(scenario, workload, label)
+            _follow(scenario, started, label)
             label.end_ns = time.monotonic_ns()
             failed = "" if _may_end(scenario) else failure_of(label.pid)
             stack.close()
-        _note_steps(label, completions(workload.log))
+        _note_steps(label, completions(started.log))
         if scenario.workload != "serve":
-            label.stepping_pid = workload.traced[0]
-            label.marks = [mark for mark in steps.marks(workload.log) if label.begin_ns <= mark[0] <= label.end_ns]
+            label.stepping_pid = started.traced[0]
+            label.marks = [mark for mark in steps.marks(started.log) if label.begin_ns <= mark[0] <= label.end_ns]
         if failed or not label.steps_ns:
             raise BenchError(f"the workload {failed or 'made no step while it was recorded'}")
         label.live = list(live.incidents)
         label.drops = live.drops
-        label.own_pids = sorted({*label.own_pids, *workload.pids(), *label.culprits, live.process.pid})
+        label.own_pids = sorted({*label.own_pids, *started.pids(), *label.culprits, live.process.pid})
     return label
 
 
@@ -162,7 +162,7 @@ def failure_of(pid: int) -> str:
     return f"ended with status {status}" if fields[0] == "Z" and status else ""
 
 
-def _follow(scenario: Scenario, workload: Running, label: Label) -> None:
+def _follow(scenario: Scenario, started: WorkloadRun, label: Label) -> None:
     """Let the schedule pass."""
     schedule = scenario.schedule
     time.sleep(schedule.before_s)
@@ -170,29 +170,29 @@ def _follow(scenario: Scenario, workload: Running, label: Label) -> None:
     if schedule.is_from_start:
         time.sleep(schedule.with_s)
     elif schedule.drifts:
-        _drift(scenario, workload, label)
+        _drift(scenario, started, label)
     else:
         while (left_s := end_s - time.monotonic()) > 0.1:
-            with _spell(workload, label):
+            with _spell(started, label):
                 time.sleep(min(schedule.on_s or left_s, left_s))
             time.sleep(max(0.0, min(schedule.off_s, end_s - time.monotonic())))
     time.sleep(schedule.after_s)
 
 
-def _drift(scenario: Scenario, workload: Running, label: Label) -> None:
+def _drift(scenario: Scenario, started: WorkloadRun, label: Label) -> None:
     for step in range(1, DRIFT_STEPS + 1):
         recipes = tuple(in_dose(scenario, number, step / DRIFT_STEPS) for number in range(len(scenario.disturbances)))
-        with _spell(workload, label, recipes):
+        with _spell(started, label, recipes):
             time.sleep(scenario.schedule.with_s / DRIFT_STEPS)
 
 
 @contextmanager
-def _spell(workload: Running, label: Label, recipes: tuple[Any, ...] | None = None) -> Iterator[None]:
-    """The disturbances at once, for as long as the block lasts; what has died cannot be put right again."""
+def _spell(started: WorkloadRun, label: Label, recipes: tuple[Any, ...] | None = None) -> Iterator[None]:
+    """Applies all disturbances within the block; a process that has died is not restored."""
     begin_ns = time.monotonic_ns()
     with suppress(ProcessLookupError), ExitStack() as stack:
-        for recipe in workload.recipes if recipes is None else recipes:
-            label.culprits += stack.enter_context(recipe.apply(workload.target)).culprits
+        for recipe in started.recipes if recipes is None else recipes:
+            label.culprits += stack.enter_context(recipe.apply(started.workload)).culprits
         yield
     label.spells.append((begin_ns, time.monotonic_ns()))
 

@@ -13,7 +13,7 @@ from bench.incidents.step_score import StepScore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What came of one run; its label lies with its recording."""
+    """The result of one run; its label is beside its recording."""
 
     key: str
     is_disturbed: bool

@@ -1,4 +1,4 @@
-"""What one labeled run is: a workload, what is done to it and when, and the right answer."""
+"""The definition of a labeled run: a workload, its disturbances and their schedule, and the right answer."""
 
 from __future__ import annotations
 
@@ -136,9 +136,9 @@ class Planned:
 
     @property
     def key(self) -> str:
-        """Its name in the results."""
+        """The name of the run in the results."""
         return f"{self.scenario.name}.s{self.seed}" + (f"@{self.price.value}" if self.price.value else "")
 
     def folder(self, keep: Path) -> Path:
-        """Where its recording is kept."""
+        """The folder of its recording."""
         return keep / self.key

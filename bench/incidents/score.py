@@ -29,7 +29,7 @@ QUIET_RUNS = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """One run and what is said of it."""
+    """One run and its judgement."""
 
     scenario: Scenario
     judgement: Judgement
@@ -75,7 +75,7 @@ def table(runs: Iterable[Scored]) -> list[tuple[str, ...]]:
 
 
 def confusions(runs: Iterable[Scored]) -> list[tuple[int, str, str]]:
-    """How often which cause was named where it is not true: (times, the scenario's kinds, the wrong cause)."""
+    """False causes by scenario: (count, the scenario's kinds, the wrong cause)."""
     seen = Counter(
         ("+".join(_kinds(run)) or run.scenario.name, cause)
         for run in runs
@@ -85,8 +85,8 @@ def confusions(runs: Iterable[Scored]) -> list[tuple[int, str, str]]:
     return [(count, kinds, cause) for (kinds, cause), count in seen.most_common()]
 
 
-def told_apart(runs: Sequence[Scored], pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str, int, int]]:
-    """Of each pair of kinds: in how many of its runs no wrong cause was named, and how many there are."""
+def distinguished(runs: Sequence[Scored], pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str, int, int]]:
+    """For each pair of kinds: the number of runs without a wrong cause, and the number of runs."""
     rows = []
     for first, second in pairs:
         mine = [run for run in runs if not run.is_disturbed and _kinds(run) in {(first,), (second,)}]
@@ -99,7 +99,7 @@ def _kinds(run: Scored) -> tuple[str, ...]:
 
 
 def totals(runs: Sequence[Scored]) -> list[Total]:
-    """Every promise over runs that nobody disturbed."""
+    """All promises, over runs on an otherwise idle host."""
     own = [run for run in runs if not run.is_disturbed]
     faults = [run for run in own if run.scenario.expected]
     quiet = [run for run in own if not run.scenario.expected]

@@ -91,8 +91,8 @@ def _held(rows: Times, marks: Times, phase_ns: int) -> Times:
 
 def _phase(rows: Times, marks: Times) -> int:
     """The offset of markers from marks at which the rows come closest to one mark each: a marker may be anywhere."""
-    usual_ns = int(np.median(np.diff(marks)))
-    tried = [usual_ns * number // _PHASES for number in range(_PHASES)]
+    median_ns = int(np.median(np.diff(marks)))
+    tried = [median_ns * number // _PHASES for number in range(_PHASES)]
     misses = [int(((_held(rows, marks, phase_ns) - 1) ** 2).sum()) for phase_ns in tried]
     best = [phase_ns for phase_ns, missed in zip(tried, misses, strict=True) if missed == min(misses)]
     return best[len(best) // 2]

@@ -1,4 +1,4 @@
-"""What a disturbance really cost: the same steps with and without it, from the workload's own log."""
+"""The true cost of a disturbance: the same steps with and without it, from the workload's own log."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def step_marks(folder: Path) -> npt.NDArray[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
-    """Signed, in ns; wall_ns is how long the disturbance was there. noticeable_ns: when 5% of it were lost."""
+    """The cost in ns, signed; wall_ns: the duration of the disturbance. noticeable_ns: when 5% of it were lost."""
 
     lost_ns: int
     wall_ns: int
@@ -49,12 +49,12 @@ def truth(label: Label, control: Label) -> Truth | None:
     if not label.spells or len(control.steps_ns) < 2:
         return None
     begin, end = max(label.spells[0][0], label.begin_ns), min(label.spells[-1][1], label.end_ns)
-    usual = _Usual(control, label)
-    lost, wall = _lost(label, usual, begin, end)
-    return Truth(lost_ns=lost, wall_ns=wall, noticeable_ns=_noticeable(label, usual, begin, end))
+    baseline = _BaselineSteps(control, label)
+    lost, wall = _lost(label, baseline, begin, end)
+    return Truth(lost_ns=lost, wall_ns=wall, noticeable_ns=_noticeable(label, baseline, begin, end))
 
 
-class _Usual:
+class _BaselineSteps:
     """How long steps of a run take undisturbed: as the same ones of its control, at the pace of its own machine.
 
     Two runs on a shared machine differ by up to 7% before anything disturbs them; the steps before tell by how much.
@@ -82,21 +82,21 @@ class _Usual:
         return round(self._pace * (last - first) * (steps[-1] - steps[0]) / (len(steps) - 1))
 
 
-def _lost(label: Label, usual: _Usual, begin_ns: int, end_ns: int) -> tuple[int, int]:
+def _lost(label: Label, baseline: _BaselineSteps, begin_ns: int, end_ns: int) -> tuple[int, int]:
     """From the last step that ended before it began to the first that ended after it."""
     steps = label.steps_ns
     first = max(0, bisect_right(steps, begin_ns) - 1)
     last = min(bisect_left(steps, end_ns), len(steps) - 1)
     if last <= first or steps[last] < end_ns - (end_ns - begin_ns) // 2:  # it never came back
-        return end_ns - begin_ns - usual.ns(0, max(0, last - first)), end_ns - begin_ns
+        return end_ns - begin_ns - baseline.ns(0, max(0, last - first)), end_ns - begin_ns
     wall = steps[last] - steps[first]
-    return wall - usual.ns(first, last), wall
+    return wall - baseline.ns(first, last), wall
 
 
-def _noticeable(label: Label, usual: _Usual, begin_ns: int, end_ns: int) -> int | None:
+def _noticeable(label: Label, baseline: _BaselineSteps, begin_ns: int, end_ns: int) -> int | None:
     """The end of the first second until which 5% of the time since the beginning were lost."""
     for until_ns in range(begin_ns + _S, end_ns + 1, _S):
-        lost, wall = _lost(label, usual, begin_ns, until_ns)
+        lost, wall = _lost(label, baseline, begin_ns, until_ns)
         if lost > NOTICEABLE * wall:
             return until_ns
     return None

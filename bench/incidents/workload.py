@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.incidents.plan.kinds import KINDS
-from bench.incidents.recipes import RunTarget, Staged
+from bench.incidents.recipes import BenchWorkload, PrepareOnly
 from bench.incidents.scenario import Scenario
 from ingero.demo.faults.model import Recipe
 from ingero.demo.faults.processes import threads, tree
@@ -23,21 +23,21 @@ LIFE_S = 120  # bounds the workload's life if the bench is killed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
-    """A workload that has begun; `log` gets a line for each step (or answer), `traced` is what --pid is given."""
+class WorkloadRun:
+    """A started workload; `log` gets a line for each step (or answer), `traced` are the pids for --pid."""
 
-    target: RunTarget
+    workload: BenchWorkload
     recipes: tuple[Recipe, ...]
     log: Path
     traced: tuple[int, ...]
 
     def pids(self) -> set[int]:
         """The workload's processes of now, its traffic included."""
-        return {*tree(self.target.pid), *tree(self.target.traffic_pid)} - {0}
+        return {*tree(self.workload.pid), *tree(self.workload.traffic_pid)} - {0}
 
 
 @contextmanager
-def running(scenario: Scenario, seed: int, folder: Path) -> Iterator[Running]:
+def running(scenario: Scenario, seed: int, folder: Path) -> Iterator[WorkloadRun]:
     """Start it and keep it running for the block."""
     recipes = tuple(_recipe(scenario, number) for number in range(len(scenario.disturbances)))
     knobs = folder / "host.knobs"
@@ -46,16 +46,16 @@ def running(scenario: Scenario, seed: int, folder: Path) -> Iterator[Running]:
         HostKnobs(rank_path(knobs, 1)).write(HostState())
     libraries = environment(build(), ctl=folder / "gpu.knobs", sched=scenario.sched, trace=folder / "truth-%p")
     with ExitStack() as stack:
-        stages = [stack.enter_context(recipe.stage(folder)) for recipe in recipes]
-        arguments = [*_kind_arguments(scenario), *(a for stage in stages for a in stage.arguments), *scenario.arguments]
-        groups = tuple(group for stage in stages for group in stage.cgroups)
+        setups = [stack.enter_context(recipe.prepare(folder)) for recipe in recipes]
+        arguments = [*_kind_arguments(scenario), *(a for setup in setups for a in setup.arguments), *scenario.arguments]
+        groups = tuple(group for setup in setups for group in setup.cgroups)
         start = _serve if scenario.workload == "serve" else _train
-        target, log = start(stack, scenario, seed, folder, arguments, groups, {**os.environ, **libraries})
+        workload, log = start(stack, scenario, seed, folder, arguments, groups, {**os.environ, **libraries})
         if scenario.cpus:
-            for tid in threads(target.pid):
+            for tid in threads(workload.pid):
                 os.sched_setaffinity(tid, scenario.cpus)
-        traced = tuple(tree(target.pid)[1:]) if scenario.workload == "ddp" else (target.pid,)
-        yield Running(target=target, recipes=recipes, log=log, traced=traced)
+        traced = tuple(tree(workload.pid)[1:]) if scenario.workload == "ddp" else (workload.pid,)
+        yield WorkloadRun(workload=workload, recipes=recipes, log=log, traced=traced)
 
 
 def gate_of(folder: Path) -> Path:
@@ -72,7 +72,7 @@ def completions(log: Path) -> list[int]:
 def _recipe(scenario: Scenario, number: int, share: float = 1.0) -> Recipe:
     one = scenario.disturbances[number]
     recipe = KINDS[one.kind].recipe(one.dose * share, scenario.sched)
-    return Staged(recipe) if scenario.is_control else recipe
+    return PrepareOnly(recipe) if scenario.is_control else recipe
 
 
 def in_dose(scenario: Scenario, number: int, share: float) -> Recipe:
@@ -96,14 +96,14 @@ def _train(
     arguments: list[str],
     groups: tuple[Path, ...],
     variables: dict[str, str],
-) -> tuple[RunTarget, Path]:
+) -> tuple[BenchWorkload, Path]:
     log, knobs = folder / "steps.jsonl", folder / "host.knobs"
     gate = ("--gate", gate_of(folder)) if scenario.is_cold else ()
     command = ("--seconds", LIFE_S, "--seed", seed, "--out", log, "--knob", knobs, *gate, *arguments)
     program = Program.module(scenario.workload, *command, environment=variables, cgroups=groups)
     stack.enter_context(program).wait_for("loaded" if scenario.is_cold else "ready")
-    target = RunTarget(pid=program.pid, knobs=folder / "gpu.knobs", host_knobs=knobs)
-    return target, rank_path(log, 0) if scenario.workload == "ddp" else log
+    workload = BenchWorkload(pid=program.pid, knobs=folder / "gpu.knobs", host_knobs=knobs)
+    return workload, rank_path(log, 0) if scenario.workload == "ddp" else log
 
 
 def _serve(
@@ -114,17 +114,17 @@ def _serve(
     arguments: list[str],
     groups: tuple[Path, ...],
     variables: dict[str, str],
-) -> tuple[RunTarget, Path]:
+) -> tuple[BenchWorkload, Path]:
     del seed
     log = folder / "answers.jsonl"
     server = Program.module("serve_inference", "--out", log, *arguments, environment=variables, cgroups=groups)
     _, port = stack.enter_context(server).wait_for("ready")
     load = Program.module("serve_load", port, "--seconds", LIFE_S, "--out", "/dev/null", *scenario.traffic)
     stack.enter_context(load)
-    target = RunTarget(
+    workload = BenchWorkload(
         pid=server.pid, knobs=folder / "gpu.knobs", host_knobs=folder / "host.knobs", traffic_pid=load.pid
     )
-    return target, log
+    return workload, log
 
 
 def missing(scenario: Scenario) -> str | None:

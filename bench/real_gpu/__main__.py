@@ -28,9 +28,9 @@ from bench.incidents.step_score import StepScore
 from bench.overhead import GOVERNED, SETTLE_SECONDS
 from bench.real_gpu import loops
 from bench.real_gpu.plan import LOOPS, Fault, Loop
-from bench.real_gpu.score import Interval, Lengths, Said, lengths, mean_of, read_marks, said, score_steps
+from bench.real_gpu.score import DiagnosisSummary, Interval, Lengths, lengths, mean_of, read_marks, said, score_steps
 from ingero.demo.faults.cpu import CpuHog
-from ingero.demo.faults.model import Target
+from ingero.demo.faults.model import Workload
 from ingero.demo.machine import python_with_framework
 from ingero.demo.workloads.program import Program, WorkloadError
 from ingero.errors import IngeroError
@@ -69,7 +69,7 @@ class Result:
     agent_cpu_percent: float
     start_cpu_percent: float
     steps: StepScore | None
-    said: Said
+    said: DiagnosisSummary
     wrong: list[str]
 
     @property
@@ -138,7 +138,7 @@ def fault_in_effect(loop: Loop, program: Program, folder: Path) -> Iterator[None
     with ExitStack() as stack:
         if loop.fault is Fault.BUSY_CPU:
             hog = CpuHog(per_cpu=0, cpus=os.sched_getaffinity(program.pid))
-            stack.enter_context(hog.apply(Target(pid=program.pid, knobs=folder, host_knobs=folder)))
+            stack.enter_context(hog.apply(Workload(pid=program.pid, knobs=folder, host_knobs=folder)))
         (folder / "fault").touch()
         try:
             yield

@@ -1,4 +1,4 @@
-"""Which loops there are, what is wrong with each while its fault lasts, and what may be said of it."""
+"""The loops, the fault of each, and the findings that are right for it."""
 
 from __future__ import annotations
 

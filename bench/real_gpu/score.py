@@ -1,4 +1,4 @@
-"""What a traced loop's own marks say of its recording: steps, cost, causes."""
+"""Compares a recording with the marks of the traced loop: steps, cost, causes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Interval = tuple[int, int]  # begin and end, monotonic ns
 
 
 class Marks(msgspec.Struct, kw_only=True):
-    """What a loop wrote: when each step began, the last entry when the last one ended. Monotonic ns."""
+    """The marks of a loop: the start of each step, and the end of the last one. Monotonic ns."""
 
     pid: int
     unix_minus_mono_ns: int
@@ -37,7 +37,7 @@ class Marks(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """Of the steps that lie whole in some intervals, ms."""
+    """The lengths (ms) of the steps that lie entirely within some intervals."""
 
     count: int
     median_ms: float
@@ -45,8 +45,8 @@ class Lengths:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """What the diagnosis says: causes of incidents (the unexplained left out), how many lack a cause, the verdict."""
+class DiagnosisSummary:
+    """A summary of a diagnosis: causes of incidents, the number of unexplained ones, and the verdict."""
 
     causes: list[str]
     unexplained: int
@@ -58,7 +58,7 @@ class Said:
 
 
 def read_marks(folder: Path) -> Marks:
-    """Of a loop that has ended."""
+    """The marks of a loop that has ended."""
     return msgspec.json.decode((folder / "marks.json").read_bytes(), type=Marks)
 
 
@@ -96,20 +96,20 @@ def score_steps(database: Path, marks: Marks) -> StepScore | None:
     return replace(score(rows, [(int(at_ns), steps.TRAIN) for at_ns in around]), true=last - first)
 
 
-def said(database: Path, pid: int) -> Said:
+def said(database: Path, pid: int) -> DiagnosisSummary:
     """The diagnosis of a recording, about a process."""
     with open_reader(database) as reader:
         window = reader.window(None, time.time_ns())
         assert window is not None, "an empty recording"
         diagnosis = diagnose(reader, window)
-    return said_of(diagnosis, pid)
+    return summary_of(diagnosis, pid)
 
 
-def said_of(diagnosis: Diagnosis, pid: int) -> Said:
+def summary_of(diagnosis: Diagnosis, pid: int) -> DiagnosisSummary:
     """The same of a diagnosis."""
     causes = [incident.cause for incident in diagnosis.incidents]
     verdicts = [verdict.text for verdict in diagnosis.verdicts if verdict.pid == pid]
-    return Said(
+    return DiagnosisSummary(
         causes=sorted(set(causes) - {UNEXPLAINED}),
         unexplained=causes.count(UNEXPLAINED),
         verdict=verdicts[0] if verdicts else "",

@@ -12,7 +12,7 @@ __all__ = ["Recording", "Table", "__version__", "open_recording"]
 
 
 def __getattr__(name: str) -> object:
-    """The library, imported when it is first used: the small commands need none of it."""
+    """Imports the library on first use: small commands do not need it."""
     if name in __all__:
         from importlib import import_module  # noqa: PLC0415  # as the docstring says
 

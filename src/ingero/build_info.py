@@ -11,7 +11,7 @@ from ingero import __version__
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildInfo:
-    """commit: short hash, or `unknown`; date: ISO 8601 day, or `unknown`."""
+    """Build of this copy. commit: short hash, or `unknown`; date: ISO 8601 day, or `unknown`."""
 
     version: str
     commit: str
@@ -19,7 +19,7 @@ class BuildInfo:
 
 
 def build_info() -> BuildInfo:
-    """What this copy was built from; a source checkout asks git."""
+    """The build information of this copy; a source checkout asks git."""
     written = Path(__file__).with_name("_build.txt")
     if written.exists():
         commit, date = written.read_text().split()

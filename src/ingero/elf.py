@@ -1,4 +1,4 @@
-"""Reads the headers of an ELF file, and its bytes by the addresses that they are to be loaded at.
+"""Reads the headers of an ELF file, and its bytes by virtual address.
 
 The file belongs to somebody else and may be truncated or rewritten at any moment, so it is read with pread() and never
 memory-mapped: a mapped file that shrinks kills its reader with SIGBUS. A 3 GB library costs no more than a small one.
@@ -27,18 +27,18 @@ _MACHINES = {62: "x86_64", 183: "aarch64", 247: "bpf"}  # EM_*
 
 
 class UnreadableImageError(ValueError):
-    """This is no 64-bit little-endian ELF file, or it is damaged; the message says what is."""
+    """This is no 64-bit little-endian ELF file, or it is damaged; the message says how."""
 
 
 class Source(Protocol):
-    """Where the bytes of an image come from."""
+    """A source of the bytes of an image."""
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes at a file offset; fewer where it ends."""
 
 
 class FileSource:
-    """A file. Raises OSError where it cannot be opened. descriptor: of a file that is open already, and stays so."""
+    """A file as source. Raises OSError if it cannot be opened. descriptor: of an open file, which stays open."""
 
     def __init__(self, path: Path, descriptor: int | None = None) -> None:
         if descriptor is not None:
@@ -52,14 +52,14 @@ class FileSource:
         return self._descriptor
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """As in Source; an offset that no file has, and an error of the disk, read as nothing."""
+        """See `Source.read_at`; invalid offsets and disk errors read as no bytes."""
         try:
             return os.pread(self._descriptor, size, offset)
         except (OSError, OverflowError):
             return b""
 
     def close(self) -> None:
-        """Closes it; otherwise it is closed when nobody refers to it any more."""
+        """Closes the file; otherwise it is closed with the last reference."""
         if getattr(self, "_descriptor", -1) >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -69,18 +69,18 @@ class FileSource:
 
 @dataclass(frozen=True, slots=True)
 class MemorySource:
-    """Bytes at hand: the vDSO has no file."""
+    """Bytes in memory as source: the vDSO has no file."""
 
     data: bytes
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """As in Source."""
+        """See `Source.read_at`."""
         return self.data[offset : offset + size] if offset >= 0 else b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A program header: what the loader is asked for. file_bytes: how much of it the file has."""
+    """A program header (segment). file_bytes: its size in the file."""
 
     kind: int
     offset: int
@@ -92,7 +92,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A section header: what the linker left. kind: SHT_*. link: the index of the section it refers to."""
+    """A section header. kind: SHT_*. link: index of the section it refers to."""
 
     name: str
     kind: int
@@ -125,7 +125,7 @@ class ElfImage:
         return next((one for one in self.segments if one.kind == kind), None)
 
     def sections(self) -> tuple[Section, ...]:
-        """All section headers; empty where they are stripped or damaged, for nothing needs them to run."""
+        """All section headers; empty if they are stripped or damaged, as running does not need them."""
         offset, count, names_index = self._section_table
         if not offset or count > _MAX_HEADERS or names_index >= count:
             return ()
@@ -145,7 +145,7 @@ class ElfImage:
         return self.source.read_at(found.offset, found.size_bytes) if found else None
 
     def offset_of(self, vaddr: int) -> int | None:
-        """Where in the file the byte lies that is to be loaded at an address."""
+        """The file offset of the byte at a virtual address."""
         load = next((one for one in self.loads if one.vaddr <= vaddr < one.vaddr + one.file_bytes), None)
         return vaddr - load.vaddr + load.offset if load else None
 
@@ -158,7 +158,7 @@ class ElfImage:
         return b""
 
     def bias(self, start: int, file_offset: int) -> int | None:
-        """What is added to this file's addresses in a process that has mapped `file_offset` at `start`.
+        """The load bias of this file in a process that has mapped `file_offset` at `start`.
 
         A mapping begins at a page boundary, at or below the first byte of its segment.
         """

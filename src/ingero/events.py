@@ -1,4 +1,4 @@
-"""Names of what the kernel side tells: clocks, states, wakers and flags, as everything else spells them."""
+"""Names of the kernel side's codes: thread states, wakers, kinds and flags."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ HOST_MANY = 16  # requests for which one with that flag stands (bpf/events.h)
 
 
 class HostMemory(enum.IntEnum):
-    """What is known of the host's memory at an end of a copy (`handle` of its record; bpf/events.h)."""
+    """Kind of host memory at one end of a copy (`handle` of its record; bpf/events.h)."""
 
     UNKNOWN = 0
     PINNED = 1

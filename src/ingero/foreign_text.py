@@ -1,4 +1,4 @@
-"""Text of other processes, files and machines, made harmless: one way in, and what every way out is built from."""
+"""Sanitizes text of other processes, files and hosts: one decoder, and an escape for each output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 # Names of threads have 16 bytes, paths 4 KiB. What is longer is a program's argument or a mangled C++ name; nobody
 # reads it to its end, and a recording of many must stay small.
-MOST_CHARACTERS = 8 << 10
+MAX_CHARACTERS = 8 << 10
 _CUT = "…"
 
 _SAFE_WORD = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
@@ -16,14 +16,14 @@ _PLAIN = str.maketrans("µ–…▁▂▃▄▅▆▇█", "u-..:-=+*%#")  # our
 _SPACES = "\u00a0\u2007\u202f\u3000"  # not printable to Python, and harmless
 
 
-def decoded(raw: bytes, *, most: int = MOST_CHARACTERS) -> str:
-    """The one way in: bytes that somebody else chose as text, what is no UTF-8 replaced, cut where it is too long."""
+def decoded(raw: bytes, *, most: int = MAX_CHARACTERS) -> str:
+    """Decodes foreign bytes: invalid UTF-8 is replaced, long text is cut."""
     text = raw[: 4 * most].decode("utf-8", "replace")
     return text if len(text) <= most and len(raw) <= 4 * most else text[:most] + _CUT
 
 
 def visible(text: str, *, keeps_lines: bool = False) -> str:
-    r"""For people: what acts on a terminal, hides or turns text around is shown as an escape (`\x1b`, `\u202e`).
+    r"""Escapes control, invisible and bidirectional characters for display (`\x1b`, `\u202e`).
 
     keeps_lines: line breaks that are ours, between the lines of a stack.
     """
@@ -34,7 +34,7 @@ def visible(text: str, *, keeps_lines: bool = False) -> str:
 
 
 def encodable(text: str, encoding: str) -> str:
-    """For an output that may lack characters of ours: `us` for `µs`, and plain marks for blocks; the rest as `?`."""
+    """Replaces characters that an output cannot encode: `us` for `µs`, plain marks for blocks, else `?`."""
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
@@ -43,8 +43,8 @@ def encodable(text: str, encoding: str) -> str:
 
 
 def label(text: str) -> str:
-    """For a file in which a name may stand a hundred thousand times: visible, and cut where it is too long."""
-    return visible(text) if len(text) <= MOST_CHARACTERS else f"{visible(text[:MOST_CHARACTERS])}{_CUT}"
+    """A visible, shortened name for files in which it may occur 100,000 times."""
+    return visible(text) if len(text) <= MAX_CHARACTERS else f"{visible(text[:MAX_CHARACTERS])}{_CUT}"
 
 
 def _escape(char: str) -> str:
@@ -52,7 +52,7 @@ def _escape(char: str) -> str:
 
 
 def shell_word(name: str | Path) -> str:
-    """For a command that people paste: one word that the shell takes as it is, whatever is in it."""
+    """Quotes a name as one shell word for commands that users paste."""
     text = str(name)
     if text and _SAFE_WORD.fullmatch(text):
         return text
@@ -63,7 +63,7 @@ def shell_word(name: str | Path) -> str:
 
 
 def operand(text: str) -> str:
-    """A word that the program after it must not take for an option either."""
+    """A shell word that the program does not take for an option either."""
     return f"-- {shell_word(text)}" if text.startswith("-") else shell_word(text)
 
 

@@ -1,7 +1,7 @@
-"""What tracing gives up when it costs too much: the code in recordings, its sentence, the evidence missing then.
+"""The things that tracing gives up when it costs too much: code in recordings, sentence, and missing evidence.
 
 A code is stored and compared; it is never renamed, and a changed meaning gets a code of its own. A sentence is written
-by whoever shows it and may be worded anew at any time. What recordings of version 1 hold instead of codes stands in
+by the views and may be reworded at any time. What recordings of version 1 hold instead of codes stands in
 `store/older/older_values.py`.
 """
 
@@ -107,11 +107,11 @@ BY_CODE: Mapping[str, GivenUp] = MappingProxyType(
 
 
 def given_up(stored: str) -> tuple[GivenUp, ...]:
-    """What a stored text names: codes, comma separated. A code that nobody knows is its own sentence."""
+    """The things named by a stored text of comma-separated codes. An unknown code is its own sentence."""
     codes = (code.strip() for code in stored.split(","))
     return tuple(BY_CODE.get(code) or GivenUp(code=code, text=code) for code in codes if code)
 
 
 def sentences(stored: str) -> tuple[str, ...]:
-    """What a stored text names, as people read it."""
+    """The sentences for a stored text of codes."""
     return tuple(given.text for given in given_up(stored))

@@ -18,12 +18,12 @@ _SHOWN_ID_DIGITS = 12  # as `docker ps` and `crictl ps` show a container's id
 
 
 def unescaped_unit(name: str) -> str:
-    r"""A machine's name out of a unit's, in which `-` is `\x2d` (systemd.unit(5), "String escaping")."""
+    r"""The machine name in a unit name, in which `-` is `\x2d` (systemd.unit(5), "String escaping")."""
     return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), name)
 
 
 def short_id(container_id: str) -> str:
-    """The part of a container's id that people are shown; names are shown whole."""
+    """The shortened id of a container for display; names are kept whole."""
     return container_id[:_SHOWN_ID_DIGITS] if len(container_id) >= 32 else container_id
 
 
@@ -33,7 +33,7 @@ def identity_text(
     container_id: str | None,
     job: tuple[str, str, str] = ("", "", ""),
 ) -> str:
-    """Rank, container and job (scheduler, id, step); empty where a process has none."""
+    """Text of rank, container and job (scheduler, id, step); empty if a process has none."""
     parts = []
     if rank is not None:
         parts.append(f"rank {rank}" + (f" of {world_size}" if world_size is not None else ""))
@@ -52,12 +52,12 @@ def job_text(scheduler: str, job: str, step: str = "") -> str:
 
 
 def waiting_mark(thread: str) -> str:
-    """Marks Python frames as not of the thread that made the call: it has none, and this one, PID/TID, waits for it."""
+    """Marks Python frames of another thread, PID/TID, which waits for the calling thread that has none."""
     return f"[Python, of the thread that waits: {thread}]"
 
 
 def ending(status: int | None) -> str:
-    """How a process ended, by the status that the kernel keeps: a code in the second byte, or a signal in the first."""
+    """How a process ended, from its wait status: exit code in the second byte, or signal in the first."""
     if status is None:
         return "ended"
     signal = status & 0x7F

@@ -83,7 +83,7 @@ class Flag(enum.IntFlag):
 
 
 class MemoryKind(enum.IntEnum):
-    """What an allocation gives, and a free takes back. The names, in lower case, are published (`memory_kind`)."""
+    """The kind of memory of an allocation or free. The names, in lower case, are published (`memory_kind`)."""
 
     DEVICE = 1
     MANAGED = 2  # moves between host and device
@@ -113,7 +113,7 @@ NCCL_REDUCE_OPS = ("sum", "prod", "max", "min", "avg")
 
 
 class CommunicatorRole(enum.IntEnum):
-    """What a call tells of a communicator; `bpf/nccl.bpf.c` acts on it (attach cookie)."""
+    """What a call reveals about a communicator; used by `bpf/nccl.bpf.c` (attach cookie)."""
 
     INIT_RANK = 1
     INIT_ALL = 2
@@ -146,7 +146,7 @@ COMMUNICATOR_CALLS: dict[str, CommunicatorRole] = {
 
 
 class KernelNameRole(enum.IntEnum):
-    """What a call tells of a kernel's name; `bpf/kernel_names.bpf.c` acts on it (attach cookie, ring)."""
+    """What a call reveals about a kernel's name; used by `bpf/kernel_names.bpf.c` (attach cookie, ring)."""
 
     REGISTERED = 1  # the handle is the address of a host stub, the name that of its kernel
     NAMED = 2  # a handle that was asked for by name

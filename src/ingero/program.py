@@ -1,4 +1,4 @@
-"""The name under which this program was started: commands that people paste must find it again.
+"""The name under which this program was started, for commands that users paste.
 
 `ingero` alone is found where the shell found it, and by sudo only in its own list of folders (`secure_path`), in which
 no virtual environment, no ~/.local/bin and on some systems not even /usr/local/bin is.
@@ -25,12 +25,12 @@ def command(*words: str | Path, as_root: bool = False) -> str:
 
 
 def again_as_root(arguments: Sequence[str]) -> str:
-    """The command that was given, by root. arguments: as sys.argv has them."""
+    """The given command, run as root. arguments: as in sys.argv."""
     return " ".join(("sudo", *_program(arguments[0], as_root=True), *map(shell_word, arguments[1:])))
 
 
 def _program(started: str, *, as_root: bool) -> tuple[str, ...]:
-    """Its words. started: the first of sys.argv, which is a path wherever it was found by one."""
+    """The words that start the program. started: sys.argv[0], a path if it was started by one."""
     if started.endswith(f"{_MODULE.replace('.', '/')}.py"):
         return (shell_word(sys.executable), "-m", _MODULE)
     if Path(started).name != NAME or "/" not in started or _finds(started, as_root=as_root):

@@ -1,4 +1,4 @@
-"""How many steps programs did, and how they are known; where no step is known, how many sync intervals."""
+"""Counts of steps of programs, and how they are known; of sync intervals where no step is known."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class How(enum.Enum):
 
     @classmethod
     def of(cls, text: str) -> How:
-        """The way that a recording's text names; what is no such text comes from a file that somebody else has made."""
+        """The value for a recording's text; unknown text may come from a foreign file."""
         return next((how for how in cls if how.value == text), cls.REPETITION)
 
     @property
     def noun(self) -> str:
-        """What one of them is called."""
+        """The noun for one of them."""
         return "sync interval" if self is How.SYNC else "step"
 
     @property
     def words(self) -> str:
-        """How they were found, for after their number; empty for sync intervals, whose name says it."""
+        """How they were found, as text after their number; empty for sync intervals."""
         return _WORDS[self]
 
 
@@ -47,7 +47,7 @@ _WORDS: Mapping[How, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCount:
-    """Of one process in some time. synced: those of the steps whose stream was synced in them."""
+    """Counts of one process in some time. synced: steps in which their stream was synced."""
 
     steps: int = 0
     synced: int = 0
@@ -55,18 +55,18 @@ class StepCount:
 
     @property
     def how(self) -> How:
-        """How its steps are known."""
+        """How the steps are known."""
         if not self.steps:
             return How.SYNC
         return How.BOTH if 2 * self.synced > self.steps else How.REPETITION
 
     @property
     def count(self) -> int:
-        """Its steps; its sync intervals where no step is known."""
+        """The number of steps, or of sync intervals if no step is known."""
         return self.steps or self.sync_intervals
 
     def plus(self, other: StepCount) -> StepCount:
-        """Of both times together."""
+        """The sum of both counts."""
         return StepCount(
             steps=self.steps + other.steps,
             synced=self.synced + other.synced,
@@ -80,7 +80,7 @@ def counts_text(counts: Iterable[StepCount]) -> str:
     Sync intervals of processes with steps are not counted: they are parts of steps, or ends of some.
     """
     total: dict[str, int] = {}
-    for one in counts:
-        if one.count:
-            total[one.how.noun] = total.get(one.how.noun, 0) + one.count
+    for count in counts:
+        if count.count:
+            total[count.how.noun] = total.get(count.how.noun, 0) + count.count
     return ", ".join(format_counted(total[noun], noun) for noun in sorted(total, reverse=True)) or "no steps"

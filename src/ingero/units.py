@@ -1,4 +1,4 @@
-"""Quantities and moments as people write and read them."""
+"""Parses and formats quantities and times for users."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SIZE_FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 class QuantityError(IngeroError):
-    """A text is no quantity of the kind asked for."""
+    """The text is no quantity of the expected kind."""
 
 
 def parse_duration_s(text: str) -> float:
@@ -50,12 +50,12 @@ def parse_size_bytes(text: str) -> int:
 
 
 def format_moment(unix_ns: int, *, of_ns: float | None = None) -> str:
-    """Date and local time: `2026-01-31 14:05:09`; to the millisecond where it is of something shorter than 10 s."""
+    """Date and local time: `2026-01-31 14:05:09`; with milliseconds if it belongs to something under 10 s."""
     return time.strftime("%Y-%m-%d ", time.localtime(unix_ns // SECOND_NS)) + format_time_of_day(unix_ns, of_ns=of_ns)
 
 
 def format_time_of_day(unix_ns: int, *, of_ns: float | None = None) -> str:
-    """Local time: `14:05:09`, `14:05:09.042`. of_ns: how long that is which the moment belongs to."""
+    """Local time: `14:05:09`, `14:05:09.042`. of_ns: length of what the time belongs to."""
     second, rest_ns = divmod(int(unix_ns), SECOND_NS)
     shown = time.strftime("%H:%M:%S", time.localtime(second))
     return f"{shown}.{rest_ns // 1_000_000:03}" if of_ns is not None and of_ns < _TO_THE_MS_NS else shown
@@ -89,13 +89,13 @@ def format_count(count: float) -> str:
 
 
 def format_number(value: float, digits: int = 3) -> str:
-    """So many significant digits, and large numbers in full: `0.25`, `12.5`, `17,300`."""
+    """A number with `digits` significant digits, large ones in full: `0.25`, `12.5`, `17,300`."""
     rounded = float(f"{value:.{digits}g}")
     return format_count(value) if abs(rounded) >= 10**digits else f"{rounded:.{digits}g}"
 
 
 def format_counter(name: str, value: int) -> str:
-    """The value of a counter, as a time where its name ends with that unit."""
+    """The value of a counter, as a duration if its name ends in `_ns`."""
     return format_ns(value) if name.endswith("_ns") else format_count(value)
 
 

@@ -87,7 +87,7 @@ BETWEEN = ["sh", "-c", 'exec 3<&0; "$0" "$@" <&3 & wait $!']
 
 
 class Burst:
-    """A running one that waits to be told."""
+    """A running program that waits for a command."""
 
     def __init__(self, command: Sequence[object], uid: int | None = OTHER_USER) -> None:
         self._process = subprocess.Popen(
@@ -104,18 +104,18 @@ class Burst:
             raise RuntimeError(f"{command} cannot be run")
 
     def go(self) -> None:
-        """It calls."""
+        """Lets the program make its calls."""
         assert self._process.stdin
         self._process.stdin.write("\n")
         self._process.stdin.flush()
 
     def end(self) -> None:
-        """It ends, after it has called."""
+        """Waits until the program has called and ended."""
         self._process.communicate("\n")
         assert self._process.returncode == 0
 
     def kill(self) -> None:
-        """It ends at once, unless it has ended."""
+        """Kills the program unless it has ended."""
         if self._process.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Processes that load a small stand-in for libcudart and call it when they are told to."""
+"""Processes that load a small stand-in for libcudart and call it on command."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def build_library(folder: Path, *flags: str) -> Path:
 
 
 class Caller:
-    """A process that does what it is told, one command at a time."""
+    """A process that executes one command at a time."""
 
     def __init__(self, prefix: Sequence[str] = ()) -> None:
         self.process = subprocess.Popen(
@@ -74,7 +74,7 @@ class Caller:
         assert self.process.stdout.readline() == "done\n"
 
     def end(self) -> None:
-        """It leaves its loop."""
+        """Ends the process's loop."""
         self.process.communicate()
 
 

@@ -1,4 +1,4 @@
-"""Control groups with the names that container runtimes give them, in the hierarchy whose ids tell groups apart."""
+"""Cgroups with the names that container runtimes use, in the hierarchy whose ids are recorded."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _SET_THERE, _SET_HERE = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}, ("
 
 
 def can_be_forked(environment: Mapping[str, str], within: Sequence[str]) -> bool:
-    """Whether an agent is the same if it is forked. environment: beside that of this process."""
+    """Whether a forked agent behaves like a started one. environment: added to that of this process."""
     if within or _control_groups() != _HOME:
         return False
     return not any(
@@ -48,7 +48,7 @@ _HOME = _control_groups()  # of the server, too, where a test moves this process
 
 
 class ForkedAgent:
-    """What tests use of a `subprocess.Popen`, for an agent that is a child of the server's."""
+    """The part of `subprocess.Popen` that tests use, for an agent that is a child of the server."""
 
     stdin = stderr = None
 
@@ -94,7 +94,7 @@ class ForkedAgent:
         return self.returncode
 
     def poll(self) -> int | None:
-        """Its exit code if it has ended."""
+        """The exit code if the agent has ended, else None."""
         with suppress(subprocess.TimeoutExpired):
             self.wait(0)
         return self.returncode

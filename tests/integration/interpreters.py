@@ -26,12 +26,12 @@ def interpreters() -> dict[str, Path]:
 
 
 def counts_freed(program: Path) -> bool:
-    """Whether it counts the code objects that it frees, as those from 3.14 on do."""
+    """Whether the interpreter counts the code objects that it frees, as from 3.14 on."""
     return (_version(program) or ()) >= (3, 14)
 
 
 def include_folder(program: Path) -> Path | None:
-    """Where its headers lie, with `internal/`; None if they are not installed."""
+    """The folder of the interpreter's headers, with `internal/`; None if they are not installed."""
     code = "import sysconfig; print(sysconfig.get_path('include'))"
     printed = subprocess.run([program, "-c", code], check=True, stdout=subprocess.PIPE, text=True).stdout
     folder = Path(printed.strip())

@@ -1,4 +1,4 @@
-"""What an agent had in the kernel while it ran, and whether any of it is still there after its end."""
+"""Finds kernel objects of an agent that are still there after its end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Held:
 
 
 def held_by(pid: int) -> Held:
-    """What a running agent holds."""
+    """The kernel objects that a running agent holds."""
     found: dict[str, set[int]] = {kind: set() for kind in _NEXT}
     for file in Path(f"/proc/{pid}/fdinfo").iterdir():
         try:
@@ -60,5 +60,5 @@ def uprobe_events() -> set[str]:
 
 
 def open_files(pid: int) -> int:
-    """How many files a process has open."""
+    """The number of open files of a process."""
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))

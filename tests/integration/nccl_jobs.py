@@ -21,7 +21,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What became of a job."""
+    """The result of a job."""
 
     simulated: Simulation
     tracer: Tracer
@@ -32,7 +32,7 @@ class Job:
 
     @property
     def drops(self) -> dict[str, int]:
-        """What the tracer said it has lost or repaired."""
+        """The counters of dropped or corrected data that the tracer reported."""
         drops: dict[str, int] = self.tracer.messages[-1]["drops"]
         return drops
 

@@ -44,11 +44,11 @@ class Subject:
     in_namespace: bool = False
 
     def inside(self, path: Path) -> Path:
-        """The same place as the subject sees it."""
+        """The place in the coordinates of the recorded program."""
         return Path("/") / path.relative_to(self.root) if self.root else path
 
     def command(self, *arguments: object) -> list[str]:
-        """Its command line."""
+        """The command line of the program."""
         command = [str(self.program), *map(str, arguments)]
         if self.root:
             command = ["chroot", str(self.root), *command]
@@ -141,7 +141,7 @@ def _tracing(
 
 
 def _wait_until_counted(tracer: Tracer, workload: _Workload) -> None:
-    while f"freed code of {workload.pid} is counted" not in tracer.told():
+    while f"freed code of {workload.pid} is counted" not in tracer.stderr_text():
         tracer.wait_for("second")
 
 

@@ -1,4 +1,4 @@
-"""Records the processes of one user inside the test itself, so that nobody else's processes are in the way."""
+"""Records the processes of one user within the test process, so that other users' processes do not interfere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from ingero.attach.kernel_side import MAX_PROCESSES, KernelSide, KernelSizes
 from ingero.capture.loop.recorder import Recorder, RecorderOptions
-from ingero.capture.loop.second import Second
+from ingero.capture.loop.second import SecondOfCounts
 from ingero.capture.loop.session import session_facts
 from ingero.store.writing.writer import Writer
 from tests.integration.targets import rows
@@ -26,13 +26,13 @@ SETTLE_S = 1.3  # a second is read, and what ended in it is let go
 
 @dataclass
 class Recording:
-    """What was recorded; complete when `record_user` has returned."""
+    """A recording, complete when `record_user` has returned."""
 
     recorder: Recorder
     kernel: KernelSide
     database: Path
     drops: Counter[str] = field(default_factory=Counter)
-    seconds: list[Second] = field(default_factory=list)
+    seconds: list[SecondOfCounts] = field(default_factory=list)
     left_behind: dict[str, int] = field(default_factory=dict)
 
     def counts(self) -> dict[int, int]:
@@ -46,7 +46,7 @@ class Recording:
 
 
 def left_behind(kernel: KernelSide) -> dict[str, int]:
-    """What the kernel's maps still hold of processes, without the empty ones."""
+    """The non-empty maps of processes in the kernel."""
     hashes = ("targets", "enrolling", "culprits", "positions", "allocations")
     found = {name: len(list(kernel.maps[name].items())) for name in hashes}
     found["slots"] = sum(kernel.process_at(slot) is not None for slot in range(MAX_PROCESSES))
@@ -70,7 +70,7 @@ def record_user(
             failures.append(error)
         ended.append(time.monotonic())
 
-    def on_second(second: Second) -> None:
+    def on_second(second: SecondOfCounts) -> None:
         recording.drops.update(second.drops)
         recording.seconds.append(second)
 

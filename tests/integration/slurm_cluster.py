@@ -86,7 +86,7 @@ class Slurm:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Its programs run."""
+        """Runs the cluster's daemons within the block."""
         munge = ["munged", "--foreground", "--force", f"--socket={self.folder}/munge.socket"]
         munge += [
             f"--{name}={self.folder}/munge.{name.partition('-')[0]}"
@@ -120,7 +120,7 @@ class Slurm:
         return self.run("sinfo", "-h", "-N", "-o", "%T").split().count("idle")
 
     def run(self, *words: object, user: int = 0) -> str:
-        """What one of its commands prints."""
+        """The output of one of its commands."""
         environment = {**os.environ, "SLURM_CONF": str(self.configuration)}
         identity = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"] if user else []
         done = subprocess.run(
@@ -134,7 +134,7 @@ class Slurm:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Of the loopback, all different."""
+    """Free ports of the loopback, all different."""
     with ExitStack() as stack:
         found = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in found:
@@ -144,7 +144,7 @@ def _free_ports(count: int) -> list[int]:
 
 @contextmanager
 def slurm_cluster(nodes: int = 0) -> Iterator[Slurm]:
-    """One that runs."""
+    """A running cluster."""
     with tempfile.TemporaryDirectory(prefix="ingero-slurm-") as folder:
         Path(folder).chmod(0o755)
         cluster = Slurm(Path(folder), nodes)

@@ -14,7 +14,7 @@ import numpy as np
 
 from bench.timers import mean_lateness_ns, watched_timers
 from ingero.demo.faults import Fault
-from ingero.demo.faults.model import Target
+from ingero.demo.faults.model import Workload
 from ingero.demo.faults.processes import threads
 from ingero.demo.gpusim.build import build, environment
 from ingero.demo.gpusim.knobs import Knobs
@@ -60,11 +60,11 @@ class Phase:
 
     @property
     def wall_ns(self) -> int:
-        """Its length."""
+        """The length of the phase in ns."""
         return self.end_ns - self.start_ns
 
     def holds(self, times: Array) -> Array:
-        """Which of the times lie in it."""
+        """A mask of the times within the phase."""
         inside: Array = (times > self.start_ns) & (times <= self.end_ns)
         return inside
 
@@ -89,18 +89,18 @@ class Run:
             self.bounds[name] = start_ns, time.monotonic_ns()
 
     def goes_first(self) -> None:
-        """Its threads run before all ordinary ones from now on, so that other tests are not in the picture."""
+        """Gives its threads a real-time policy, so that other tests do not disturb them."""
         for tid in threads(self.program.pid):
             with suppress(ProcessLookupError):  # it has just ended
                 os.sched_setscheduler(tid, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
     def hogs(self) -> AbstractContextManager[object]:
         """Two spinning processes for each CPU, in the trainer's own session."""
-        return Fault("cpu_hog").apply(Target(pid=self.program.pid, knobs=self.knobs, host_knobs=self.host_knobs))
+        return Fault("cpu_hog").apply(Workload(pid=self.program.pid, knobs=self.knobs, host_knobs=self.host_knobs))
 
     @contextmanager
     def device(self, **values: float) -> Iterator[None]:
-        """Other values for some knobs of the simulated device."""
+        """Changes knobs of the simulated GPU within the block."""
         with Knobs(self.knobs) as knobs:
             before = {name: getattr(knobs, name) for name in values}
             for name, value in values.items():
@@ -113,7 +113,7 @@ class Run:
 
     @contextmanager
     def host(self, **values: float) -> Iterator[None]:
-        """Other values for some knobs of the training program."""
+        """Changes knobs of the training program within the block."""
         knobs = HostKnobs(self.host_knobs)
         before = knobs.change(**values)
         try:
@@ -140,7 +140,7 @@ class Parts:
 class Recording:
     """Both sides of a finished run.
 
-    Sync intervals are `store.arrays.SYNC_INTERVAL_DTYPE` with their times on CLOCK_MONOTONIC; drained_steps: the
+    Sync intervals are `store.arrays.SYNC_INTERVAL_DTYPE` with their times on CLOCK_MONOTONIC; synced_steps: the
     trainer's own log of the steps that end with a sync; runnable_in_syncs_ns: of the whole recording, from the
     operations' exact sums.
     """
@@ -148,7 +148,7 @@ class Recording:
     pid: int
     sync_intervals: Array
     truth: Truth
-    drained_steps: list[Step]
+    synced_steps: list[Step]
     phases: dict[str, Phase]
     runnable_in_syncs_ns: int
 
@@ -172,11 +172,11 @@ class Recording:
 
     def step_lost_ns(self, phase: str, baseline: str) -> float:
         """What the phase lost by the trainer's own log: its length beyond that many median periods of the baseline."""
-        usual = np.median(np.diff(self._step_ends(baseline)))
-        return float(self.phases[phase].wall_ns - usual * (len(self._step_ends(phase)) - 1))
+        median_ns = np.median(np.diff(self._step_ends(baseline)))
+        return float(self.phases[phase].wall_ns - median_ns * (len(self._step_ends(phase)) - 1))
 
     def _step_ends(self, phase: str) -> Array:
-        ends = np.array([step.t_ns for step in self.drained_steps])
+        ends = np.array([step.t_ns for step in self.synced_steps])
         bounds = self.phases[phase]
         inside: Array = ends[(ends >= bounds.start_ns) & (ends <= bounds.end_ns)]
         return inside
@@ -235,7 +235,7 @@ def load(database: Path, truth: Truth, run: Run, sync_every: int = 1) -> Recordi
         pid=run.program.pid,
         sync_intervals=sync_intervals,
         truth=truth,
-        drained_steps=log,
+        synced_steps=log,
         phases={name: _phase(run.timers, log, *bounds) for name, bounds in run.bounds.items()},
         runnable_in_syncs_ns=runnable_ns,
     )
@@ -265,7 +265,7 @@ def matched(sync_intervals: Array, syncs: Array) -> Array:
 
 
 def recorded_parts(sync_intervals: Array) -> Parts:
-    """As the agent has them."""
+    """The parts as the agent recorded them."""
     return Parts(
         idle_ns=int(sync_intervals["idle_ns"].sum()),
         busy_ns=int(sync_intervals["busy_ns"].sum()),
@@ -284,5 +284,5 @@ def true_parts(sync_intervals: Array, syncs: Array) -> Parts:
 
 
 def flagged(sync_intervals: Array, flag: SyncIntervalFlag) -> int:
-    """How many sync intervals carry the flag."""
+    """The number of sync intervals with the flag."""
     return int(((sync_intervals["flags"] & int(flag)) != 0).sum())

@@ -1,4 +1,4 @@
-"""Processes to trace whose very first call must be seen, on library files that nobody else probes."""
+"""Programs to trace from their very first call, with their own copies of library files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Simulation:
         return self.folder / "knobs"
 
     def truth(self) -> Truth:
-        """What the simulated libraries counted, all processes together."""
+        """The ground truth of the simulated libraries, all processes together."""
         return read_all(self.folder / "truth.%p")
 
     def mapped(self) -> list[Path]:
@@ -108,13 +108,13 @@ class Recorded:
 
     @property
     def drops(self) -> dict[str, int]:
-        """What the tracer said it has lost or repaired."""
+        """The counters of dropped or corrected data that the tracer reported."""
         drops: dict[str, int] = self.tracer.messages[-1]["drops"]
         return drops
 
 
 def record(simulated: Simulation, command: Sequence[object], options: Sequence[str] = ()) -> Recorded:
-    """Traces a program from its first call until the tracer ends by itself, because its target has ended."""
+    """Traces a program from its first call until the tracer ends because the program has ended."""
     with (
         waiting(simulated, command) as process,
         tracing(simulated.folder, pids=[process.pid], options=options) as tracer,
@@ -125,13 +125,13 @@ def record(simulated: Simulation, command: Sequence[object], options: Sequence[s
 
 
 def wait_for_end(tracer: Tracer) -> None:
-    """Waits until the tracer has ended by itself, in good order."""
+    """Waits until the tracer has ended by itself, with exit code 0."""
     tracer.wait_for("finished")
     assert tracer.process.wait() == 0
 
 
 def run(simulated: Simulation, command: Sequence[object]) -> str:
-    """The same program untraced: its output."""
+    """The output of the program without tracing."""
     with Program(list(map(str, command)), environment=simulated.environment) as program:
         return program.finish()
 
@@ -168,7 +168,7 @@ def probed_sites(tracer: Tracer) -> list[tuple[str, int]]:
 
 
 def breakpoints(pid: int, sites: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    """The sites whose first byte in the memory of a process is not the one in the file."""
+    """The sites whose first byte in the memory of a process differs from the file: those with a breakpoint."""
     changed = []
     maps = [mapping for mapping in parse_maps(read_maps(pid)) if "x" in mapping.permissions and mapping.path]
     with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:

@@ -141,7 +141,7 @@ def test_processes_without_a_slot_are_named_and_traced_when_there_is_room(
 
     def act(recording: Recording) -> None:
         def is_traced(one: Burst) -> bool:
-            return recording.recorder.targets.of_pid(one.pid) is not None
+            return recording.recorder.traced_processes.of_pid(one.pid) is not None
 
         until(lambda: sum(map(is_traced, crowd)) == MAX_PROCESSES, "every slot is taken")
         late = [one for one in crowd if not is_traced(one)]
@@ -158,7 +158,7 @@ def test_processes_without_a_slot_are_named_and_traced_when_there_is_room(
     finally:
         for one in crowd:
             one.kill()
-    assert len(recording.recorder.targets.refused) == recording.drops["process_slots_full"] == more
-    assert set(recording.recorder.targets.refused.values()) == {"burst"}
+    assert len(recording.recorder.traced_processes.refused) == recording.drops["process_slots_full"] == more
+    assert set(recording.recorder.traced_processes.refused.values()) == {"burst"}
     found = recording.counts()
     assert sum(found.get(one.pid) == 2 for one in crowd) == 3 * more

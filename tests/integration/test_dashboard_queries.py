@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ingero.demo.faults import Fault, Target
+from ingero.demo.faults import Fault, Workload
 from ingero.demo.gpusim import build
 from ingero.demo.workloads.program import Program
 from tests.integration.test_metrics import address
@@ -76,11 +76,11 @@ def configuration(folder: Path, target: str) -> Path:
     return path
 
 
-def stall(tracer: Tracer, target: Target) -> float:
+def stall(tracer: Tracer, workload: Workload) -> float:
     """The GPU is throttled until the agent has said so and its loss was seen to grow; answers when it had been."""
     for _ in range(HEALTHY_SECONDS):
         tracer.wait_for("second")
-    with Fault("gpu_throttle").apply(target):
+    with Fault("gpu_throttle").apply(workload):
         for _ in range(INCIDENT_SECONDS):
             if tracer.wait_for_any(("second", "incident_opened"))["type"] == "incident_opened":
                 break
@@ -126,7 +126,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         with tracing(folder, pids=[trainer.pid], options=options, environment=device) as tracer:
             url = address(tracer)
             prometheus = stack.enter_context(serving(configuration(folder, url.split("/")[2])))
-            during_s = stall(tracer, Target(pid=trainer.pid, knobs=knobs, host_knobs=host_knobs))
+            during_s = stall(tracer, Workload(pid=trainer.pid, knobs=knobs, host_knobs=host_knobs))
             causes_by_then = causes_said(tracer)
             os.kill(trainer.pid, signal.SIGSTOP)
             stack.callback(os.kill, trainer.pid, signal.SIGCONT)

@@ -42,7 +42,7 @@ int main(void)
 """
 
 
-class Target:
+class MappingProcess:
     """A process that maps what it is told."""
 
     def __init__(self, command: Sequence[str | Path]) -> None:
@@ -88,8 +88,8 @@ def library(built: Path, tmp_path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def target(command: Sequence[str | Path]) -> Iterator[Target]:
-    process = Target(command)
+def mapping_process(command: Sequence[str | Path]) -> Iterator[MappingProcess]:
+    process = MappingProcess(command)
     try:
         yield process
     finally:
@@ -111,7 +111,7 @@ def is_readable(copy: LibraryCopy) -> bool:
 
 
 def test_a_mapped_library_is_found_with_its_process(mapper: Path, library: Path) -> None:
-    with target([mapper]) as process:
+    with mapping_process([mapper]) as process:
         process.maps(library)
         copy = only_copy(LibraryScanner(), process.pid)
         assert (copy.file.path, copy.reach, copy.pids) == (library, Reach.PLAIN, (process.pid,))
@@ -120,7 +120,7 @@ def test_a_mapped_library_is_found_with_its_process(mapper: Path, library: Path)
 
 def test_a_library_loaded_late_is_found_in_the_next_scan(mapper: Path, library: Path) -> None:
     scanner = LibraryScanner()
-    with target([mapper]) as process:
+    with mapping_process([mapper]) as process:
         assert copies_of(scanner, process.pid) == []
         process.maps(library)
         assert only_copy(scanner, process.pid).mapped_path == str(library)
@@ -128,24 +128,24 @@ def test_a_library_loaded_late_is_found_in_the_next_scan(mapper: Path, library: 
 
 def test_a_copy_stays_known_after_its_last_process(mapper: Path, library: Path) -> None:
     scanner = LibraryScanner()
-    with target([mapper]) as process:
+    with mapping_process([mapper]) as process:
         process.maps(library)
         number = only_copy(scanner, process.pid).number
     after = next(copy for copy in scanner.scan().copies if copy.number == number)
     assert after.pids == ()
-    with target([mapper]) as again:
+    with mapping_process([mapper]) as again:
         again.maps(library)
         assert only_copy(scanner, again.pid).number == number
 
 
 def test_a_forgotten_copy_is_new_when_it_comes_back(mapper: Path, library: Path) -> None:
     scanner = LibraryScanner()
-    with target([mapper]) as process:
+    with mapping_process([mapper]) as process:
         process.maps(library)
         number = only_copy(scanner, process.pid).number
     scanner.forget(number)
     assert number not in {copy.number for copy in scanner.scan().copies}
-    with target([mapper]) as again:
+    with mapping_process([mapper]) as again:
         again.maps(library)
         assert only_copy(scanner, again.pid).number != number
 
@@ -154,7 +154,7 @@ def test_links_to_one_file_are_one_copy(mapper: Path, library: Path) -> None:
     hard, soft = library.with_name("libcudart.so.12.1"), library.with_name("libcudart.so")
     hard.hardlink_to(library)
     soft.symlink_to(library)
-    with target([mapper]) as one, target([mapper]) as two, target([mapper]) as three:
+    with mapping_process([mapper]) as one, mapping_process([mapper]) as two, mapping_process([mapper]) as three:
         for process, path in ((one, library), (two, hard), (three, soft)):
             process.maps(path)
         pids = (one.pid, two.pid, three.pid)
@@ -165,7 +165,7 @@ def test_an_equal_file_elsewhere_is_a_copy_of_its_own(mapper: Path, library: Pat
     folder = tmp_path / "my env"
     folder.mkdir()
     other = Path(shutil.copy(library, folder / library.name))
-    with target([mapper]) as process:
+    with mapping_process([mapper]) as process:
         process.maps(library)
         process.maps(other)
         found = copies_of(LibraryScanner(), process.pid)
@@ -174,7 +174,7 @@ def test_an_equal_file_elsewhere_is_a_copy_of_its_own(mapper: Path, library: Pat
 
 
 def test_a_deleted_file_is_reached_through_map_files(mapper: Path, library: Path) -> None:
-    with target([mapper]) as process:
+    with mapping_process([mapper]) as process:
         process.maps(library)
         library.unlink()
         copy = only_copy(LibraryScanner(), process.pid)
@@ -184,7 +184,7 @@ def test_a_deleted_file_is_reached_through_map_files(mapper: Path, library: Path
 
 def test_a_file_deleted_after_it_was_seen_is_no_new_copy(mapper: Path, library: Path) -> None:
     scanner = LibraryScanner()
-    with target([mapper]) as process, target([mapper]) as late:
+    with mapping_process([mapper]) as process, mapping_process([mapper]) as late:
         process.maps(library)
         number = only_copy(scanner, process.pid).number
         late.maps(library)
@@ -193,7 +193,7 @@ def test_a_file_deleted_after_it_was_seen_is_no_new_copy(mapper: Path, library: 
 
 
 def test_a_replaced_file_and_its_successor_are_two_copies(mapper: Path, library: Path) -> None:
-    with target([mapper]) as old, target([mapper]) as new:
+    with mapping_process([mapper]) as old, mapping_process([mapper]) as new:
         old.maps(library)
         successor = Path(shutil.copy(library, library.with_name("new")))
         successor.replace(library)
@@ -204,7 +204,7 @@ def test_a_replaced_file_and_its_successor_are_two_copies(mapper: Path, library:
 
 def test_a_file_that_is_called_deleted_is_found(mapper: Path, library: Path) -> None:
     odd = library.rename(library.with_name("libcudart.so.12 (deleted)"))
-    with target([mapper]) as process:
+    with mapping_process([mapper]) as process:
         process.maps(odd)
         copy = only_copy(LibraryScanner(), process.pid)
         assert (copy.file.path, copy.reach) == (odd, Reach.PLAIN)
@@ -215,7 +215,7 @@ def test_a_process_in_a_chroot_is_reached_through_its_root(mapper: Path, library
     (jail / "lib").mkdir(parents=True)
     shutil.copy(mapper, jail / "mapper")
     inside = Path(shutil.copy(library, jail / "lib" / library.name))
-    with target(["chroot", jail, "/mapper"]) as process:
+    with mapping_process(["chroot", jail, "/mapper"]) as process:
         process.maps("/lib/libcudart.so.12")
         copy = only_copy(LibraryScanner(), process.pid)
         assert copy.reach in (Reach.PLAIN, Reach.PROCESS_ROOT)
@@ -232,7 +232,7 @@ def test_the_same_path_in_another_mount_namespace_is_another_file(mapper: Path, 
     place.mkdir()
     visible = Path(shutil.copy(library, place / library.name))
     script = f"mount -t tmpfs none {place}\ncp {library} {visible}"
-    with target([mapper]) as outside, target(in_mount_namespace(script, mapper)) as inside:
+    with mapping_process([mapper]) as outside, mapping_process(in_mount_namespace(script, mapper)) as inside:
         outside.maps(visible)
         inside.maps(visible)
         found = {copy.pids: copy for copy in copies_of(LibraryScanner(), outside.pid, inside.pid)}
@@ -247,7 +247,7 @@ def test_a_bind_mount_of_the_same_file_is_no_other_copy(mapper: Path, library: P
     place = tmp_path / "libcudart.so.13"
     place.touch()
     script = f"mount --bind {library} {place}"
-    with target([mapper]) as outside, target(in_mount_namespace(script, mapper)) as inside:
+    with mapping_process([mapper]) as outside, mapping_process(in_mount_namespace(script, mapper)) as inside:
         outside.maps(library)
         inside.maps(place)
         pids = (outside.pid, inside.pid)
@@ -266,7 +266,7 @@ def test_one_file_below_two_overlays_is_one_copy(mapper: Path, library: Path, tm
     merged = tmp_path / "merged"
     merged.mkdir()
     command = in_mount_namespace(overlay_script(library.parent, merged), mapper)
-    with target(command) as one, target(command) as two:
+    with mapping_process(command) as one, mapping_process(command) as two:
         one.maps(merged / "m" / library.name)
         two.maps(merged / "m" / library.name)
         copy = only_copy(LibraryScanner(), one.pid, two.pid)
@@ -279,7 +279,7 @@ def test_a_file_and_an_overlay_above_it_are_one_copy(mapper: Path, library: Path
     merged = tmp_path / "merged"
     merged.mkdir()
     command = in_mount_namespace(overlay_script(library.parent, merged), mapper)
-    with target([mapper]) as plain, target(command) as above:
+    with mapping_process([mapper]) as plain, mapping_process(command) as above:
         plain.maps(library)
         above.maps(merged / "m" / library.name)
         copy = only_copy(LibraryScanner(), plain.pid, above.pid)
@@ -292,7 +292,7 @@ def test_a_file_written_inside_an_overlay_is_another_copy(mapper: Path, library:
     merged.mkdir()
     inside = merged / "m" / "libcudart.so.13"
     script = f"{overlay_script(library.parent, merged)}\ncp {library} {inside}"
-    with target([mapper]) as plain, target(in_mount_namespace(script, mapper)) as above:
+    with mapping_process([mapper]) as plain, mapping_process(in_mount_namespace(script, mapper)) as above:
         plain.maps(library)
         above.maps(inside)
         assert len(copies_of(LibraryScanner(), plain.pid, above.pid)) == 2
@@ -306,9 +306,9 @@ def test_the_path_survives_the_process_it_led_through(mapper: Path, library: Pat
     script = f"mount -t tmpfs none {jail}/lib\ncp {library} {jail}/lib/"
     nested = ["unshare", "--mount", "--propagation", "private", "sh", "-ec", f"{script}\nexec chroot {jail} /mapper"]
     scanner = LibraryScanner()
-    with target(nested) as first:
+    with mapping_process(nested) as first:
         first.maps("/lib/libcudart.so.12")
-        with target(["nsenter", f"--mount=/proc/{first.pid}/ns/mnt", "chroot", jail, "/mapper"]) as second:
+        with mapping_process(["nsenter", f"--mount=/proc/{first.pid}/ns/mnt", "chroot", jail, "/mapper"]) as second:
             second.maps("/lib/libcudart.so.12")
             number = only_copy(scanner, first.pid, second.pid).number
             first.end()
@@ -320,7 +320,7 @@ def test_the_path_survives_the_process_it_led_through(mapper: Path, library: Pat
 def test_a_damaged_library_is_reported_and_does_not_stop_the_scan(mapper: Path, library: Path, tmp_path: Path) -> None:
     broken = tmp_path / "libcuda.so.1"
     broken.write_bytes(b"\x7fELF" + b"\0" * 5000)
-    with target([mapper]) as process:
+    with mapping_process([mapper]) as process:
         process.maps(broken)
         process.maps(library)
         scan = LibraryScanner().scan()
@@ -332,7 +332,7 @@ def test_a_copy_on_disk_is_the_copy_that_is_mapped_later(mapper: Path, library: 
     scanner = LibraryScanner()
     assert scanner.add_on_disk([library]) == ()
     (number,) = [copy.number for copy in scanner.scan().copies if copy.file.path == library]
-    with target([mapper]) as process:
+    with mapping_process([mapper]) as process:
         process.maps(library)
         assert only_copy(scanner, process.pid).number == number
 
@@ -344,7 +344,7 @@ def test_a_missing_file_on_disk_is_answered_with_its_reason(tmp_path: Path) -> N
 
 def test_a_process_that_does_not_change_is_not_read_again(mapper: Path, library: Path) -> None:
     scanner = LibraryScanner()
-    with target([mapper]) as process:
+    with mapping_process([mapper]) as process:
         process.maps(library)
         first = scanner.scan()
         second = scanner.scan()

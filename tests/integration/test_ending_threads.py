@@ -15,7 +15,7 @@ from ingero.capture.loop.recorder import Recorder, RecorderOptions
 from ingero.store.vocabulary import STATES
 from ingero.store.writing import tables
 from tests.integration.targets import until
-from tests.unit.kept_rows import Kept
+from tests.unit.kept_rows import MemorySink
 
 pytestmark = pytest.mark.integration
 LIVES_S = 2
@@ -42,7 +42,7 @@ def _ended_threads(kernel: KernelSide, slot: int) -> int:
 
 
 def test_a_thread_that_ends_while_a_second_is_read_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    sink = Kept()
+    sink = MemorySink()
     command = [sys.executable, "-c", PROGRAM]
     with (
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program,
@@ -54,9 +54,9 @@ def test_a_thread_that_ends_while_a_second_is_read_counts_once(monkeypatch: pyte
         program.stdout.readline()
         begin_s = time.monotonic()
         recorder.start()
-        target = recorder.targets.of_pid(program.pid)
-        assert target
-        slot, look = target.slot, kernel.read_threads
+        traced_process = recorder.traced_processes.of_pid(program.pid)
+        assert traced_process
+        slot, look = traced_process.slot, kernel.read_threads
 
         def look_and_end() -> bytes:
             seen = look()
@@ -76,7 +76,7 @@ def test_a_thread_that_ends_while_a_second_is_read_counts_once(monkeypatch: pyte
         recorder.seconds.read(period_until(time.time_ns(), 100_000_000))
         lasted_s = time.monotonic() - begin_s
         program.stdin.close()
-    rows = [row for row in sink.of(tables.THREAD_STATE_SECONDS) if row["process"] == target.number]
+    rows = [row for row in sink.of(tables.THREAD_STATE_SECONDS) if row["process"] == traced_process.number]
     total_s = sum(int(row[f"{name}_ns"]) for row in rows for name in STATES) / 1e9  # type: ignore[call-overload]
     print(f"\n{total_s:.2f} s of two threads in {lasted_s:.2f} s")
     assert 2 * LIVES_S * 0.95 <= total_s <= 2 * lasted_s + 0.05

@@ -13,7 +13,7 @@ import pytest
 
 from ingero.demo.faults import NAMES, Fault, FaultError, Injection
 from ingero.demo.faults.cgroups import Group
-from ingero.demo.faults.model import Stage
+from ingero.demo.faults.model import WorkloadSetup
 from ingero.demo.faults.processes import threads, tree
 from ingero.demo.faults.rehearsal import Rehearsal, rehearse
 from ingero.demo.gpusim import build
@@ -67,7 +67,7 @@ def place() -> Iterator[Place]:
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """What was seen of the target in a span of time."""
+    """What was seen of the workload in a span of time."""
 
     pid: int
     steps: list[Step]
@@ -188,7 +188,9 @@ def rehearsal(name: str, place: Place) -> Iterator[tuple[Fault, Rehearsal]]:
             running = stack.enter_context(rehearse(fault, place.scratch, place.environment(name)))
             running.watch(lambda seen: len(seen) >= WARM_STEPS)
         else:
-            assert stack.enter_context(fault.stage(place.scratch)) == Stage(), "it wants a workload of its own"
+            assert stack.enter_context(fault.prepare(place.scratch)) == WorkloadSetup(), (
+                "it wants a workload of its own"
+            )
             running = place.plain
             running.watch(lambda seen: len(seen) >= CALM_STEPS)
         yield fault, running
@@ -209,7 +211,7 @@ def watch(running: Rehearsal) -> Watch:
 def observe(fault: Fault, running: Rehearsal, check: Check) -> Disturbed | None:
     """What the check says of it; None if it holds."""
     before = watch(running)
-    with without_trace(running) as injections, fault.apply(running.target) as injection:
+    with without_trace(running) as injections, fault.apply(running.workload) as injection:
         injections.append(injection)
         try:
             check(before, watch(running), injection)
@@ -220,7 +222,7 @@ def observe(fault: Fault, running: Rehearsal, check: Check) -> Disturbed | None:
 
 @contextmanager
 def without_trace(running: Rehearsal) -> Iterator[list[Injection]]:
-    """The target is as it was, and no culprit is left, once the faults that it is told of are over."""
+    """The workload is as it was, and no culprit is left, once the faults that it is told of are over."""
     injections: list[Injection] = []
     before = state_of(running)
     yield injections
@@ -251,7 +253,7 @@ def test_a_fault_shows_where_it_should_and_leaves_no_trace(name: str, place: Pla
 def test_a_standstill_lasts_as_long_as_the_fault(name: str, place: Place) -> None:
     with rehearsal(name, place) as (fault, running):
         began = len(steps.read(running.log))
-        with without_trace(running) as injections, fault.apply(running.target) as injection:
+        with without_trace(running) as injections, fault.apply(running.workload) as injection:
             injections.append(injection)
             time.sleep(0.3)
         running.watch(lambda seen: len(seen) >= 2)
@@ -261,7 +263,7 @@ def test_a_standstill_lasts_as_long_as_the_fault(name: str, place: Place) -> Non
 
 def test_an_oom_kill_next_door_leaves_the_workload_alone(place: Place) -> None:
     with rehearsal("oom", place) as (fault, running):
-        with without_trace(running) as injections, fault.apply(running.target) as injection:
+        with without_trace(running) as injections, fault.apply(running.workload) as injection:
             injections.append(injection)
             while group(injection).oom_kills() == 0:
                 assert tree(injection.culprits[0])
@@ -275,13 +277,13 @@ def test_every_fault_is_tested() -> None:
 
 
 def state_of(running: Rehearsal) -> dict[str, object]:
-    """Everything of the target that a fault may change."""
+    """Everything of the workload that a fault may change."""
     pids = tree(running.program.pid)
-    with Knobs(running.target.knobs) as knobs:
+    with Knobs(running.workload.knobs) as knobs:
         device = {name: getattr(knobs, name) for name in DEFAULTS}
     return {
         "device": device,
-        "host": HostKnobs(running.target.host_knobs).read(),
+        "host": HostKnobs(running.workload.host_knobs).read(),
         "priorities": {tid: os.getpriority(os.PRIO_PROCESS, tid) for tid in threads(running.program.pid)},
         "affinities": {tid: os.sched_getaffinity(tid) for tid in threads(running.program.pid)},
         "cgroups": {pid: Path(f"/proc/{pid}/cgroup").read_text() for pid in pids},
@@ -296,7 +298,7 @@ def groups_of_ours() -> list[str]:
 
 def test_a_straggler_is_only_the_one_rank(place: Place) -> None:
     with rehearsal("nccl_straggler", place) as (fault, running):
-        with fault.apply(running.target):
+        with fault.apply(running.workload):
             during = [knobs.read() for knobs in of_ranks(running)]
         after = [knobs.read() for knobs in of_ranks(running)]
     assert during == [HostState(), HostState(worker_sleep_ms=20)]
@@ -304,11 +306,11 @@ def test_a_straggler_is_only_the_one_rank(place: Place) -> None:
 
 
 def of_ranks(running: Rehearsal) -> list[HostKnobs]:
-    return [HostKnobs(Path(f"{running.target.host_knobs}.{rank}")) for rank in (0, 1)]
+    return [HostKnobs(Path(f"{running.workload.host_knobs}.{rank}")) for rank in (0, 1)]
 
 
 def test_culprits_run_under_the_name_they_were_given(place: Place) -> None:
-    with Fault("cpu_hog", culprit="fluent-bit").apply(place.plain.target) as injection:
+    with Fault("cpu_hog", culprit="fluent-bit").apply(place.plain.workload) as injection:
         names = {Path(f"/proc/{pid}/comm").read_text().strip() for pid in injection.culprits}
     assert names == {"fluent-bit"}
 

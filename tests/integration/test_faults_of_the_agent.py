@@ -24,7 +24,7 @@ INGERO = [sys.executable, "-m", "ingero.cli.main"]
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> Iterator[Caller]:
+def traced_process(tmp_path: Path) -> Iterator[Caller]:
     """A process that could be traced; it must be as well afterwards as before."""
     with caller() as process:
         process.do("load", build_library(tmp_path / "lib"))
@@ -44,9 +44,19 @@ def filesystem(folder: Path, options: str) -> Iterator[Path]:
 
 
 def trace(
-    target: Caller, *options: object, environment: Mapping[str, str] | None = None, prefix: Sequence[str] = ()
+    traced_process: Caller, *options: object, environment: Mapping[str, str] | None = None, prefix: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
-    command = [*prefix, *INGERO, "trace", "--json", "--duration", "1s", "--pid", str(target.pid), *map(str, options)]
+    command = [
+        *prefix,
+        *INGERO,
+        "trace",
+        "--json",
+        "--duration",
+        "1s",
+        "--pid",
+        str(traced_process.pid),
+        *map(str, options),
+    ]
     variables = {**os.environ, **(environment or {})}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
 
@@ -68,109 +78,111 @@ def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
     assert [word for word in words if word not in done.stderr] == []
 
 
-def test_a_folder_instead_of_a_file_is_named(tmp_path: Path, target: Caller) -> None:
+def test_a_folder_instead_of_a_file_is_named(tmp_path: Path, traced_process: Caller) -> None:
     (tmp_path / "recordings").mkdir()
-    done = trace(target, environment={"INGERO_DB": str(tmp_path / "recordings")})
+    done = trace(traced_process, environment={"INGERO_DB": str(tmp_path / "recordings")})
     assert_refused(done, "recordings is a folder", "--db")
     assert not list(tmp_path.glob("recordings*/*")), "nothing is left behind"
 
 
-def test_a_file_where_a_folder_should_be_is_named(tmp_path: Path, target: Caller) -> None:
+def test_a_file_where_a_folder_should_be_is_named(tmp_path: Path, traced_process: Caller) -> None:
     (tmp_path / "file").touch()
-    assert_refused(trace(target, "--db", tmp_path / "file" / "r.db"), "Not a directory", "--db FILE")
+    assert_refused(trace(traced_process, "--db", tmp_path / "file" / "r.db"), "Not a directory", "--db FILE")
 
 
-def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path, target: Caller) -> None:
+def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path, traced_process: Caller) -> None:
     path = tmp_path / "notes.db"
     path.write_bytes(b"these are notes, not a database\n" * 400)
-    assert_refused(trace(target, "--db", path), "notes.db", "not a database", "mv ")
+    assert_refused(trace(traced_process, "--db", path), "notes.db", "not a database", "mv ")
     assert path.read_bytes().startswith(b"these are notes")
 
 
-def test_a_damaged_recording_comes_with_the_way_to_begin_anew(tmp_path: Path, target: Caller) -> None:
+def test_a_damaged_recording_comes_with_the_way_to_begin_anew(tmp_path: Path, traced_process: Caller) -> None:
     path = recorded(tmp_path / "r.db")
     content = path.read_bytes()
     path.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
-    assert_refused(trace(target, "--db", path), "r.db", "malformed", ".damaged")
+    assert_refused(trace(traced_process, "--db", path), "r.db", "malformed", ".damaged")
 
 
-def test_a_database_of_another_program_is_not_written(tmp_path: Path, target: Caller) -> None:
+def test_a_database_of_another_program_is_not_written(tmp_path: Path, traced_process: Caller) -> None:
     path = tmp_path / "notes.db"
     db = apsw.Connection(str(path))
     db.execute("CREATE TABLE notes(text); PRAGMA application_id = 7")
     db.close()
     before = path.read_bytes()
     assert APPLICATION_ID != 7
-    assert_refused(trace(target, "--db", path), "notes.db", "not a recording", "--db FILE")
+    assert_refused(trace(traced_process, "--db", path), "notes.db", "not a recording", "--db FILE")
     assert path.read_bytes() == before
 
 
-def test_a_database_that_another_program_locks_is_named(tmp_path: Path, target: Caller) -> None:
+def test_a_database_that_another_program_locks_is_named(tmp_path: Path, traced_process: Caller) -> None:
     path = recorded(tmp_path / "r.db")
     db = apsw.Connection(str(path))
     db.execute("BEGIN EXCLUSIVE")
-    assert_refused(trace(target, "--db", path), "another program", "fuser -v")
+    assert_refused(trace(traced_process, "--db", path), "another program", "fuser -v")
     db.execute("ROLLBACK")
     db.close()
 
 
-def test_a_read_only_filesystem_is_named(tmp_path: Path, target: Caller) -> None:
+def test_a_read_only_filesystem_is_named(tmp_path: Path, traced_process: Caller) -> None:
     with filesystem(tmp_path / "disk", "ro,size=1m") as disk:
-        assert_refused(trace(target, "--db", disk / "r.db"), "read-only", "--db FILE")
+        assert_refused(trace(traced_process, "--db", disk / "r.db"), "read-only", "--db FILE")
 
 
-def test_a_folder_that_forbids_new_files_is_named(tmp_path: Path, target: Caller) -> None:
+def test_a_folder_that_forbids_new_files_is_named(tmp_path: Path, traced_process: Caller) -> None:
     """Root may write everywhere else; here it is another user without the right to override."""
     folder = tmp_path / "locked"
     folder.mkdir(mode=0o555)
     prefix = ["setpriv", "--inh-caps=-dac_override", "--bounding-set=-dac_override"]
     os.chown(folder, 65534, 65534)
-    done = trace(target, "--db", folder / "r.db", prefix=prefix)
+    done = trace(traced_process, "--db", folder / "r.db", prefix=prefix)
     assert_refused(done, "Permission denied", "ls -ld")
 
 
-def test_a_full_disk_is_named(tmp_path: Path, target: Caller) -> None:
+def test_a_full_disk_is_named(tmp_path: Path, traced_process: Caller) -> None:
     with filesystem(tmp_path / "disk", "size=128k") as disk:
         (disk / "filler").write_bytes(bytes(120 << 10))
-        assert_refused(trace(target, "--db", disk / "r.db"), "the disk is full", "df -h")
+        assert_refused(trace(traced_process, "--db", disk / "r.db"), "the disk is full", "df -h")
 
 
-def test_a_lock_that_cannot_be_made_comes_with_a_way_out(tmp_path: Path, target: Caller) -> None:
+def test_a_lock_that_cannot_be_made_comes_with_a_way_out(tmp_path: Path, traced_process: Caller) -> None:
     environment = {"INGERO_RUN_DIR": "/proc/ingero"}
-    assert_refused(trace(target, "--db", tmp_path / "r.db", environment=environment), "INGERO_RUN_DIR")
+    assert_refused(trace(traced_process, "--db", tmp_path / "r.db", environment=environment), "INGERO_RUN_DIR")
 
 
-def test_too_few_open_files_are_named(tmp_path: Path, target: Caller) -> None:
+def test_too_few_open_files_are_named(tmp_path: Path, traced_process: Caller) -> None:
     prefix = ["sh", "-c", 'ulimit -n 64; exec "$@"', "sh"]
-    done = trace(target, "--db", tmp_path / "r.db", prefix=prefix)
+    done = trace(traced_process, "--db", tmp_path / "r.db", prefix=prefix)
     assert_refused(done, "64 open files", "ulimit -n 4096", "LimitNOFILE")
 
 
-def test_the_least_limit_of_open_files_is_enough_and_a_soft_one_is_raised_to_it(tmp_path: Path, target: Caller) -> None:
+def test_the_least_limit_of_open_files_is_enough_and_a_soft_one_is_raised_to_it(
+    tmp_path: Path, traced_process: Caller
+) -> None:
     prefix = ["sh", "-c", 'ulimit -n 512; ulimit -Sn 64; exec "$@"', "sh"]
-    done = trace(target, "--db", tmp_path / "r.db", prefix=prefix)
+    done = trace(traced_process, "--db", tmp_path / "r.db", prefix=prefix)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("options", [(), ("--record=false",)])
 def test_a_second_agent_is_refused_and_told_of_the_first(
-    tmp_path: Path, target: Caller, options: tuple[str, ...]
+    tmp_path: Path, traced_process: Caller, options: tuple[str, ...]
 ) -> None:
     environment = {"INGERO_RUN_DIR": str(tmp_path)}
-    with tracing(tmp_path, pids=[target.pid], options=options) as first:
-        done = trace(target, "--db", tmp_path / "second.db", environment=environment)
+    with tracing(tmp_path, pids=[traced_process.pid], options=options) as first:
+        done = trace(traced_process, "--db", tmp_path / "second.db", environment=environment)
         into = "without recording" if options else str(first.database)
-        assert_refused(done, f"pid {first.process.pid}", "since 20", into, f"--pid {target.pid}")
+        assert_refused(done, f"pid {first.process.pid}", "since 20", into, f"--pid {traced_process.pid}")
         assert not (tmp_path / "second.db").exists()
         assert first.process.poll() is None
     assert not list(tmp_path.glob("*.lock")), "nobody is kept out any more"
 
 
-def test_a_killed_agent_keeps_nobody_out(tmp_path: Path, target: Caller) -> None:
-    with tracing(tmp_path, pids=[target.pid]) as first:
+def test_a_killed_agent_keeps_nobody_out(tmp_path: Path, traced_process: Caller) -> None:
+    with tracing(tmp_path, pids=[traced_process.pid]) as first:
         first.process.kill()
         first.process.wait()
-        again = trace(target, "--db", tmp_path / "second.db", environment={"INGERO_RUN_DIR": str(tmp_path)})
+        again = trace(traced_process, "--db", tmp_path / "second.db", environment={"INGERO_RUN_DIR": str(tmp_path)})
     left = first.database
     assert (again.returncode, again.stderr) == (
         0,

@@ -39,7 +39,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples/recordings/incident.db
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> Iterator[Caller]:
+def traced_process(tmp_path: Path) -> Iterator[Caller]:
     with caller() as process:
         process.do("load", build_library(tmp_path / "lib"))
         yield process
@@ -88,29 +88,29 @@ def test_a_stopped_agent_counts_what_it_missed_and_invents_no_long_calls(tmp_pat
     assert clocks_s >= 0.85 * covered_s, "the clocks of the time in between are there"
 
 
-def test_a_stopped_target_is_charged_to_the_stop(tmp_path: Path, target: Caller) -> None:
-    with tracing(tmp_path, pids=[target.pid]) as tracer:
+def test_a_stopped_target_is_charged_to_the_stop(tmp_path: Path, traced_process: Caller) -> None:
+    with tracing(tmp_path, pids=[traced_process.pid]) as tracer:
         tracer.wait_for("second")
-        os.kill(target.pid, signal.SIGSTOP)
+        os.kill(traced_process.pid, signal.SIGSTOP)
         tracer.wait_for("second")
         tracer.wait_for("second")
-        os.kill(target.pid, signal.SIGCONT)
-        target.do("call", 5, 1)
+        os.kill(traced_process.pid, signal.SIGCONT)
+        traced_process.do("call", 5, 1)
         tracer.wait_for("second")
         assert tracer.process.poll() is None
     assert rows(tracer.database, "SELECT sum(count) FROM raw_op_stats") == [(5,)]
 
 
-def test_a_killed_agent_leaves_nothing_in_the_kernel(tmp_path: Path, target: Caller) -> None:
+def test_a_killed_agent_leaves_nothing_in_the_kernel(tmp_path: Path, traced_process: Caller) -> None:
     before = uprobe_events()
-    with tracing(tmp_path, pids=[target.pid]) as tracer:
+    with tracing(tmp_path, pids=[traced_process.pid]) as tracer:
         sites, held = probed_sites(tracer), held_by(tracer.process.pid)
         assert all(held.ids.values()), "the check itself must be able to see them"
-        assert breakpoints(target.pid, sites)
+        assert breakpoints(traced_process.pid, sites)
         tracer.process.kill()
         tracer.process.wait()
     assert_nothing_is_left(held)
-    until(lambda: not breakpoints(target.pid, sites), "the probes are gone")
+    until(lambda: not breakpoints(traced_process.pid, sites), "the probes are gone")
     assert uprobe_events() <= before
 
 
@@ -118,28 +118,32 @@ def test_a_killed_agent_leaves_nothing_in_the_kernel(tmp_path: Path, target: Cal
     "number",
     [signal.SIGHUP, signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.further)],  # which ends all others
 )
-def test_a_signal_ends_it_in_order_and_leaves_nothing(tmp_path: Path, target: Caller, number: signal.Signals) -> None:
-    with tracing(tmp_path, pids=[target.pid]) as tracer:
+def test_a_signal_ends_it_in_order_and_leaves_nothing(
+    tmp_path: Path, traced_process: Caller, number: signal.Signals
+) -> None:
+    with tracing(tmp_path, pids=[traced_process.pid]) as tracer:
         sites, held = probed_sites(tracer), held_by(tracer.process.pid)
-        assert breakpoints(target.pid, sites)
-        target.do("call", 11, 1)
+        assert breakpoints(traced_process.pid, sites)
+        traced_process.do("call", 11, 1)
         tracer.process.send_signal(number)
         wait_for_end(tracer)
-        assert tracer.told() == ""
+        assert tracer.stderr_text() == ""
     assert_nothing_is_left(held)
-    until(lambda: not breakpoints(target.pid, sites), "the probes are gone, of agents that trace everybody, too")
+    until(
+        lambda: not breakpoints(traced_process.pid, sites), "the probes are gone, of agents that trace everybody, too"
+    )
     assert rows(tracer.database, "SELECT sum(count) FROM raw_op_stats") == [(11,)]
     assert rows(tracer.database, "SELECT count(*) FROM raw_sessions WHERE stopped_ns IS NOT NULL") == [(1,)]
     assert not list(tmp_path.glob("*.lock"))
 
 
-def test_a_reader_that_leaves_the_pipe_ends_it_in_order(tmp_path: Path, target: Caller) -> None:
-    command = [*INGERO, "trace", "--json", "--pid", str(target.pid), "--db", str(tmp_path / "r.db")]
+def test_a_reader_that_leaves_the_pipe_ends_it_in_order(tmp_path: Path, traced_process: Caller) -> None:
+    command = [*INGERO, "trace", "--json", "--pid", str(traced_process.pid), "--db", str(tmp_path / "r.db")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout
     assert process.stderr
     assert '"started"' in process.stdout.readline()
-    target.do("call", 13, 1)
+    traced_process.do("call", 13, 1)
     process.stdout.close()
     assert process.stderr.read() == ""
     assert process.wait() == 128 + signal.SIGPIPE
@@ -175,7 +179,7 @@ def test_a_full_disk_is_said_once_and_recording_resumes(tmp_path: Path) -> None:
         tracer.wait_for("second")
         process.program.process.kill()
         tracer.wait_for("finished")
-        said = tracer.told()
+        said = tracer.stderr_text()
         lost = tracer.messages[-1]["drops"]
         shutil.copy(tracer.database, tmp_path / "r.db")
     print(f"\n{said.strip()}\nlost {lost}")

@@ -23,7 +23,7 @@ import pytest
 
 from ingero.demo.workloads.program import Program
 from ingero.fleet.access import Access
-from ingero.fleet.authority import Made
+from ingero.fleet.authority import IssuedCertificate
 from tests.integration.targets import simulation
 from tests.integration.tracing import tracing
 from tests.unit.fleet_nodes import make_certificates, record_node
@@ -67,13 +67,15 @@ def network(names: dict[str, str]) -> Iterator[None]:
         yield
 
 
-def served(made: Made, client_ca: Path) -> list[str]:
+def served(made: IssuedCertificate, client_ca: Path) -> list[str]:
     """The options of a node's server."""
     return ["--tls-cert", str(made.certificate), "--tls-key", str(made.key), "--client-ca", str(client_ca)]
 
 
 @contextmanager
-def serving(namespace: str, node: int, path: Path, made: Made, client_ca: Path) -> Iterator[subprocess.Popen[str]]:
+def serving(
+    namespace: str, node: int, path: Path, made: IssuedCertificate, client_ca: Path
+) -> Iterator[subprocess.Popen[str]]:
     """A node's dashboard, as a process in its namespace."""
     server = subprocess.Popen(
         ["ip", "netns", "exec", namespace, sys.executable, "-m", "ingero.cli.main", "dashboard", "--db", str(path),
@@ -89,7 +91,7 @@ def serving(namespace: str, node: int, path: Path, made: Made, client_ca: Path) 
 
 
 @contextmanager
-def recording(namespace: str, node: int, folder: Path, made: Made, client_ca: Path) -> Iterator[None]:
+def recording(namespace: str, node: int, folder: Path, made: IssuedCertificate, client_ca: Path) -> Iterator[None]:
     """A live agent in a node's namespace, with a program to trace and the first second in the file."""
     folder.mkdir()
     ahead = folder / "ahead"

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from bench.incidents.ambient import MAX_OTHERS, Usage, favoured
+from bench.incidents.ambient import MAX_OTHERS, Usage, favored
 from ingero.demo.faults import cgroups
 from tests.integration.targets import Simulation, rows, simulation, until
 from tests.integration.tracing import Tracer, tracing
@@ -90,7 +90,7 @@ class Hung:
         """Until it was named."""
         return (self.named[name][0] - self.began_ns) / 1e9
 
-    def told(self, cause: str) -> dict[str, str]:
+    def reported(self, cause: str) -> dict[str, str]:
         """The stored summaries of a cause, by program."""
         of_pid = {str(pid): name for name, pid in self.pids.items()}
         sql = f"SELECT root, summary FROM raw_incidents WHERE cause = '{cause}'"
@@ -151,7 +151,7 @@ def hang_side_by_side(folder: Path, options: Sequence[str] = ()) -> Hung:
     gate = folder / "gate"
     (folder / "lock_file").touch()
     before = Usage.now()
-    with nullcontext() if cgroups.missing("cpu") else favoured(), ExitStack() as stack:
+    with nullcontext() if cgroups.missing("cpu") else favored(), ExitStack() as stack:
         for name in ("flocked", "record_locked"):
             stack.callback(os.close, _locked(folder / name, is_record=name == "record_locked"))
         listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -203,8 +203,8 @@ def _line(name: str) -> int:
 
 
 def test_pauses_are_no_hangs(hung: Hung) -> None:
-    assert set(hung.told("host-hang")) == set(HANGS)
+    assert set(hung.reported("host-hang")) == set(HANGS)
 
 
 def test_who_holds_a_program_as_a_debugger_is_said(hung: Hung) -> None:
-    assert f"[{os.getpid()}]" in hung.told("stopped")["debugged"]
+    assert f"[{os.getpid()}]" in hung.reported("stopped")["debugged"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.agent import waited_s
-from ingero.capture.foreign.readers import Foreign, nursery
+from ingero.capture.foreign.readers import ForeignReaders, nursery
 from ingero.capture.loop.watchdog import STANDS_STILL_S
 from ingero.discover import waiting
 from ingero.discover.interpreters import Interpreter, UnreadableInterpreter
@@ -46,21 +46,21 @@ def test_others_are_recorded_and_the_loss_is_said(tmp_path: Path, kind: str, *, 
                 other.stdin.flush()
                 for _ in range(_SECONDS):
                     tracer.wait_for("second")
-                while "is withheld" not in tracer.told():
+                while "is withheld" not in tracer.stderr_text():
                     tracer.wait_for("second")
                 other.terminate()
                 made = int(other.communicate()[0])
                 tracer.wait_for("second")
                 without_cpu_s = waited_s(tracer.pid)
                 drops = tracer.stop()
-                told = tracer.told()
+                stderr = tracer.stderr_text()
     finally:
         other.kill()
         other.wait()
-    stood_still_s = [float(seconds) - STANDS_STILL_S for seconds in _CONTINUED.findall(told)]
+    stood_still_s = [float(seconds) - STANDS_STILL_S for seconds in _CONTINUED.findall(stderr)]
     assert sum(stood_still_s) <= without_cpu_s, "where it stands still it is for want of a CPU"
     assert drops["memory_files_given_up"] > 0
-    assert f"the memory of process {held} is withheld" in told
+    assert f"the memory of process {held} is withheld" in stderr
     counted = rows(
         tmp_path / "recording.db",
         "SELECT sum(count) FROM raw_op_stats JOIN raw_processes p USING (process) WHERE p.pid = ?",
@@ -98,7 +98,7 @@ def test_check_comes_to_its_end_and_says_who_does_not_answer(tmp_path: Path, kin
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_memory_that_is_withheld_costs_what_is_asked_of_its_process_only(tmp_path: Path, kind: str) -> None:
-    with withholding(tmp_path, kind) as held, nursery() as makes, Foreign(makes) as foreign:
+    with withholding(tmp_path, kind) as held, nursery() as makes, ForeignReaders(makes) as foreign:
         reader, me = foreign.native.memory, os.getpid()
         own = reader.interpreter(me)
         with pytest.raises(TimeoutError):

@@ -13,7 +13,7 @@ import pytest
 
 from ingero.capture.foreign.readers import OPENER, nursery
 from ingero.capture.foreign.root_files import SandboxedRootFiles
-from ingero.capture.foreign.shares import Shares
+from ingero.capture.foreign.shares import UserShares
 from ingero.discover.containers import Placement
 from ingero.discover.jobs import job_of
 from ingero.discover.rooted import RootFiles
@@ -31,8 +31,8 @@ def unanswered(tmp_path: Path) -> Iterator[Path]:
     server = os.open("/dev/fuse", os.O_RDWR)
     place = tmp_path / "dead"
     place.mkdir()
-    told = f"fd={server},rootmode=40000,user_id=0,group_id=0".encode()
-    mounted = _libc.mount(b"dead", os.fsencode(place), b"fuse", 0, told)
+    options = f"fd={server},rootmode=40000,user_id=0,group_id=0".encode()
+    mounted = _libc.mount(b"dead", os.fsencode(place), b"fuse", 0, options)
     assert mounted == 0, os.strerror(ctypes.get_errno())
     yield place
     _libc.umount2(os.fsencode(place), _DETACH)
@@ -57,7 +57,7 @@ def opener() -> Iterator[SandboxedProcess]:
 @pytest.fixture
 def files(opener: SandboxedProcess, lost: Counter[str]) -> SandboxedRootFiles:
     """What a recording asks."""
-    return SandboxedRootFiles(opener, Shares(), lambda counter: lost.update((counter,)))
+    return SandboxedRootFiles(opener, UserShares(), lambda counter: lost.update((counter,)))
 
 
 def test_it_answers_as_one_who_looks_himself(files: SandboxedRootFiles, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_processes_that_cannot_be_ended_are_few_and_come_back(
     opener: SandboxedProcess, lost: Counter[str], tmp_path: Path
 ) -> None:
     """A file system that has taken a question holds who asked, killed or not, until it answers."""
-    files = SandboxedRootFiles(opener, Shares(per_s=1e6), lambda counter: lost.update((counter,)))
+    files = SandboxedRootFiles(opener, UserShares(per_s=1e6), lambda counter: lost.update((counter,)))
     with dead_file(tmp_path, is_cached=False) as dead:
         for _ in range(20):
             with pytest.raises(OSError, match=r"\w"):

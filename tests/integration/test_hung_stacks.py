@@ -70,8 +70,8 @@ def hung(tmp_path_factory: pytest.TempPathFactory) -> Hung:
     with open_reader(tracer.database) as reader:
         window = reader.window(None, 0)
         assert window
-        told = list(breakdown_text(reader, window, whole_stacks=True))
-        return truth, list(reader.connection.execute(_STACKS)), told
+        lines = list(breakdown_text(reader, window, whole_stacks=True))
+        return truth, list(reader.connection.execute(_STACKS)), lines
 
 
 def test_the_line_of_a_hung_call_is_the_one_that_waits(

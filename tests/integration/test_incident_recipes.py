@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from bench.incidents.ambient import favoured
+from bench.incidents.ambient import favored
 from bench.incidents.neighbors import NoisyNeighbor, SlowMount
-from bench.incidents.recipes import Pulses, RunTarget
-from ingero.demo.faults import Target
+from bench.incidents.recipes import BenchWorkload, Pulses
+from ingero.demo.faults import Workload
 from ingero.demo.faults.cpu import CpuHog
 from ingero.demo.workloads.program import Program
 
 pytestmark = pytest.mark.integration
 
 
-def target(pid: int, folder: Path) -> Target:
-    return RunTarget(pid=pid, knobs=folder / "gpu", host_knobs=folder / "host")
+def workload(pid: int, folder: Path) -> Workload:
+    return BenchWorkload(pid=pid, knobs=folder / "gpu", host_knobs=folder / "host")
 
 
 @contextmanager
@@ -44,9 +44,9 @@ def container(pid: int) -> str:
 
 def test_a_slow_mount_takes_the_time_it_was_told(tmp_path: Path) -> None:
     recipe = SlowMount(ms_per_mib=200)
-    with recipe.stage(tmp_path) as stage:
-        data = Path(stage.arguments[1])
-        with recipe.apply(target(os.getpid(), tmp_path)):
+    with recipe.prepare(tmp_path) as setup:
+        data = Path(setup.arguments[1])
+        with recipe.apply(workload(os.getpid(), tmp_path)):
             assert read_s(data) >= 0.2
         assert min(read_s(data) for _ in range(5)) < 0.2
     assert not data.exists()
@@ -55,19 +55,19 @@ def test_a_slow_mount_takes_the_time_it_was_told(tmp_path: Path) -> None:
 def test_a_noisy_neighbor_runs_in_another_container(tmp_path: Path) -> None:
     recipe = NoisyNeighbor(CpuHog(per_cpu=0.5, duty=0.1))
     with (
-        recipe.stage(tmp_path) as stage,
-        sleeper(stage.cgroups) as program,
-        recipe.apply(target(program.pid, tmp_path)) as injection,
+        recipe.prepare(tmp_path) as setup,
+        sleeper(setup.cgroups) as program,
+        recipe.apply(workload(program.pid, tmp_path)) as injection,
     ):
         containers = {container(pid) for pid in injection.culprits}
         assert len(containers) == 1
         assert container(program.pid) not in containers
-    assert not stage.cgroups[0].exists()
+    assert not setup.cgroups[0].exists()
 
 
 def test_pulses_leave_the_process_running(tmp_path: Path) -> None:
     with sleeper() as program:
-        with Pulses(0.5).apply(target(program.pid, tmp_path)):
+        with Pulses(0.5).apply(workload(program.pid, tmp_path)):
             state = Path(f"/proc/{program.pid}/status")
             while "T (stopped)" not in state.read_text():
                 time.sleep(0.01)
@@ -76,6 +76,6 @@ def test_pulses_leave_the_process_running(tmp_path: Path) -> None:
 
 def test_a_favoured_bench_is_put_back_where_it_was() -> None:
     before = Path("/proc/self/cgroup").read_text()
-    with favoured():
+    with favored():
         assert Path("/proc/self/cgroup").read_text() != before
     assert Path("/proc/self/cgroup").read_text() == before

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.incidents.ambient import favoured
+from bench.incidents.ambient import favored
 from bench.incidents.findings import ask
 from bench.incidents.judge import UNSCORED, Judgement, Verdict, judge
 from bench.incidents.plan import all_scenarios
@@ -48,7 +48,7 @@ def assert_is_right(planned: Planned, kept: Path) -> None:
     wrong = []
     for number in range(ROUNDS):
         folder = kept / str(number)
-        with nullcontext() if cgroups.missing("cpu") else favoured():
+        with nullcontext() if cgroups.missing("cpu") else favored():
             label = record(planned, folder)
         answer = ask(planned.folder(folder) / DATABASE)
         # without a pair the dose is the one that was set

@@ -147,7 +147,7 @@ def test_no_probe_of_nccl_stays_on_a_file_that_is_overwritten_where_it_lies(tmp_
     library = tmp_path / "libnccl.so.2"
     command = ["gcc", "-x", "c", "-", "-O0", "-shared", "-fPIC", "-o", str(library)]
     subprocess.run(command, input=NCCL, text=True, check=True)
-    told = [(str(library), offset) for offset in communicator_sites(identify(library))]
+    expected = [(str(library), offset) for offset in communicator_sites(identify(library))]
     with (
         caller() as staying,  # the recording goes on with it
         caller() as other,  # nobody traces it
@@ -155,12 +155,12 @@ def test_no_probe_of_nccl_stays_on_a_file_that_is_overwritten_where_it_lies(tmp_
         tracing(tmp_path, pids=[staying.pid, first.pid]),
     ):
         first.do("load", library)
-        until(lambda: bool(breakpoints(first.pid, told)), "its communicators are seen")
+        until(lambda: bool(breakpoints(first.pid, expected)), "its communicators are seen")
         first.process.kill()
         first.process.wait()
         os.utime(library)  # what is written into a file leaves it with another time
         other.do("load", library)
-        until(lambda: not breakpoints(other.pid, told), "nothing of it is probed any more")
+        until(lambda: not breakpoints(other.pid, expected), "nothing of it is probed any more")
 
 
 def run_burst_until_traced(recording: Recording, program: Path, library: Path) -> int:

@@ -16,7 +16,7 @@ from ingero.demo.gpusim import build
 from ingero.demo.workloads.program import Program
 from ingero.discover.libraries import LibraryScanner
 from ingero.discover.library_files import TEXT_OF, LibraryFile, NotATracedLibraryError, identify_all
-from ingero.discover.linked_libraries import candidates, identify_linked, looked_for
+from ingero.discover.linked_libraries import candidates, identify_linked, wanted_libraries
 from ingero.discover.sites import communicator_sites, probe_sites
 from ingero.ops import COMMUNICATOR_CALLS, Library
 from tests.integration.nccl_jobs import job_of, ranks, rendezvous
@@ -153,9 +153,9 @@ def test_a_network_plugin_beside_it_hides_nothing() -> None:
     maps = line % (0x1000, b"/opt/libcuda.so.1") + line % (0x400000, b"/opt/libtorch_cuda.so")
     plugin, real = line % (0x1000, b"/opt/libnccl-net.so"), line % (0x1000, b"/opt/libnccl.so.2")
     runtime = line % (0x1000, b"/opt/libcudart.so.12")
-    assert looked_for(maps + plugin + runtime) == {Library.NCCL}
-    assert looked_for(maps + real) == {Library.CUDART}
-    assert looked_for(maps + real + runtime) == frozenset()
+    assert wanted_libraries(maps + plugin + runtime) == {Library.NCCL}
+    assert wanted_libraries(maps + real) == {Library.CUDART}
+    assert wanted_libraries(maps + real + runtime) == frozenset()
     assert [one.path for one in candidates(maps, {Library.NCCL})] == ["/opt/libtorch_cuda.so"]
     assert list(candidates(maps, ())) == []
 

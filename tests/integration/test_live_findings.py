@@ -19,7 +19,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from ingero.demo.faults import Fault, Target
+from ingero.demo.faults import Fault, Workload
 from ingero.demo.gpusim import build
 from ingero.demo.workloads.program import Program
 from tests.integration.targets import rows
@@ -42,7 +42,7 @@ class Hogged:
     database: Path
     events: list[dict[str, Any]]
 
-    def told(self, kind: str) -> list[dict[str, Any]]:
+    def messages_of(self, kind: str) -> list[dict[str, Any]]:
         return [one["incident"] for one in self.messages if one["type"] == kind]
 
 
@@ -85,7 +85,7 @@ def recorded(folder: Path, command: str, events: list[dict[str, Any]]) -> Hogged
             reader.start()
             time.sleep(HEALTHY_S)
             began_ns = time.time_ns()
-            with Fault("cpu_hog").apply(Target(pid=trainer.pid, knobs=knobs, host_knobs=host_knobs)):
+            with Fault("cpu_hog").apply(Workload(pid=trainer.pid, knobs=knobs, host_knobs=host_knobs)):
                 time.sleep(HEALTHY_S)
             tracer.process.send_signal(signal.SIGINT)
             reader.join()
@@ -100,22 +100,22 @@ def read(tracer: Tracer) -> None:
 
 
 def test_hogs_open_an_incident_while_they_run(hogged: Hogged) -> None:
-    opened = hogged.told("incident_opened")
+    opened = hogged.messages_of("incident_opened")
     assert "cpu-contention" in [one["cause"] for one in opened]
     assert hogged.pid in [affected["pid"] for one in opened for affected in one["affected"]]
 
 
 def test_a_webhook_gets_each_incident_as_it_opens_and_as_it_closes(hogged: Hogged) -> None:
     for event in ("opened", "closed"):
-        told = [(one["number"], one["start_ns"]) for one in hogged.told(f"incident_{event}")]
+        reported = [(one["number"], one["start_ns"]) for one in hogged.messages_of(f"incident_{event}")]
         posted = [one["incident"] for one in hogged.events if one["event"] == event]
-        assert [(one["number"], one["start_ns"]) for one in posted] == told
+        assert [(one["number"], one["start_ns"]) for one in posted] == reported
     assert hogged.events[0]["recording"] == str(hogged.database)
 
 
 def test_runs_of_the_command_that_failed_are_dropped_data_of_the_recording(hogged: Hogged) -> None:
     """Those that told of the end of an incident, and no others; at the very end the last second has been stored."""
-    failed = len(hogged.told("incident_closed"))
+    failed = len(hogged.messages_of("incident_closed"))
     assert failed > 0
     drops = {name: count for name, count in hogged.messages[-1]["drops"].items() if name.startswith("incident_command")}
     assert drops == {"incident_commands_failed": failed}

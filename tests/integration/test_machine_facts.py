@@ -65,12 +65,12 @@ def traced(
     if reason := fault.requires():
         pytest.skip(reason)
     with rehearse(fault, simulated.folder, simulated.environment, seconds=LONGEST_S) as rehearsal:
-        pids = [rehearsal.target.pid]
+        pids = [rehearsal.workload.pid]
         with tracing(simulated.folder, pids=pids, environment=environment) as tracer:
             if not is_applied:
                 yield Traced(rehearsal=rehearsal, tracer=tracer)
                 return
-            with fault.apply(rehearsal.target):
+            with fault.apply(rehearsal.workload):
                 yield Traced(rehearsal=rehearsal, tracer=tracer)
 
 
@@ -109,9 +109,9 @@ def throttled(tmp_path_factory: pytest.TempPathFactory) -> Throttled:
         run.seconds(4)
         throttled_ns = time.time_ns()
         time.sleep(SAMPLE_S)
-        with Fault("gpu_throttle").apply(run.rehearsal.target):
+        with Fault("gpu_throttle").apply(run.rehearsal.workload):
             run.seconds(3)
-    return Throttled(tracer=run.tracer, pid=run.rehearsal.target.pid, throttled_ns=throttled_ns)
+    return Throttled(tracer=run.tracer, pid=run.rehearsal.workload.pid, throttled_ns=throttled_ns)
 
 
 def test_each_second_has_a_sample_of_each_gpu_with_its_processes(throttled: Throttled) -> None:
@@ -187,7 +187,7 @@ NICE_AFTER = 19
 def changed(tmp_path_factory: pytest.TempPathFactory) -> Changed:
     with traced(simulation(tmp_path_factory.mktemp("changed")), "pin_one_cpu", is_applied=False) as run:
         run.seconds(2)
-        pid = run.rehearsal.target.pid
+        pid = run.rehearsal.workload.pid
         nice_before = os.getpriority(os.PRIO_PROCESS, pid)
         os.setpriority(os.PRIO_PROCESS, pid, NICE_AFTER)
         run.seconds(2)
@@ -247,22 +247,22 @@ def disturbed(tmp_path_factory: pytest.TempPathFactory) -> Disturbed:
         if reason := Fault(name).requires():
             pytest.skip(reason)
     with traced(simulation(tmp_path_factory.mktemp("disturbed")), "sigstop", is_applied=False) as run:
-        target = run.rehearsal.target
+        workload = run.rehearsal.workload
         run.seconds(1)
-        with Fault("cfs_quota").apply(target):
+        with Fault("cfs_quota").apply(workload):
             run.seconds(3)
-        with Fault("sigstop").apply(target):
+        with Fault("sigstop").apply(workload):
             run.seconds(1)
         run.seconds(1)
-        with Fault("oom").apply(target) as injection:
+        with Fault("oom").apply(workload) as injection:
             (eater,), (group,) = injection.culprits, injection.cgroups
             inode = group.stat().st_ino
             while Group(path=group, is_v2=(group / "cgroup.events").exists()).oom_kills() == 0:
                 run.seconds(1)
-        with Fault("cpu_hog").apply(target) as injection:
+        with Fault("cpu_hog").apply(workload) as injection:
             os.setpriority(os.PRIO_PROCESS, injection.culprits[0], -3)
             run.seconds(5)
-    return Disturbed(tracer=run.tracer, pid=target.pid, hog=injection.culprits[0], eater=eater, eaters_group=inode)
+    return Disturbed(tracer=run.tracer, pid=workload.pid, hog=injection.culprits[0], eater=eater, eaters_group=inode)
 
 
 def test_a_quota_that_is_set_in_mid_run_is_seen(disturbed: Disturbed) -> None:
@@ -322,7 +322,7 @@ def major_faults(pid: int) -> int:
 
 def test_reclaim_below_a_limit_and_the_faults_it_brings_belong_to_the_process(simulated: Simulation) -> None:
     with traced(simulated, "mem_thrash") as run:
-        pid = run.rehearsal.target.pid
+        pid = run.rehearsal.workload.pid
         run.seconds(1)  # the agent has read once what it had before
         before = major_faults(pid)
         run.seconds(3)

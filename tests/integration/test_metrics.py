@@ -46,7 +46,7 @@ class Scraped:
 
 def address(tracer: Tracer) -> str:
     """What the tracer says on standard error before it begins."""
-    found = re.search(r"metrics: (http://\S+)", tracer.told())
+    found = re.search(r"metrics: (http://\S+)", tracer.stderr_text())
     assert found, "the address of the metrics was not said"
     return found[1]
 

@@ -49,7 +49,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ):
             recorder.start()
             gate.touch()
-            recorder.run(should_stop=lambda: not len(recorder.targets), on_second=lambda _: None)
+            recorder.run(should_stop=lambda: not len(recorder.traced_processes), on_second=lambda _: None)
             sink.flush()
     return database
 

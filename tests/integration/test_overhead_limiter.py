@@ -1,4 +1,4 @@
-"""Rungs change under full load without losing or doubling a call, and what they take away is marked and told."""
+"""Levels change under full load without losing or doubling a call, and what they leave out is marked and reported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ingero.attach.kernel_side import KernelSide, KernelSizes
 from ingero.attach.probes import ProbeMode
 from ingero.capture.budget.levels import Level, Levels
 from ingero.capture.loop.recorder import Recorder, RecorderOptions
-from ingero.capture.loop.second import Second
+from ingero.capture.loop.second import SecondOfCounts
 from ingero.capture.loop.session import session_facts
 from ingero.demo.gpusim.build import build, environment
 from ingero.demo.gpusim.truth import read_all
@@ -52,15 +52,15 @@ COUNTING: Sequence[Levels] = (
 
 
 @dataclass
-class Governed:
+class LimitedRecording:
     """A recording in this process, whose levels the test changes."""
 
     recorder: Recorder
     database: Path
-    seconds: list[Second] = field(default_factory=list)
+    seconds: list[SecondOfCounts] = field(default_factory=list)
 
     def record(self, *, until: Callable[[], bool], each_second: Callable[[], None] = lambda: None) -> None:
-        def on_second(second: Second) -> None:
+        def on_second(second: SecondOfCounts) -> None:
             self.seconds.append(second)
             each_second()
 
@@ -68,7 +68,9 @@ class Governed:
 
 
 @contextmanager
-def governed(folder: Path, pid: int, mode: ProbeMode | None = None, *, with_stacks: bool = False) -> Iterator[Governed]:
+def governed(
+    folder: Path, pid: int, mode: ProbeMode | None = None, *, with_stacks: bool = False
+) -> Iterator[LimitedRecording]:
     database = folder / "recording.db"
     with (
         KernelSide(KernelSizes(), mode=mode, record_all=with_stacks, with_stacks=with_stacks) as kernel,
@@ -76,11 +78,11 @@ def governed(folder: Path, pid: int, mode: ProbeMode | None = None, *, with_stac
         Recorder(kernel, sink, RecorderOptions(pids=[pid], with_stacks=with_stacks)) as recorder,
     ):
         recorder.start()
-        yield Governed(recorder, database)
+        yield LimitedRecording(recorder, database)
 
 
-def run_script(recording: Governed, script: Iterator[None]) -> None:
-    recording.record(until=lambda: not len(recording.recorder.targets), each_second=lambda: next(script, None))
+def run_script(recording: LimitedRecording, script: Iterator[None]) -> None:
+    recording.record(until=lambda: not len(recording.recorder.traced_processes), each_second=lambda: next(script, None))
 
 
 def torture(folder: Path, modes: Sequence[Levels], kind: ProbeMode | None = None) -> tuple[Path, Counter[str]]:
@@ -100,7 +102,7 @@ def torture(folder: Path, modes: Sequence[Levels], kind: ProbeMode | None = None
                     time.sleep(0.02)
 
             gate.touch()
-            recording.record(until=lambda: not len(recording.recorder.targets), each_second=change)
+            recording.record(until=lambda: not len(recording.recorder.traced_processes), each_second=change)
             return recording.database, Counter(recording.recorder.seconds.drops_total)
 
 
@@ -233,8 +235,8 @@ def test_parts_of_sync_intervals_are_the_simulators_while_launches_are_timed_or_
 
 
 def test_sync_intervals_have_as_many_launches_timed_as_counted(phased: Recording) -> None:
-    usual = {phase: np.median(phased.main_stream(phase)["launches"]) for phase in COMPLETE}
-    assert len(set(usual.values())) == 1
+    baseline = {phase: np.median(phased.main_stream(phase)["launches"]) for phase in COMPLETE}
+    assert len(set(baseline.values())) == 1
 
 
 @pytest.mark.parametrize("phase", UNSEEN)

@@ -58,7 +58,7 @@ class Seen:
     database: Path
 
 
-def _account(kernel: KernelSide, pid: int) -> Any:
+def _thread_times(kernel: KernelSide, pid: int) -> Any:
     threads = np.frombuffer(kernel.read_threads(), kernel.layouts.dtype("thread_dump"))
     (account,) = threads[threads["tid"] == pid]
     return account
@@ -68,9 +68,9 @@ def _wait_until_asleep(kernel: KernelSide, pid: int) -> Any:
     """Until it has called and sleeps on."""
     state = kernel.layouts.enum("thread_state")["STATE_SLEEP"]
     while True:
-        first = _account(kernel, pid)
+        first = _thread_times(kernel, pid)
         time.sleep(0.02)
-        second = _account(kernel, pid)
+        second = _thread_times(kernel, pid)
         if second["hits"] and second["state"] == state and first["switches"] == second["switches"]:
             return second
 
@@ -96,10 +96,10 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
             drops = DropReader(kernel.maps["drops"], kernel.layouts)
             kernel.pause()
             came_on_ns = int(process.stdout.readline())
-            called, missed = _account(kernel, process.pid), drops.read()
+            called, missed = _thread_times(kernel, process.pid), drops.read()
             kernel.start()
             process.kill()
-            recorder.run(should_stop=lambda: not len(recorder.targets), on_second=lambda _: None)
+            recorder.run(should_stop=lambda: not len(recorder.traced_processes), on_second=lambda _: None)
             sink.flush()
     return Seen(asleep, called, came_on_ns, missed, folder / "recording.db")
 

@@ -12,9 +12,9 @@ import pytest
 from ingero.attach.kernel_side import KernelSide, KernelSizes
 from ingero.capture.loop.null_sink import NullSink
 from ingero.capture.loop.recorder import Recorder, RecorderOptions
-from ingero.capture.loop.second import Second
+from ingero.capture.loop.second import SecondOfCounts
 from ingero.capture.loop.session import session_facts
-from ingero.demo.faults import Fault, Target
+from ingero.demo.faults import Fault, Workload
 from ingero.demo.faults.cgroups import Group
 from ingero.demo.gpusim.build import build, environment
 from ingero.demo.workloads.program import Program
@@ -98,7 +98,7 @@ def test_sync_intervals_of_a_second_that_their_ring_has_no_room_for_are_all_kept
             recorder.start()
             gate.touch()
             with undisturbed():  # the ring has room for a third of a second: whoever waits for a CPU longer comes late
-                recorder.run(should_stop=lambda: not len(recorder.targets), on_second=lambda _: None)
+                recorder.run(should_stop=lambda: not len(recorder.traced_processes), on_second=lambda _: None)
             sink.flush()
             drops = Counter(recorder.seconds.drops_total)
     ((most,),) = rows(
@@ -114,7 +114,7 @@ def test_a_hurried_second_is_half_of_one_and_its_rows_stand_for_that(
 ) -> None:
     """Whoever looks at what is stored takes for complete all that lies before the end of the last second."""
     variables, _, _ = trained
-    database, found = tmp_path / "recording.db", list[Second]()
+    database, found = tmp_path / "recording.db", list[SecondOfCounts]()
     ends: list[tuple[int, int]] = []
 
     with Program.module("train", "--seconds", 60, environment=variables) as trainer:
@@ -125,7 +125,7 @@ def test_a_hurried_second_is_half_of_one_and_its_rows_stand_for_that(
             Recorder(kernel, sink, RecorderOptions(pids=[trainer.pid])) as recorder,
         ):
 
-            def note(second: Second) -> None:
+            def note(second: SecondOfCounts) -> None:
                 found.append(second)
                 sink.flush()
                 with open_reader(database) as reader:
@@ -154,12 +154,12 @@ def test_a_group_at_its_quota_is_recorded_as_throttled(
     fault = Fault("cfs_quota")
     if reason := fault.requires():
         pytest.skip(reason)
-    with fault.stage(tmp_path) as stage:
-        arguments = ("--seconds", 60, "--knob", host_knobs, *stage.arguments)
-        with Program.module("train", *arguments, environment=variables, cgroups=stage.cgroups) as trainer:
+    with fault.prepare(tmp_path) as setup:
+        arguments = ("--seconds", 60, "--knob", host_knobs, *setup.arguments)
+        with Program.module("train", *arguments, environment=variables, cgroups=setup.cgroups) as trainer:
             trainer.wait_for("ready")
-            target = Target(pid=trainer.pid, knobs=knobs, host_knobs=host_knobs)
-            with fault.apply(target) as injection, tracing(tmp_path, pids=[trainer.pid]) as tracer:
+            workload = Workload(pid=trainer.pid, knobs=knobs, host_knobs=host_knobs)
+            with fault.apply(workload) as injection, tracing(tmp_path, pids=[trainer.pid]) as tracer:
                 (path,) = injection.cgroups
                 group = Group(path=path, is_v2=(path / "cgroup.events").exists())
                 tracer.wait_for("second")

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ingero.cli.service.units import DASHBOARD, TRACE, units
-from ingero.serve.sql.sql import run_sql
+from ingero.serve.sql import run_sql
 from tests.integration.callers import Caller, build_library, caller
 from tests.integration.targets import rows
 from tests.integration.test_faults_of_the_agent import INGERO
@@ -31,7 +31,7 @@ QUESTION = "SELECT op_name, sum(count) FROM op_stats GROUP BY 1 ORDER BY 1"
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> Iterator[Caller]:
+def traced_process(tmp_path: Path) -> Iterator[Caller]:
     with caller() as process:
         process.do("load", build_library(tmp_path / "lib"))
         yield process
@@ -100,14 +100,14 @@ def test_the_filter_allows_what_tracing_needs_and_not_what_it_does_not() -> None
 
 
 def test_the_agent_records_as_its_unit_lets_it_and_begins_anew_when_its_settings_change(
-    service: Service, target: Caller
+    service: Service, traced_process: Caller
 ) -> None:
-    service.settings.write_text(f"db: {service.database}\npid: {target.pid}\n")
+    service.settings.write_text(f"db: {service.database}\npid: {traced_process.pid}\n")
     service.start(TRACE, "trace")
     ready = service.wait_for("READY=1")
     assert f"recording 1 process into {service.database}" in ready
     assert list(service.database.parent.glob("ingero.db"))  # what is told is there
-    target.do("call", 11, 1)
+    traced_process.do("call", 11, 1)
     service.wait_for("WATCHDOG=1")
     pid = service.process.pid
 
@@ -117,11 +117,11 @@ def test_the_agent_records_as_its_unit_lets_it_and_begins_anew_when_its_settings
     assert "max-dp" in service.wait_for("READY=1")
     assert "the settings stay as they were" in service.journal()
 
-    service.settings.write_text(f"db: {service.database}\npid: {target.pid}\nsampling-rate: 3\n")
+    service.settings.write_text(f"db: {service.database}\npid: {traced_process.pid}\nsampling-rate: 3\n")
     os.kill(pid, signal.SIGHUP)
     service.wait_for("RELOADING=1")
     assert "WATCHDOG_USEC=60000000" in service.wait_for("READY=1")
-    target.do("call", 13, 1)
+    traced_process.do("call", 13, 1)
     service.wait_for("WATCHDOG=1")
     service.wait_for("WATCHDOG=1")
     os.kill(pid, signal.SIGTERM)
@@ -145,8 +145,8 @@ def test_the_dashboard_answers_as_its_unit_lets_it(service: Service) -> None:
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{url}api/v1/query", question, headers)
     with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
-        told = json.load(answer)["rows"]
-    assert told == [list(row) for row in run_sql(example, QUESTION).rows]
+        rows_found = json.load(answer)["rows"]
+    assert rows_found == [list(row) for row in run_sql(example, QUESTION).rows]
     service.process.send_signal(signal.SIGTERM)
     service.process.wait(LIMIT_S)
     assert "Traceback" not in service.journal()

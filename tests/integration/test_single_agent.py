@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from ingero.attach.machine_marks import Mark
+from ingero.attach.machine_marks import MachineMark
 
 pytestmark = pytest.mark.integration
 
@@ -73,7 +73,7 @@ def test_an_agent_that_may_not_list_what_is_in_the_kernel_is_seen_by_one_that_ma
 
 
 def test_of_two_that_begin_at_once_only_the_later_one_finds_the_other() -> None:
-    one, other = Mark(NAME, "one"), Mark(NAME, "other")
+    one, other = MachineMark(NAME, "one"), MachineMark(NAME, "other")
     try:
         assert (one.earlier(), other.earlier()) == (None, "one")
     finally:
@@ -83,7 +83,7 @@ def test_of_two_that_begin_at_once_only_the_later_one_finds_the_other() -> None:
 
 
 def test_a_mark_of_another_name_is_not_met() -> None:
-    one, other = Mark(NAME, "one"), Mark(f"{NAME}b", "other")
+    one, other = MachineMark(NAME, "one"), MachineMark(f"{NAME}b", "other")
     try:
         assert other.earlier() is None
     finally:

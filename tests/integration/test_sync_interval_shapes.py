@@ -88,8 +88,8 @@ def test_an_autograd_thread_leaves_the_path_to_the_draining_thread(shaped: Calla
 
 def test_bystanders_do_not_become_the_main_gpu_stream(shaped: Callable[[str], Recording]) -> None:
     recording = shaped("bystander threads")
-    accounts = stream_breakdowns(recording.sync_intervals)
-    assert len(accounts) == 3
-    main = main_stream(accounts, int(recording.sync_intervals["process"][0]))
+    breakdowns = stream_breakdowns(recording.sync_intervals)
+    assert len(breakdowns) == 3
+    main = main_stream(breakdowns, int(recording.sync_intervals["process"][0]))
     assert main is not None
     assert main.stream == LEGACY_STREAM

@@ -97,7 +97,7 @@ def sparse(tmp_path_factory: pytest.TempPathFactory) -> Sparse:
         for _ in range(SPARSE_SECONDS):
             tracer.wait_for("second")
         tracer.stop()
-        told = tracer.told()
+        told = tracer.stderr_text()
     return Sparse(tracer, told)
 
 
@@ -544,12 +544,12 @@ def test_what_is_recorded_is_served_while_it_is(tmp_path: Path) -> None:
         Program(program, environment=simulation(tmp_path).environment) as running,
         tracing(tmp_path, pids=[running.pid], options=("--serve", "127.0.0.1:0", "--no-tls")) as tracer,
     ):
-        found = re.search(r"serving at http://(127\.0\.0\.1:\d+)/", tracer.told())
-        assert found, tracer.told()
+        found = re.search(r"serving at http://(127\.0\.0\.1:\d+)/", tracer.stderr_text())
+        assert found, tracer.stderr_text()
         asking = [sys.executable, "-m", "ingero.cli.main", "query", "--no-tls", "--nodes", found[1], "--csv", sql]
         until(lambda: run(asking) == "has_calls\n1\n", "calls of the recording are served")
         os.kill(int(run(["pgrep", "-P", str(tracer.pid), "-x", "ingero-serve"])), signal.SIGKILL)
-        until(lambda: "the node's server has ended (signal 9)" in tracer.told(), "the end of the server is said")
+        until(lambda: "the node's server has ended (signal 9)" in tracer.stderr_text(), "the end of the server is said")
         before = one(tracer.database, "SELECT sum(count) FROM raw_op_stats")
         until(lambda: one(tracer.database, "SELECT sum(count) FROM raw_op_stats") > before, "the recording goes on")
 

@@ -17,7 +17,7 @@ class Tracer(Agent):
     def stop(self) -> dict[str, int]:
         """Ends the recording in good order, and checks that it was; answers its losses by counter."""
         drops = super().stop()
-        assert self.process.returncode == 0, self.told()
+        assert self.process.returncode == 0, self.stderr_text()
         return drops
 
 

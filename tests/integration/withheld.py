@@ -95,8 +95,8 @@ def dead_file(folder: Path, *, is_cached: bool = True) -> Iterator[Path]:
     place = folder / "dead"
     place.mkdir()
     device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
-    told = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
-    if _libc.mount(b"dead", os.fsencode(place), b"fuse", 0, told) != 0:
+    options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
+    if _libc.mount(b"dead", os.fsencode(place), b"fuse", 0, options) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     flags = 0 if is_cached else 1  # FOPEN_DIRECT_IO
     server = subprocess.Popen([sys.executable, "-c", _SERVER, str(device), str(flags)], pass_fds=[device])

@@ -33,7 +33,7 @@ _LDX, _ST, _STX, _JUMP, _JUMP32 = 1, 2, 3, 5, 6  # classes of instructions
 
 @dataclass(eq=False)
 class Function:
-    """One function. calls: those that it calls or gives away, in the order of its instructions, each once."""
+    """A function. calls: the distinct functions that it calls or passes on, in the order of its instructions."""
 
     name: str
     stack_bytes: int
@@ -50,7 +50,7 @@ def chain_bytes(chain: Chain) -> int:
 
 
 def chains_from(function: Function) -> Iterator[Chain]:
-    """All ways from a function through its calls to one that calls nothing."""
+    """All call chains from a function to one that calls nothing."""
     if not function.calls:
         yield (function,)
     for called in function.calls:
@@ -72,12 +72,12 @@ def programs_of(path: Path) -> list[Function]:
             found[where] = Function(one.name, stack_bytes(code[where]))
         relocated = _relocations(elf, symbols)
         for where, function in found.items():
-            function.calls = [found[to] for to in dict.fromkeys(_targets(where, code[where], relocated))]
+            function.calls = [found[to] for to in dict.fromkeys(_callees(where, code[where], relocated))]
         return [one for where, one in found.items() if sections[where[0]].name != ".text"]
 
 
 def stack_bytes(code: bytes) -> int:
-    """What one function takes by itself."""
+    """The stack bytes of one function alone."""
     lowest = 0
     copies = {10: 0}  # registers that point into this function's stack, by how far from r10
     for operation, registers, offset, immediate in _INSTRUCTION.iter_unpack(code):
@@ -109,8 +109,8 @@ def _relocations(elf: Any, symbols: list[Any]) -> dict[Place, Place | None]:
     return found
 
 
-def _targets(begin: Place, code: bytes, relocated: dict[Place, Place | None]) -> Iterator[Place]:
-    """Where the functions begin that a function calls, or whose address it takes."""
+def _callees(begin: Place, code: bytes, relocated: dict[Place, Place | None]) -> Iterator[Place]:
+    """The start of each function that a function calls, or whose address it takes."""
     for index, (operation, registers, _, immediate) in enumerate(_INSTRUCTION.iter_unpack(code)):
         at = (begin[0], begin[1] + index * _INSTRUCTION.size)
         if operation == _CALL and registers >> 4 == _PSEUDO_CALL:

@@ -6,12 +6,12 @@ import asyncio
 import random
 from dataclasses import dataclass
 
-from ingero.fleet.clocks import EXCHANGES, Clock, Order, between, change, estimate, order
-from tests.unit.delayed_clock import Way, node_behind_proxy
+from ingero.fleet.clocks import EXCHANGES, Clock, Order, change_between, clock_at, estimate, order
+from tests.unit.delayed_clock import MessageDelay, node_behind_proxy
 
 _MS = 1_000_000
 _APART_NS = 37 * _MS
-_IDLE = Way(least_s=100e-6, beyond_s=80e-6)
+_IDLE = MessageDelay(least_s=100e-6, beyond_s=80e-6)
 _HOUR_NS = 3_600 * 10**9
 
 
@@ -21,15 +21,15 @@ def clock(offset_ns: int, bound_ns: int, at_ns: int = 0) -> Clock:
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
-    """Of pairs of events on two nodes: how often an order was wrong or said, and how often it had to be."""
+class OrderCounts:
+    """Counts of pairs of events on two nodes: orders that were wrong, that were stated, and that had to be stated."""
 
     wrong: int
     said: int
     clear: int
 
 
-def order_pairs(rng: random.Random, count: int) -> Orders:
+def order_pairs(rng: random.Random, count: int) -> OrderCounts:
     """Pairs within 2 ms, on nodes whose clocks are up to 37 ms off and known to 0.05 to 0.4 ms."""
     wrong = said = clear = 0
     for _ in range(count):
@@ -43,7 +43,7 @@ def order_pairs(rng: random.Random, count: int) -> Orders:
         wrong += found is (Order.AFTER if one_ns < other_ns else Order.BEFORE)
         said += found is not Order.NOT_KNOWN
         clear += abs(one_ns - other_ns) > 2 * (clocks[0].bound_ns + clocks[1].bound_ns)
-    return Orders(wrong, said, clear)
+    return OrderCounts(wrong, said, clear)
 
 
 def day_of_drift(rng: random.Random) -> tuple[list[tuple[int, int]], float]:
@@ -56,14 +56,14 @@ def day_of_drift(rng: random.Random) -> tuple[list[tuple[int, int]], float]:
     found = []
     for _ in range(2_000):
         at_ns = rng.randrange(24 * _HOUR_NS)
-        its = between(known, at_ns)
+        its = clock_at(known, at_ns)
         found.append((abs(its.offset_ns - at_ns * 50 // 10**6), its.bound_ns))
-    return found, change(known[0], known[-1]).ppm
+    return found, change_between(known[0], known[-1]).ppm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stepped:
-    """What was said of a clock that was set between two groups of exchanges."""
+class ClockStep:
+    """The step reported for a clock that was set between two groups of exchanges."""
 
     steps: int
     step_ns: int
@@ -74,7 +74,7 @@ class Stepped:
     after_bound_ns: int
 
     def is_right(self, by_ns: int) -> bool:
-        """Whether it was one step of so much, to its bound, and both sides are right to theirs."""
+        """Whether one step by by_ns was found within its bound, with both sides right within theirs."""
         return (
             self.steps == 1
             and abs(self.step_ns - by_ns) <= self.step_bound_ns
@@ -83,7 +83,7 @@ class Stepped:
         )
 
 
-def step_through_a_proxy(rng: random.Random, offset_ns: int, by_ns: int) -> Stepped:
+def step_through_a_proxy(rng: random.Random, offset_ns: int, by_ns: int) -> ClockStep:
     """Real sockets; the clock is so far ahead, and then set forward."""
     shift_ns = [offset_ns]
 
@@ -94,7 +94,7 @@ def step_through_a_proxy(rng: random.Random, offset_ns: int, by_ns: int) -> Step
             return estimate(before), estimate(before + await ask(EXCHANGES))
 
     early, late = asyncio.run(run())
-    return Stepped(
+    return ClockStep(
         steps=len(late.steps),
         step_ns=late.steps[0].by_ns if late.steps else 0,
         step_bound_ns=late.steps[0].bound_ns if late.steps else 0,

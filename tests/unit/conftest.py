@@ -1,4 +1,4 @@
-"""Where the databases of unit tests lie: in memory, where a machine has room; and that no property has a time limit."""
+"""Puts the databases of unit tests into memory where there is room, and removes the time limits of properties."""
 
 from __future__ import annotations
 

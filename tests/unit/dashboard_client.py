@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from ingero.serve.dashboard.app import create_app
 from ingero.serve.dashboard.security import Gate, Sessions
-from ingero.serve.source.recording_source import RecordingSource
+from ingero.serve.recording_source import RecordingSource
 
 
 def client_of(path: Path) -> TestClient:
@@ -21,7 +21,7 @@ def client_of(path: Path) -> TestClient:
 
 
 def get(client: TestClient, path: str, status: int = 200) -> Any:
-    """The answer to a question, which comes with this status."""
+    """The JSON answer of the API to a request with this status."""
     response = client.get(f"/api/v1/{path}")
     assert response.status_code == status, response.text
     return response.json()

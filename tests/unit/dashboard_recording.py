@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ingero.demo.scene import Scene, Step
+from ingero.demo.scene import ScriptedRun, Step
 from ingero.serve.dashboard.exposure import Exposure
 from ingero.serve.dashboard.server import certificate_of, create_server, server_context
 from ingero.serve.http.addresses import Address, listen
-from ingero.serve.source.recording_source import RecordingSource
+from ingero.serve.recording_source import RecordingSource
 from ingero.store.writing import tables
 
 QUIET_S, END_S = 8, 16
@@ -21,21 +21,21 @@ QUIET_S, END_S = 8, 16
 
 def make_recording(path: Path) -> Path:
     """Two trainers; from QUIET_S on hogs keep one off its CPU, and a quota the other."""
-    with Scene(path, seconds=END_S, not_traced={"NCCL": "no NCCL library was mapped"}) as scene:
-        crowded = scene.process(100, "python", rank=0, cmdline="python train.py")
-        throttled = scene.process(101, "python", rank=1, cmdline="python train.py")
+    with ScriptedRun(path, seconds=END_S, not_traced={"NCCL": "no NCCL library was mapped"}) as run:
+        crowded = run.process(100, "python", rank=0, cmdline="python train.py")
+        throttled = run.process(101, "python", rank=1, cmdline="python train.py")
         for trainer in (crowded, throttled):
-            scene.train(trainer, 0, QUIET_S, Step())
-        scene.train(crowded, QUIET_S, END_S, Step(late_ms=6, sync={"sleep": 5, "runq": 6}))
-        scene.train(throttled, QUIET_S, END_S, Step(empty_ms=7, empty={"throttled": 6.5}))
+            run.train(trainer, 0, QUIET_S, Step())
+        run.train(crowded, QUIET_S, END_S, Step(return_delay_ms=6, sync={"sleep": 5, "runq": 6}))
+        run.train(throttled, QUIET_S, END_S, Step(idle_ms=7, idle={"throttled": 6.5}))
         for second in range(END_S):
-            _second(scene, second, crowded.number)
+            _second(run, second, crowded.number)
         for second in range(QUIET_S, END_S):
-            scene.took(crowded, 900, "hog", second, 380, switches=400)
-        scene.call(crowded, "cudaStreamSynchronize", 9, 11.5)
-        scene.append(
+            run.culprit(crowded, 900, "hog", second, 380, switches=400)
+        run.call(crowded, "cudaStreamSynchronize", 9, 11.5)
+        run.append(
             tables.DROPS,
-            start_ns=scene.at(9),
+            start_ns=run.at(9),
             counter="sync_intervals_ring_full",
             reason="sync intervals dropped",
             count=12,
@@ -51,42 +51,42 @@ LATE_MS = 3
 
 def make_detailed(path: Path) -> Path:
     """Two ranks in two containers, rank 1 late in each collective, rank 0 with memory that grows and is refused."""
-    with Scene(path, seconds=END_S) as scene:
+    with ScriptedRun(path, seconds=END_S) as run:
         ranks = [
-            scene.process(100 + rank, "python", rank=rank, cgroup_id=50 + rank, cmdline="python train.py")
+            run.process(100 + rank, "python", rank=rank, cgroup_id=50 + rank, cmdline="python train.py")
             for rank in (0, 1)
         ]
         for rank, actor in enumerate(ranks):
             pod, long_id = f"train-{rank}", f"{rank}" * 64
             place = {"cgroup_id": 50 + rank, "kernel_cgroup_id": 50 + rank, "node": "demo"}
-            scene.append(tables.CGROUPS, **place, container_id=long_id, pod=pod)
-            scene.train(actor, 0, END_S, Step())
-            scene.communicator(actor, rank=rank, ranks=2)
+            run.append(tables.CGROUPS, **place, container_id=long_id, pod=pod)
+            run.train(actor, 0, END_S, Step())
+            run.communicator(actor, rank=rank, ranks=2)
             for step in range(10):
-                scene.collective(actor, "ncclAllReduce", 1 + step + rank * LATE_MS / 1000, step + 1, 1 << 20)
-            scene.op(actor, "ncclAllReduce", 1, 10, 0.02, bytes=10 << 20, recorded=10)
+                run.collective(actor, "ncclAllReduce", 1 + step + rank * LATE_MS / 1000, step + 1, 1 << 20)
+            run.op(actor, "ncclAllReduce", 1, 10, 0.02, bytes=10 << 20, recorded=10)
         first = ranks[0]
-        forward, loading = scene.stack([LINE, MAIN]), scene.stack([LOADER, MAIN])
+        forward, loading = run.stack([LINE, MAIN]), run.stack([LOADER, MAIN])
         for second in range(1, 9):
-            scene.memory(first, "cudaMalloc", second, 2, 64 << 20, stack=forward)
-        scene.memory(first, "cudaMalloc", 9, 0, 64 << 20, stack=loading, failures=3)
-        scene.call(first, "cudaStreamSynchronize", 3, 9.0, stack_hash=forward)
-        scene.call(first, "cudaMemcpyAsync", 4, 3.0, stack_hash=loading)
-        scene.call(first, "cudaLaunchKernel", 5, 1.0)
-        scene.sample(first, 6, [LOADER, MAIN], state="sleep", ms=40)
-        scene.took(first, 900, "hog", 3, 380, switches=400, cgroup_id=51)
+            run.memory(first, "cudaMalloc", second, 2, 64 << 20, stack=forward)
+        run.memory(first, "cudaMalloc", 9, 0, 64 << 20, stack=loading, failures=3)
+        run.call(first, "cudaStreamSynchronize", 3, 9.0, stack_hash=forward)
+        run.call(first, "cudaMemcpyAsync", 4, 3.0, stack_hash=loading)
+        run.call(first, "cudaLaunchKernel", 5, 1.0)
+        run.sample(first, 6, [LOADER, MAIN], state="sleep", ms=40)
+        run.culprit(first, 900, "hog", 3, 380, switches=400, cgroup_id=51)
         for second in range(END_S):
-            scene.gpu(second, used_bytes=(1 + second) << 28)
-            _second(scene, second, first.number)
+            run.gpu(second, used_bytes=(1 + second) << 28)
+            _second(run, second, first.number)
     return path
 
 
-def _second(scene: Scene, second: int, process: int) -> None:
+def _second(run: ScriptedRun, second: int, process: int) -> None:
     is_crowded = second >= QUIET_S
     waiting_ns = 450_000_000 if is_crowded else 2_000_000
-    scene.append(
+    run.append(
         tables.SNAPSHOTS,
-        time_ns=scene.at(second + 0.5),
+        time_ns=run.at(second + 0.5),
         cpu_percent=98.0 if is_crowded else 24.0,
         mem_percent=41.0,
         load_avg=6.5,
@@ -96,9 +96,9 @@ def _second(scene: Scene, second: int, process: int) -> None:
     )
     clocks = dict.fromkeys(("throttled_ns", "yielded_ns", "io_ns", "uninterruptible_ns", "stopped_ns"), 0)
     clocks |= {"run_ns": 300_000_000, "runq_ns": waiting_ns, "sleep_ns": 700_000_000 - waiting_ns}
-    scene.append(
+    run.append(
         tables.THREAD_STATE_SECONDS,
-        start_ns=scene.at(second),
+        start_ns=run.at(second),
         process=process,
         threads=4,
         switches=900,

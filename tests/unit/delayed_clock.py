@@ -18,8 +18,8 @@ _STAMPS = struct.Struct("!qq")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """How long a message takes one way, in s: at least, on average beyond, and how often it waits, how long."""
+class MessageDelay:
+    """The one-way delay of messages in s: minimum, mean excess, and the ratio and length of additional waits."""
 
     least_s: float
     beyond_s: float
@@ -27,15 +27,15 @@ class Way:
     wait_s: float = 0.004
 
     def delay(self, rng: random.Random) -> float:
-        """Of one message."""
+        """The delay of one message in s."""
         waited = self.wait_s if rng.random() < self.waits else 0.0
         return self.least_s + rng.expovariate(1 / self.beyond_s) + waited
 
 
 def simulated(
-    rng: random.Random, there: Way, back: Way, *, offset_ns: int, ppm: float, count: int
+    rng: random.Random, there: MessageDelay, back: MessageDelay, *, offset_ns: int, ppm: float, count: int
 ) -> tuple[list[Exchange], int]:
-    """Exchanges with a node whose clock drifts, and by how much it was ahead at the first of them."""
+    """Exchanges with a node whose clock drifts, and its true offset at the first of them."""
     now_s, found = 0.0, []
 
     def node_ns(at_s: float) -> int:
@@ -57,9 +57,9 @@ def simulated(
 
 @asynccontextmanager
 async def node_behind_proxy(
-    there: Way, back: Way, offset_ns: Callable[[], int], rng: random.Random
+    there: MessageDelay, back: MessageDelay, offset_ns: Callable[[], int], rng: random.Random
 ) -> AsyncIterator[Callable[[int], Awaitable[list[Exchange]]]]:
-    """Something that makes exchanges over one kept connection with such a node."""
+    """A function that makes exchanges with a node behind a delaying proxy over one connection."""
 
     tasks: list[asyncio.Task[None] | None] = []
 
@@ -106,8 +106,10 @@ async def node_behind_proxy(
 
 
 @contextmanager
-def delaying_proxy(node: Node, there: Way, back: Way, rng: random.Random) -> Iterator[tuple[Node, list[int]]]:
-    """Where a node is reached through a proxy that delays each message, and a list with an item for each connection."""
+def delaying_proxy(
+    node: Node, there: MessageDelay, back: MessageDelay, rng: random.Random
+) -> Iterator[tuple[Node, list[int]]]:
+    """A proxy that delays each message to a node: its address, and a list with an item for each connection."""
     seen: list[int] = []
     found: list[int] = []
     ends: list[asyncio.StreamWriter] = []
@@ -141,7 +143,9 @@ def delaying_proxy(node: Node, there: Way, back: Way, rng: random.Random) -> Ite
         loop.close()
 
 
-async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way, rng: random.Random) -> None:
+async def _forward(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: MessageDelay, rng: random.Random
+) -> None:
     with suppress(ConnectionError):
         while data := await reader.read(1 << 16):
             await asyncio.sleep(way.delay(rng))

@@ -57,7 +57,7 @@ def process(writer: Writer, pid: int, rank: int) -> int:
 
 
 def call(writer: Writer, number: int, pid: int, at_ms: float, ms: float, op: int, **columns: Any) -> None:
-    """A recorded call, all of it on a CPU unless told otherwise."""
+    """Writes a recorded call, by default on a CPU from entry to return."""
     duration_ns = int(ms * MS)
     clocks = dict.fromkeys(STATE_COLUMNS, 0) | {"run_ns": duration_ns}
     row = {"source": Source.CUDA, "tid": pid, "comm": writer.intern("python3"), "residual_ns": 0} | clocks
@@ -150,7 +150,7 @@ def sync_interval(writer: Writer, number: int, pid: int, **times: int) -> None:
 
 
 def off_cpu(writer: Writer, number: int, pid: int) -> None:
-    """Asleep until the loader woke it; waiting for a CPU; woken by nobody who is traced, and before it was off."""
+    """Writes off-CPU intervals: a sleep that the loader ended, a run-queue wait, and a sleep with an untraced waker."""
     name = writer.intern
     common = {"process": number, "pid": pid, "comm": name("python3")}
     at = [BEGIN_NS + start * MS for start in (60, 85, 100)]
@@ -196,7 +196,7 @@ def off_cpu(writer: Writer, number: int, pid: int) -> None:
 
 
 def host_events(writer: Writer, number: int, pid: int) -> None:
-    """Block I/O that overlaps on one device, and something that took no time."""
+    """Writes block I/O that overlaps on one device, and an event without a duration."""
     host = {"process": number, "pid": pid, "tid": pid, "comm": writer.intern("python3")}
     for at_ms, ms, device in (
         (20, 10, 259 << 20 | 3),
@@ -321,6 +321,6 @@ def make_recording(path: Path) -> Path:
 
 
 def rows(path: Path, sql: str) -> list[tuple[Any, ...]]:
-    """What the database itself says."""
+    """The rows of a query on the database."""
     with apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY) as db:
         return list(db.execute(sql))

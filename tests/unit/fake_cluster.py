@@ -1,4 +1,4 @@
-"""What knows nodes, played for tests: an API server of Kubernetes over HTTPS, squeue, a DNS server."""
+"""Simulated sources of node lists: a Kubernetes API server over HTTPS, squeue, and a DNS server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Object = dict[str, Any]
 
 
 def pod(node: str, address: str, port: int = 0, *, phase: str = "Running", **labels: str) -> Object:
-    """As the API describes one. port: of the container, called ingero; 0: it says none."""
+    """A pod as the API describes it. port: of the container, called ingero; 0: none."""
     ports = [{"name": "metrics", "containerPort": 9464}]
     ports += [{"name": "ingero", "containerPort": port}] if port else []
     return {
@@ -44,7 +44,7 @@ def slice_of(*endpoints: Object, ports: tuple[Object, ...], service: str = "inge
 
 @dataclass
 class Api:
-    """What it knows, and how it answers. asked: each path with its question. answer: instead of what it knows."""
+    """The state of the API server. asked: each requested path with its query. answer: replaces its own answers."""
 
     pods: list[Object] = field(default_factory=list)
     slices: list[Object] = field(default_factory=list)
@@ -91,7 +91,7 @@ def serving_api(certificates: Certificates, *, wants_certificate: bool = False) 
 
     class Server(ThreadingHTTPServer):
         def handle_error(self, *_: object) -> None:
-            """Clients that go away are part of it."""
+            """Ignores clients that disconnect."""
 
     with Server(("127.0.0.1", 0), Handler) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True)
@@ -122,7 +122,7 @@ def _listed(api: Api, path: str, question: Object) -> Object:
 
 
 def kubeconfig(path: Path, api: Api, certificates: Certificates, user: Object, **server: object) -> Path:
-    """As kubectl reads it."""
+    """Writes a kubeconfig file."""
     about = {"server": api.url, "certificate-authority": str(certificates.ca)} | server
     path.write_text(
         yaml.safe_dump({
@@ -146,7 +146,7 @@ def program(folder: Path, name: str, script: str) -> Path:
 
 @contextmanager
 def serving_names(answer: Callable[[bytes, bool], bytes]) -> Iterator[tuple[str, int]]:
-    """A DNS server at 127.0.0.1. answer: to a question, over TCP or not; nothing for silence."""
+    """A DNS server at 127.0.0.1. answer: makes the answer to a question, over TCP or not; empty for none."""
     with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         udp.bind(tcp.getsockname())
         is_ending = threading.Event()
@@ -181,7 +181,7 @@ def serving_names(answer: Callable[[bytes, bool], bytes]) -> Iterator[tuple[str,
 
 
 def dns_name(text: str) -> bytes:
-    """As a message has it."""
+    """A name in the encoding of DNS messages."""
     return b"".join(bytes([len(one)]) + one.encode() for one in text.split(".") if one) + b"\0"
 
 

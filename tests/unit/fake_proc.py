@@ -63,7 +63,7 @@ class FakeProc:
         parent: int = 0,
         ran_ns: int = 0,
     ) -> None:
-        """One more thread of a process, or a new state of one."""
+        """Adds a thread to a process, or changes the state of one."""
         task = self.folder / str(pid) / "task" / str(tid)
         task.mkdir(parents=True, exist_ok=True)
         (task / "status").write_text(

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from ingero.demo.scene import Scene, Step
+from ingero.demo.scene import ScriptedRun, Step
 from ingero.fleet.access import Access
-from ingero.fleet.authority import Made, make_authority, make_certificate
+from ingero.fleet.authority import IssuedCertificate, make_authority, make_certificate
 from ingero.fleet.node_lists import Node
 from ingero.fleet.relay_server import RelayService
 from ingero.serve.dashboard.exposure import Exposure
 from ingero.serve.dashboard.server import answering_to, certificate_of, create_server, server_context
 from ingero.serve.http.addresses import Address, listen
-from ingero.serve.source.recording_source import RecordingSource
+from ingero.serve.recording_source import RecordingSource
 from ingero.store.writing import tables
 
 NOW = datetime.now(timezone.utc)
@@ -36,7 +36,9 @@ class Certificates:
         """The authority's certificate."""
         return self.folder / "ca.pem"
 
-    def make(self, name: str, *names: str, is_server: bool = True, now: datetime = NOW, days: int = 30) -> Made:
+    def make(
+        self, name: str, *names: str, is_server: bool = True, now: datetime = NOW, days: int = 30
+    ) -> IssuedCertificate:
         """A node's certificate, or a client's, for these names; for 127.0.0.1 where none is given."""
         return make_certificate(
             self.folder, name, names=names or ("127.0.0.1",), is_server=is_server, days=days, replaces=True, now=now
@@ -57,32 +59,32 @@ def make_certificates(folder: Path) -> Certificates:
 def record_node(
     path: Path, node: str, *, is_late: bool = False, machine_id: str = "", begin_mono_ns: int | None = None
 ) -> Path:
-    """A trainer on a node; is_late: with somebody who takes its CPU from the middle on.
+    """Records a trainer on a node; is_late: another process takes its CPU from the middle on.
 
-    begin_mono_ns: it is of this boot of this machine, from that moment by CLOCK_MONOTONIC on.
+    begin_mono_ns: start of the recording by CLOCK_MONOTONIC of this boot of this host; None: the boot is unknown.
     """
     boot_id = "" if begin_mono_ns is None else Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    with Scene(path, seconds=SECONDS, node=node, machine_id=machine_id, boot_id=boot_id) as scene:
+    with ScriptedRun(path, seconds=SECONDS, node=node, machine_id=machine_id, boot_id=boot_id) as run:
         for second in (0, SECONDS // 2, SECONDS) if begin_mono_ns is not None else ():
             mono_ns = (begin_mono_ns or 0) + second * 10**9
-            scene.append(tables.CLOCK_PAIRS, mono_ns=mono_ns, unix_ns=scene.at(second), suspended_ns=0)
-        trainer = scene.process(100, "python", rank=0, cmdline="python train.py")
+            run.append(tables.CLOCK_PAIRS, mono_ns=mono_ns, unix_ns=run.at(second), suspended_ns=0)
+        trainer = run.process(100, "python", rank=0, cmdline="python train.py")
         middle = SECONDS // 2
-        scene.train(trainer, 0, middle, Step())
-        late = Step(late_ms=6, sync={"sleep": 5, "runq": 6}) if is_late else Step()
-        scene.train(trainer, middle, SECONDS, late)
+        run.train(trainer, 0, middle, Step())
+        late = Step(return_delay_ms=6, sync={"sleep": 5, "runq": 6}) if is_late else Step()
+        run.train(trainer, middle, SECONDS, late)
         for second in range(middle, SECONDS) if is_late else ():
-            scene.took(trainer, 900, "hog", second, 380, switches=400)
+            run.culprit(trainer, 900, "hog", second, 380, switches=400)
         for call in range(4):
-            scene.call(trainer, "cudaStreamSynchronize", 1 + call, 6.0)
-            scene.call(trainer, "cudaLaunchKernel", 1.5 + call, 0.1)
+            run.call(trainer, "cudaStreamSynchronize", 1 + call, 6.0)
+            run.call(trainer, "cudaLaunchKernel", 1.5 + call, 0.1)
     return path
 
 
 @contextmanager
 def serving_node(
-    path: Path, *, made: Made | None = None, client_ca: Path | None = None, token: str = "", has_tls: bool = True,
-    clock: Callable[[], int] = time.time_ns, relay: RelayService | None = None,
+    path: Path, *, made: IssuedCertificate | None = None, client_ca: Path | None = None, token: str = "",
+    has_tls: bool = True, clock: Callable[[], int] = time.time_ns, relay: RelayService | None = None,
 ) -> Iterator[Node]:  # fmt: skip
     """A node's server on a free port of this machine, at 127.0.0.1. clock: what the node takes for unix ns.
 

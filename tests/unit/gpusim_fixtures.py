@@ -24,7 +24,7 @@ def gpusim_lib() -> Path:
 
 
 class Rig:
-    """One simulated machine: a folder with its knob and ground-truth files."""
+    """A simulated host: a folder with its knob and ground-truth files."""
 
     def __init__(self, lib: Path, folder: Path) -> None:
         self.lib = lib
@@ -75,7 +75,7 @@ def finish(child: subprocess.Popen[str]) -> Any:
 
 
 def wait_until(condition: Callable[[], bool], child: subprocess.Popen[str]) -> None:
-    """Wait for something that a running child brings about."""
+    """Wait until the condition holds while the child runs."""
     while not condition():
         assert child.poll() is None, "the program ended before it happened"
 

@@ -1,4 +1,4 @@
-"""Servers that are no nodes, or bad ones: each does one thing to whoever asks it, and stops when the test does."""
+"""Servers that misbehave toward clients, each in one way, until the test ends."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def silence(_: socket.socket, is_over: threading.Event) -> None:
 
 
 def says(answer: bytes) -> Handler:
-    """One answer, then the end."""
+    """A handler that sends one answer and closes the connection."""
 
     def handler(client: socket.socket, _: threading.Event) -> None:
         client.sendall(answer)
@@ -66,7 +66,7 @@ def says(answer: bytes) -> Handler:
 
 
 def http(status: str, body: bytes, kind: str = "application/json", **headers: str) -> bytes:
-    """An answer."""
+    """The bytes of an HTTP answer."""
     more = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
     head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{more}\r\n"
     return head.encode() + body

@@ -1,4 +1,4 @@
-"""A sink whose rows can be looked at."""
+"""A sink that keeps its rows in memory for tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ingero.capture.loop.null_sink import NullSink
 from ingero.store.writing.tables import Row, Table
 
 
-class Kept(NullSink):
+class MemorySink(NullSink):
     """Keeps every row, by the names of its columns; a text is its own number's place in `texts`."""
 
     def __init__(self) -> None:

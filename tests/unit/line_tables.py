@@ -32,7 +32,7 @@ def lines(code):
 
 
 def changes(found):
-    """Those before and behind each change of line."""
+    """The instructions before and after each change of line."""
     pairs = zip(found, found[1:])  # noqa: B905, RUF007 (it runs in Pythons that do not know it)
     return sorted(
         {one for pair in pairs if pair[0][1] != pair[1][1] for one in pair} | {found[0], found[-1]},

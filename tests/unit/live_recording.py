@@ -1,4 +1,4 @@
-"""A recording whose trainer is scripted second by second, looked at as it is written."""
+"""A recording of a trainer that is scripted second by second and diagnosed while it is written."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
+from ingero.demo.scene import BEGIN_NS, Actor, ScriptedRun, Step
 from ingero.diagnose.incidents.incident_changes import Change
 from ingero.diagnose.live import LiveDiagnosis
 from ingero.events import STATES
@@ -16,21 +16,21 @@ from ingero.store.writing import tables
 
 SECOND_NS = 1_000_000_000
 HEALTHY = Step()
-HOGGED = Step(late_ms=2.5, sync={"runq": 2.5, "sleep": 5.0})
-WAITING = Step(empty_ms=4.0, empty={"sleep": 4.0})  # for its next item, even at best
+HOGGED = Step(return_delay_ms=2.5, sync={"runq": 2.5, "sleep": 5.0})
+WAITING = Step(idle_ms=4.0, idle={"sleep": 4.0})  # for its next item, even at best
 QUICK = Step(busy_ms=2.0)
-QUICK_HOGGED = Step(busy_ms=2.0, late_ms=20.0, sync={"runq": 20.0, "sleep": 1.0})
+QUICK_HOGGED = Step(busy_ms=2.0, return_delay_ms=20.0, sync={"runq": 20.0, "sleep": 1.0})
 
 
-Hog = Callable[[Scene, Actor, int], None]
+Hog = Callable[[ScriptedRun, Actor, int], None]
 
 
 class Live:
     """A recording second by second; `changes` by the second after which they were seen."""
 
-    def __init__(self, scene: Scene, diagnosis: LiveDiagnosis) -> None:
-        self._scene, self._look, self.tracker = scene, diagnosis.look, diagnosis.tracker
-        self._trainer = scene.process(100, "python")
+    def __init__(self, run: ScriptedRun, diagnosis: LiveDiagnosis) -> None:
+        self._run, self._look, self.tracker = run, diagnosis.look, diagnosis.tracker
+        self._trainer = run.process(100, "python")
         self._second = 0
         self.changes: list[tuple[int, Change]] = []
 
@@ -47,14 +47,14 @@ class Live:
     ) -> None:
         for _ in range(count):
             second, self._second = self._second, self._second + 1
-            self._scene.train(self._trainer, second, second + busy_s, step)
+            self._run.train(self._trainer, second, second + busy_s, step)
             clocks = {f"{name}_ns": 0 for name in STATES}
-            self._scene.append(
-                tables.THREAD_STATE_SECONDS, start_ns=self._scene.at(second), process=self._trainer.number, **clocks
+            self._run.append(
+                tables.THREAD_STATE_SECONDS, start_ns=self._run.at(second), process=self._trainer.number, **clocks
             )
             if hog:
-                hog(self._scene, self._trainer, second)
-            self._scene.flush()
+                hog(self._run, self._trainer, second)
+            self._run.flush()
             if is_looked_at:
                 self.changes += [(self._second, change) for change in self._look(is_last=is_last, has_time=has_time)]
 
@@ -62,8 +62,8 @@ class Live:
         """Processes that have come and gone by now; their numbers."""
         numbers = []
         for pid in range(5000, 5000 + count):
-            at_ns = self._scene.at(self._second)
-            numbers.append(self._scene.process(pid, "true", exit_ns=at_ns).number)
+            at_ns = self._run.at(self._second)
+            numbers.append(self._run.process(pid, "true", exit_ns=at_ns).number)
         return numbers
 
     def pause(self, count: int) -> None:
@@ -71,9 +71,9 @@ class Live:
         for _ in range(count):
             self._second += 1
             clocks = {f"{name}_ns": 0 for name in STATES}
-            start_ns = self._scene.at(self._second - 1)
-            self._scene.append(tables.THREAD_STATE_SECONDS, start_ns=start_ns, process=self._trainer.number, **clocks)
-            self._scene.flush()
+            start_ns = self._run.at(self._second - 1)
+            self._run.append(tables.THREAD_STATE_SECONDS, start_ns=start_ns, process=self._trainer.number, **clocks)
+            self._run.flush()
             self.changes += [(self._second, change) for change in self._look()]
 
     def open_sync(self, *, since_s: float, at_s: float) -> None:
@@ -81,21 +81,21 @@ class Live:
         op = next(op for op in OPS if op.name == "cudaStreamSynchronize")
         place = {"source": int(op.source), "op": op.code, "process": self._trainer.number}
         who = {"pid": self._trainer.pid, "tid": self._trainer.pid}
-        times = {"time_ns": self._scene.at(at_s), "since_ns": self._scene.at(since_s)}
-        self._scene.append(tables.IN_FLIGHT, **place, **who, **times)
+        times = {"time_ns": self._run.at(at_s), "since_ns": self._run.at(since_s)}
+        self._run.append(tables.IN_FLIGHT, **place, **who, **times)
 
-    def told(self) -> list[tuple[str, str]]:
+    def reported(self) -> list[tuple[str, str]]:
         return [(change.kind.value, change.incident.cause) for _, change in self.changes]
 
 
-def stress(scene: Scene, trainer: Actor, second: int) -> None:
-    scene.took(trainer, 900, "stress-ng", second, 300, switches=100)
+def stress(run: ScriptedRun, trainer: Actor, second: int) -> None:
+    run.culprit(trainer, 900, "stress-ng", second, 300, switches=100)
 
 
 @contextmanager
 def live(folder: Path) -> Iterator[Live]:
     path = folder / "scene.db"
-    with Scene(path, seconds=300) as scene:
-        scene.flush()
+    with ScriptedRun(path, seconds=300) as run:
+        run.flush()
         with open_reader(path) as reader:
-            yield Live(scene, LiveDiagnosis(reader, begin_ns=BEGIN_NS))
+            yield Live(run, LiveDiagnosis(reader, begin_ns=BEGIN_NS))

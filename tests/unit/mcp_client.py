@@ -1,4 +1,4 @@
-"""What tests ask an MCP server: a session with the SDK's own client, its answers, and the server of a recording."""
+"""An MCP client for tests: sessions with the SDK's client, its answers, and the server of a recording."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from mcp.client.stdio import stdio_client
 from mcp_types import CallToolResult, TextContent
 
 from ingero.demo.labeled_scenarios import SCENARIOS, record
-from ingero.discover.checks import Row, State
+from ingero.discover.checks import CheckRow, CheckState
 from ingero.serve.mcp.server import IngeroServer, make_server
 from ingero.serve.mcp.tools import Demo, Fleet, Surroundings
-from ingero.serve.source.recording_source import RecordingSource
+from ingero.serve.recording_source import RecordingSource
 
 Answer = TypeVar("Answer")
 Ask = Callable[[Client], Awaitable[Answer]]
-CHECKED = Row(section="kernel", name="BTF", state=State.MISSING, found="no /sys/kernel/btf/vmlinux", fix="boot another")
+CHECKED = CheckRow(
+    section="kernel", name="BTF", state=CheckState.MISSING, found="no /sys/kernel/btf/vmlinux", fix="boot another"
+)
 
 
 def _record_scenario(name: str, path: Path) -> str:
@@ -48,12 +50,12 @@ def ask(server: IngeroServer, question: Ask[Answer]) -> Answer:
 
 
 def call(server: IngeroServer, tool: str, **arguments: object) -> CallToolResult:
-    """The answer of one tool."""
+    """The answer of a tool call."""
     return ask(server, lambda client: client.call_tool(tool, arguments))
 
 
 def ask_by_stdio(path: Path, question: Ask[Answer], *, mode: str = "auto") -> Answer:
-    """The answer of `ingero mcp` as a program of its own."""
+    """The answer of `ingero mcp` run as a child process."""
 
     async def session() -> Answer:
         command = ["-m", "ingero.cli.main", "mcp", "--db", str(path)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import apsw
 
 from ingero.demo.scenarios.scripts import take_cpu
-from ingero.demo.scene import Scene, Step
+from ingero.demo.scene import ScriptedRun, Step
 from ingero.store.merge.rows import string_columns
 from ingero.store.opening.own_schema import own_columns
 from ingero.store.sql_text import Value
@@ -20,7 +20,7 @@ BEGIN_NS = 1_790_000_000_000_000_000
 
 
 def write_full(path: Path, node: str, *, machine_id: str = "", boot_id: str = "", uuid: str = "") -> None:
-    """A recording of a node whose numbers are those of every other node, with rows in all tables."""
+    """Writes a recording with rows in all tables, whose numbers are equal on all nodes."""
     db = apsw.Connection(str(path))
     migrate(db, path)
     strings: dict[str, int] = {}
@@ -70,20 +70,20 @@ def _values(
 
 
 def insert(db: apsw.Connection, table: str, values: dict[str, Value]) -> None:
-    """One row."""
+    """Inserts one row."""
     marks = ", ".join("?" * len(values))
     db.execute(f"INSERT INTO {table}({', '.join(values)}) VALUES ({marks})", tuple(values.values()))
 
 
 def write_node(path: Path, node: str, *, is_slow: bool = False, machine_id: str = "", name: str = "train") -> None:
-    """Ten seconds of training by process 100; on a slow node a backup takes its CPUs for some of them."""
-    with Scene(path, seconds=10, node=node, machine_id=machine_id) as scene:
-        trainer = scene.process(PID, name)
-        scene.train(trainer, 0, 4, Step())
+    """Writes ten seconds of training by process 100; on a slow node a backup takes its CPUs for some of them."""
+    with ScriptedRun(path, seconds=10, node=node, machine_id=machine_id) as run:
+        trainer = run.process(PID, name)
+        run.train(trainer, 0, 4, Step())
         if is_slow:
-            late = Step(late_ms=37.05, sync={"runq": 37.0})
+            late = Step(return_delay_ms=37.05, sync={"runq": 37.0})
             calls = {"cudaLaunchKernel": (80.0, 0.005), "cudaStreamSynchronize": (1.0, 42.0)}
-            take_cpu(scene, trainer, scene.train(trainer, 4, 9, late, calls=calls), 37.0, [(4711, "backup")])
+            take_cpu(run, trainer, run.train(trainer, 4, 9, late, calls=calls), 37.0, [(4711, "backup")])
         else:
-            scene.train(trainer, 4, 9, Step())
-        scene.train(trainer, 9, 10, Step())
+            run.train(trainer, 4, 9, Step())
+        run.train(trainer, 9, 10, Step())

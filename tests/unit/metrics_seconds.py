@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ingero.capture.loop.period import period_until
-from ingero.capture.loop.second import Second
+from ingero.capture.loop.second import SecondOfCounts
 from ingero.capture.sums.cells import CellGrowth
 from ingero.ops import BY_NAME
 from ingero.store import histograms
@@ -28,15 +28,15 @@ def cell(op: str, durations_ns: Sequence[int], *, size_bytes: int = 0, slot: int
     )
 
 
-def second(*cells: CellGrowth, **more: Any) -> Second:
-    """One second."""
-    quiet = Second(
+def second(*cells: CellGrowth, **more: Any) -> SecondOfCounts:
+    """A second of counts for metrics."""
+    quiet = SecondOfCounts(
         period=period_until(10**18, SECOND_NS),
-        targets=1,
+        traced_processes=1,
         threads=4,
         cells=list(cells),
         states_ns=np.zeros(len(STATES), np.int64),
-        charges=[],
+        culprit_times=[],
         drops={},
         in_flight=0,
     )

@@ -18,8 +18,8 @@ _SOURCE = Path(__file__).with_name("unwind_target.c")
 
 
 @dataclass(frozen=True)
-class Taken:
-    """One copy of a stack. expected: return addresses by libgcc, without the function that took the copy."""
+class CopiedStack:
+    """A copied stack. expected: the return addresses that libgcc finds, without the function that made the copy."""
 
     thread: ThreadCopy
     expected: list[int]
@@ -33,7 +33,7 @@ class FilesOnDisk:
         self._modules: dict[int, Module | None] = {}
 
     def module_at(self, address: int) -> Module | None:
-        """As in AddressSpace."""
+        """The module at an address, like AddressSpace.module_at."""
         for mapping in self._maps:
             if mapping.start <= address < mapping.end:
                 if mapping.start not in self._modules:
@@ -54,7 +54,7 @@ def _module(mapping: Mapping) -> Module | None:
 class Program:
     """A program that has written copies of its stacks."""
 
-    copies: dict[str, Taken]
+    copies: dict[str, CopiedStack]
     space: FilesOnDisk
 
     def unwind(self, name: str) -> NativeStack:
@@ -62,7 +62,7 @@ class Program:
         return unwind(self.copies[name].thread, self.space)
 
 
-def read_copies(raw: bytes, machine: str, registers: int) -> dict[str, Taken]:
+def read_copies(raw: bytes, machine: str, registers: int) -> dict[str, CopiedStack]:
     """The copies in a file that the program has written."""
     found, at = {}, 0
     while at < len(raw):
@@ -78,7 +78,7 @@ def read_copies(raw: bytes, machine: str, registers: int) -> dict[str, Taken]:
             stack=raw[at : at + stack_bytes],
             probed={},
         )
-        found[name] = Taken(thread, [address for address in fields[38 : 37 + frames] if address])
+        found[name] = CopiedStack(thread, [address for address in fields[38 : 37 + frames] if address])
         at += stack_bytes
     return found
 

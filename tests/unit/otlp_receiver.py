@@ -16,12 +16,12 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.metrics.v1 import metrics_pb2
 
 from ingero.serve.http.addresses import Address
-from ingero.serve.metrics.otlp_endpoint import Endpoint
+from ingero.serve.otlp_endpoint import Endpoint
 
 
 @dataclass
 class Receiver:
-    """What arrived, and how it answers."""
+    """The received requests, and the status and answer to send."""
 
     port: int = 0
     status: int = 200
@@ -40,7 +40,7 @@ class Receiver:
 
 
 def decoded(body: bytes, headers: dict[str, str]) -> ExportMetricsServiceRequest:
-    """As the headers say it was written."""
+    """The body, unpacked and decoded as the headers say."""
     if headers.get("content-encoding") == "gzip":
         body = gzip.decompress(body)
     if headers["content-type"] == "application/json":

@@ -1,4 +1,4 @@
-"""Recordings as an import makes them, put together by hand. Times are ms from the begin."""
+"""Scripted recordings like those of an import. Times are ms since the start."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
 
-from ingero.demo.scene import BEGIN_NS, Actor, Scene
+from ingero.demo.scene import BEGIN_NS, Actor, ScriptedRun
 from ingero.diagnose.diagnosis import diagnose
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.findings import Diagnosis
@@ -28,9 +28,9 @@ def ns(ms: float) -> int:
 
 @dataclass
 class Program:
-    """One profiled process; what its methods write is stored."""
+    """Writes one profiled process."""
 
-    scene: Scene
+    run: ScriptedRun
     actor: Actor
     gpu: int = 0
 
@@ -49,7 +49,7 @@ class Program:
         """A launch, and its kernel from one moment to another."""
         self.call("cudaLaunchKernel", at, took, tid=tid, stack=stack)
         function = crc32(kernel.encode()) + 1
-        self.scene.append(
+        self.run.append(
             tables.KERNELS, process=self.actor.number, function=function, name=f"{kernel}(int)", short_name=kernel
         )
         self._activity("kernel", at, runs, stream, function=function, communicator=communicator)
@@ -57,31 +57,31 @@ class Program:
     def communicator(self, number: int, comm_id_hash: int) -> None:
         """A communicator that it is a rank of; the hash is equal on all ranks."""
         known = {"comm_id_hash": comm_id_hash, "created_ns": BEGIN_NS}
-        self.scene.append(tables.COMMUNICATORS, process=self.actor.number, number=number, **known)
+        self.run.append(tables.COMMUNICATORS, process=self.actor.number, number=number, **known)
 
     def copy(
         self, at: float, *, took: float, runs: tuple[float, float], direction: str, size: int, stream: int = 7
     ) -> None:
         """A pageable asynchronous copy."""
         self.call("cudaMemcpyAsync", at, took)
-        kind = {"direction": self.scene.text(direction), "host_memory": self.scene.text("pageable"), "bytes": size}
+        kind = {"direction": self.run.text(direction), "host_memory": self.run.text("pageable"), "bytes": size}
         self._activity("memcpy", at, runs, stream, **kind)
 
     def _activity(self, kind: str, call: float, runs: tuple[float, float], stream: int, **columns: int) -> None:
-        self.scene.append(
+        self.run.append(
             tables.GPU_ACTIVITIES,
             process=self.actor.number,
             device=self.gpu,
             stream=stream,
-            kind=self.scene.text(kind),
+            kind=self.run.text(kind),
             start_ns=ns(runs[0]),
             duration_ns=ns(runs[1]) - ns(runs[0]),
             call_ns=ns(call),
             **columns,
         )
 
-    def wait_noted(self, runs: tuple[float, float]) -> None:
-        """What a profiler notes for a wait of the host among the GPU's activities."""
+    def sync_activity(self, runs: tuple[float, float]) -> None:
+        """Writes the activity that a profiler records for a host wait."""
         self._activity("sync", 0, runs, 7)
 
     def call(
@@ -89,24 +89,24 @@ class Program:
     ) -> None:
         """A call that enqueues nothing."""
         known = {"tid": tid} if tid else {}
-        known |= {"stack_hash": self.scene.stack(stack)} if stack else {}
-        self.scene.call(self.actor, name, at / 1e3, took, **known, start_ns=ns(at))
+        known |= {"stack_hash": self.run.stack(stack)} if stack else {}
+        self.run.call(self.actor, name, at / 1e3, took, **known, start_ns=ns(at))
 
     def range(self, kind: str, name: str, begin: float, end: float, *, tid: int = 0) -> None:
         """A marked range of a thread, of the main one if no other is said."""
-        self.scene.append(
+        self.run.append(
             tables.USER_RANGES,
             process=self.actor.number,
             tid=tid or self.actor.pid,
             start_ns=ns(begin),
             duration_ns=ns(end) - ns(begin),
-            kind=self.scene.text(kind),
-            name=self.scene.text(name),
+            kind=self.run.text(kind),
+            name=self.run.text(name),
         )
 
     def step(self, begin: float, end: float, *, launches: int = 10, how: str = "repetition") -> None:
         """A step that was found."""
-        self.scene.append(
+        self.run.append(
             tables.STEPS,
             process=self.actor.number,
             pid=self.actor.pid,
@@ -115,8 +115,8 @@ class Program:
             stream=7,
             start_ns=ns(begin),
             end_ns=ns(end),
-            how=self.scene.text(how),
-            step_type=self.scene.text(f"{launches} enqueues"),
+            how=self.run.text(how),
+            step_type=self.run.text(f"{launches} enqueues"),
             launches=launches,
         )
 
@@ -124,12 +124,12 @@ class Program:
 class Profiled:
     """An imported recording in the making."""
 
-    def __init__(self, scene: Scene) -> None:
-        self._scene = scene
+    def __init__(self, run: ScriptedRun) -> None:
+        self._run = run
 
     def program(self, pid: int = 700, *, rank: int | None = None, gpu: int = 0) -> Program:
         """A profiled process."""
-        return Program(self._scene, self._scene.process(pid, "python", rank=rank), gpu)
+        return Program(self._run, self._run.process(pid, "python", rank=rank), gpu)
 
 
 @contextmanager
@@ -137,22 +137,22 @@ def imported(path: Path) -> Iterator[Profiled]:
     """A recording to fill; afterwards it lies at the path."""
     reason = "a profile shows calls and GPU work, not why a thread did not run"
     not_traced = dict.fromkeys(("offcpu", "culprits", "thread_state_seconds", "stack_samples"), reason)
-    with Scene(path, seconds=_SECONDS, not_traced=not_traced) as scene:
-        yield Profiled(scene)
+    with ScriptedRun(path, seconds=_SECONDS, not_traced=not_traced) as run:
+        yield Profiled(run)
 
 
 def diagnosed(path: Path) -> Diagnosis:
-    """What is said of it."""
+    """The diagnosis of a recording."""
     with open_reader(path) as reader:
         return diagnose(reader, WINDOW)
 
 
 def profiles_of(path: Path) -> Profiles:
-    """What the profiler measured."""
+    """The profile reports in the diagnosis of a recording."""
     with open_reader(path) as reader:
         return evidence(reader).profiles
 
 
 def evidence(reader: Reader) -> Evidence:
-    """All of the recording."""
+    """The evidence of the whole recording."""
     return Evidence(reader, WINDOW)

@@ -1,4 +1,4 @@
-"""Where things lie in the code objects and strings that tests make by hand; as in CPython 3.12."""
+"""The field offsets of the code objects and strings that tests make, as in CPython 3.12."""
 
 LAYOUT = {
     "header_bytes": 16,

@@ -1,4 +1,4 @@
-"""A recording with a bit of everything that a reader answers: ten seconds of a trainer, with a noisy neighbor."""
+"""A recording with rows for every query of the reader: ten seconds of a trainer with a noisy neighbor."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def fill(writer: Writer) -> None:
 
 
 def make_recording(path: Path) -> Path:
-    """Writes it there; answers the path."""
+    """Writes the recording; returns its path."""
     facts = SessionFacts(uuid="u", started_ns=BEGIN_NS, kernel="6.18", options={"max_overhead": 2.0})
     with Writer(path, session=facts, node="n1", clock=lambda: END_NS) as writer:
         fill(writer)

@@ -1,4 +1,4 @@
-"""Eight small recordings whose numbers are the same and mean different things, and statements over them."""
+"""Eight small recordings that use the same numbers for different things, and statements over them."""
 
 from __future__ import annotations
 

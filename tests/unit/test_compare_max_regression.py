@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from ingero.cli.config.option_table import OptionError
 from ingero.cli.fleet.options import FleetOptionError
 from ingero.cli.main import cli
-from ingero.demo.scene import Scene, Step
+from ingero.demo.scene import ScriptedRun, Step
 from ingero.diagnose.comparison.change_verdict import Verdict, verdict_of
 from ingero.diagnose.comparison.compare import CauseChange, Comparison
 from ingero.diagnose.comparison.regression import Outcome, regression_of
@@ -25,12 +25,12 @@ QUIET = Comparison(
 
 def recorded(path: Path, seed: int, *, late: Step | None = None, step: Step | None = None) -> Path:
     """A trainer; late: how its second half is, with a process that takes its CPU."""
-    with Scene(path, seconds=SECONDS, seed=seed) as scene:
-        trainer = scene.process(100, "python")
-        scene.train(trainer, 0, SECONDS / 2, step or Step())
-        scene.train(trainer, SECONDS / 2, SECONDS, late or step or Step())
+    with ScriptedRun(path, seconds=SECONDS, seed=seed) as run:
+        trainer = run.process(100, "python")
+        run.train(trainer, 0, SECONDS / 2, step or Step())
+        run.train(trainer, SECONDS / 2, SECONDS, late or step or Step())
         for second in range(SECONDS // 2, SECONDS) if late else ():
-            scene.took(trainer, 900, "hog", second, 300, switches=100)
+            run.culprit(trainer, 900, "hog", second, 300, switches=100)
     return path
 
 
@@ -41,7 +41,7 @@ def healthy(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def slow(tmp_path: Path) -> Path:
-    return recorded(tmp_path / "slow.db", 2, late=Step(late_ms=6, sync={"sleep": 5, "runq": 6}))
+    return recorded(tmp_path / "slow.db", 2, late=Step(return_delay_ms=6, sync={"sleep": 5, "runq": 6}))
 
 
 def compare(before: Path, after: Path, *options: str) -> Result:
@@ -76,8 +76,8 @@ def test_two_recordings_of_the_same_pass_and_the_noise_is_named(tmp_path: Path, 
 
 
 def test_recordings_without_a_step_in_common_are_no_pass(tmp_path: Path, healthy: Path) -> None:
-    with Scene(tmp_path / "empty.db", seconds=SECONDS) as scene:
-        scene.process(100, "python")
+    with ScriptedRun(tmp_path / "empty.db", seconds=SECONDS) as run:
+        run.process(100, "python")
     done = compare(healthy, tmp_path / "empty.db", "--max-regression", "5%")
     assert done.exit_code == 4
     assert last_line(done).startswith("NOT COMPARABLE: ")
@@ -146,15 +146,15 @@ def test_an_event_without_lost_time_is_named_beside_a_pass() -> None:
 
 def test_time_lost_by_several_processes_is_not_summed(tmp_path: Path, healthy: Path) -> None:
     """Four ranks that lose as much each lose no more than one does."""
-    late = Step(late_ms=6, sync={"sleep": 5, "runq": 6})
+    late = Step(return_delay_ms=6, sync={"sleep": 5, "runq": 6})
     for ranks in (1, 4):
-        with Scene(tmp_path / f"{ranks}.db", seconds=SECONDS) as scene:
+        with ScriptedRun(tmp_path / f"{ranks}.db", seconds=SECONDS) as run:
             for number in range(ranks):
-                rank = scene.process(100 + number, "python", rank=number)
-                scene.train(rank, 0, SECONDS / 2, Step())
-                scene.train(rank, SECONDS / 2, SECONDS, late)
+                rank = run.process(100 + number, "python", rank=number)
+                run.train(rank, 0, SECONDS / 2, Step())
+                run.train(rank, SECONDS / 2, SECONDS, late)
                 for second in range(SECONDS // 2, SECONDS):
-                    scene.took(rank, 900, "hog", second, 300, switches=100)
+                    run.culprit(rank, 900, "hog", second, 300, switches=100)
     one, four = (
         json.loads(compare(healthy, tmp_path / f"{ranks}.db", "--json").output)["lost_change_ratio"] for ranks in (1, 4)
     )

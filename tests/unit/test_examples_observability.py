@@ -17,7 +17,7 @@ import yaml
 
 from ingero.serve.http.addresses import Address
 from ingero.serve.metrics.catalogue import METRICS, Kind
-from ingero.serve.metrics.otlp_endpoint import endpoint_of, parse_endpoint
+from ingero.serve.otlp_endpoint import endpoint_of, parse_endpoint
 from tests.prometheus_server import needs_prometheus, program
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from ingero.foreign_text import MOST_CHARACTERS, decoded, label, operand, shell_word, visible
+from ingero.foreign_text import MAX_CHARACTERS, decoded, label, operand, shell_word, visible
 
 NASTY = (
     *("x;touch PWNED;.scope", "job$(touch PWNED)", "`id`", "a'b", 'a"b', "a b", "-rf", "*", "~", "<in>", "#x", "!x"),
@@ -19,12 +19,12 @@ def test_bytes_that_are_no_utf8_become_text() -> None:
 
 
 def test_text_is_cut_where_it_is_too_long() -> None:
-    assert decoded(b"a" * 100_000) == "a" * MOST_CHARACTERS + "…"
+    assert decoded(b"a" * 100_000) == "a" * MAX_CHARACTERS + "…"
     assert decoded("é".encode() * 5, most=3) == "ééé…"
 
 
 def test_name_in_a_file_is_cut_where_it_is_too_long() -> None:
-    assert label("a" * 100_000) == "a" * MOST_CHARACTERS + "…"
+    assert label("a" * 100_000) == "a" * MAX_CHARACTERS + "…"
     assert label("a\x1b") == "a\\x1b"
 
 

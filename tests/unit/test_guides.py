@@ -20,7 +20,7 @@ from ingero.fleet import node_lists
 from ingero.serve.dashboard.exposure import Exposure
 from ingero.serve.dashboard.server import answering_to, certificate_of, create_server, server_context
 from ingero.serve.http.addresses import Address, listen
-from ingero.serve.source.recording_source import RecordingSource
+from ingero.serve.recording_source import RecordingSource
 from tests.unit.ingero_lines import ingero_lines, shell_blocks
 
 ROOT = Path(__file__).resolve().parents[2]

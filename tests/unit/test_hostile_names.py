@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import Scene, Step
+from ingero.demo.scene import ScriptedRun, Step
 from ingero.store.writing import tables
 from tests.unit.dashboard_client import client_of
 from tests.unit.mcp_client import call, server_of
@@ -40,17 +40,17 @@ TEXTS = (
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trainer that a quota keeps off its CPU and a hog takes time from; strangers chose every name."""
     path = tmp_path_factory.mktemp("names") / "a.db"
-    with Scene(path, seconds=END_S, not_traced={"NCCL": NAME}) as scene:
+    with ScriptedRun(path, seconds=END_S, not_traced={"NCCL": NAME}) as run:
         place = {"cgroup_id": 50, "kernel_cgroup_id": 50, "node": "demo"}
-        scene.append(tables.CGROUPS, **place, cgroup_path=f"/user.slice/{NAME}", unit=f"{NAME}.service")
-        actor = scene.process(100, NAME, cgroup_id=50, cmdline=NAME)
-        line = scene.stack([(f"/srv/{NAME}.py", 31, NAME), (f"/srv/{NAME}/train.py", 90, "main")])
-        scene.train(actor, 0, 8, Step())
-        scene.train(actor, 8, END_S, Step(late_ms=6, sync={"sleep": 5, "runq": 6}))
+        run.append(tables.CGROUPS, **place, cgroup_path=f"/user.slice/{NAME}", unit=f"{NAME}.service")
+        actor = run.process(100, NAME, cgroup_id=50, cmdline=NAME)
+        line = run.stack([(f"/srv/{NAME}.py", 31, NAME), (f"/srv/{NAME}/train.py", 90, "main")])
+        run.train(actor, 0, 8, Step())
+        run.train(actor, 8, END_S, Step(return_delay_ms=6, sync={"sleep": 5, "runq": 6}))
         for second in range(8, END_S):
-            scene.took(actor, 900, NAME, second, 380, switches=400, cgroup_id=50)
-            scene.call(actor, "cudaStreamSynchronize", second + 0.5, 9.0, stack_hash=line)
-        scene.sample(actor, 12, [(f"/srv/{NAME}.py", 31, NAME)], state="sleep", ms=40)
+            run.culprit(actor, 900, NAME, second, 380, switches=400, cgroup_id=50)
+            run.call(actor, "cudaStreamSynchronize", second + 0.5, 9.0, stack_hash=line)
+        run.sample(actor, 12, [(f"/srv/{NAME}.py", 31, NAME)], state="sleep", ms=40)
     return path
 
 

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ingero.cli.main import cli
-from ingero.demo.scene import Scene, Step
-from ingero.serve.source.boot_clock import now
+from ingero.demo.scene import ScriptedRun, Step
+from ingero.serve.boot_clock import now
 from ingero.store.writing import tables
 from tests.unit.fleet_nodes import make_certificates, record_node, serving_node
 
@@ -38,12 +38,14 @@ def run(*argv: str) -> Result:
 
 def record_stepped(path: Path, node: str, steps_ns: tuple[int, ...]) -> None:
     """A recording whose wall clock was off by this in each ten seconds."""
-    with Scene(path, seconds=10 * len(steps_ns), node=node, machine_id=f"m-{node}", boot_id=f"b-{node}") as scene:
-        trainer = scene.process(100, "python")
-        scene.train(trainer, 0, 10, Step())
+    with ScriptedRun(
+        path, seconds=10 * len(steps_ns), node=node, machine_id=f"m-{node}", boot_id=f"b-{node}"
+    ) as script:
+        trainer = script.process(100, "python")
+        script.train(trainer, 0, 10, Step())
         for number, off_ns in enumerate(steps_ns):
             mono_ns = (900 + 10 * number) * _S
-            scene.append(tables.CLOCK_PAIRS, mono_ns=mono_ns, unix_ns=scene.at(10 * number) + off_ns, suspended_ns=0)
+            script.append(tables.CLOCK_PAIRS, mono_ns=mono_ns, unix_ns=script.at(10 * number) + off_ns, suspended_ns=0)
 
 
 def test_that_nothing_is_known_of_clocks_is_said_once(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_it_answers_other_machines_as_the_dashboard_does(
         assert CliRunner().invoke(cli, [*asked, *shown]).stdout == "node\ngpu-01\n"
         assert CliRunner().invoke(cli, asked).exception is not None  # nobody without a certificate
         assert is_there(server._pid)
-        server.look()
+        server.report_end()
     assert not is_there(server._pid)
     assert capfd.readouterr().err == ""
 
@@ -142,8 +142,8 @@ def test_its_end_is_said_once_and_ends_nothing_else(tmp_path: Path, caplog: pyte
         os.kill(server._pid, signal.SIGKILL)
         until = time.monotonic() + 5
         while not caplog.records and time.monotonic() < until:
-            server.look()
-        server.look()
+            server.report_end()
+        server.report_end()
     (record,) = caplog.records
     assert record.getMessage().startswith("the node's server has ended (signal 9); the recording goes on. ingero dash")
 

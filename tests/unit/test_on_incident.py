@@ -23,13 +23,13 @@ import pytest
 from ingero.cli.config.option_table import OptionError
 from ingero.cli.config.settings import TraceSettings, resolve
 from ingero.cli.trace import incident_command
-from ingero.cli.trace.incident_command import MOST_WAITING, IncidentCommand, commanding
-from ingero.cli.trace.incident_event import MOST_BYTES, incident_event
+from ingero.cli.trace.incident_command import MAX_WAITING, IncidentCommand, open_incident_command
+from ingero.cli.trace.incident_event import MAX_BYTES, incident_event
 from ingero.diagnose.findings import Affected, Culprit, FindingKind, Incident, Severity
 from ingero.diagnose.incidents.incident_changes import Change, ChangeKind
 from ingero.diagnose.incidents.incident_json import incident_json
 from ingero.sandbox import command_runner
-from ingero.sandbox.command_runner import NOBODY, CommandError, CommandRunner, Ended
+from ingero.sandbox.command_runner import NOBODY, CommandError, CommandResult, CommandRunner
 from ingero.store.opening.locations import Owner
 from tests.unit.ingero_lines import ingero_lines, parse, shell_blocks
 
@@ -94,7 +94,7 @@ def test_a_command_gets_the_event_on_its_standard_input() -> None:
 
 def test_a_command_that_reads_nothing_blocks_nobody() -> None:
     with running("true") as runner:
-        assert runner.run(b"a" * MOST_BYTES) == Ended(exit_code=0)
+        assert runner.run(b"a" * MAX_BYTES) == CommandResult(exit_code=0)
 
 
 def test_no_shell_has_a_part_in_it() -> None:
@@ -248,7 +248,7 @@ def test_a_command_that_hangs_is_counted(caplog: pytest.LogCaptureFixture) -> No
 def test_more_events_than_the_queue_holds_are_dropped_counted_and_never_waited_for() -> None:
     with commands("sleep", "60", wall_s=60.0) as command:
         began_s = time.monotonic()
-        for _ in range(MOST_WAITING + 10):
+        for _ in range(MAX_WAITING + 10):
             command.finding(OPENED)
         assert time.monotonic() - began_s < 1.0
         dropped = command.drops()["incident_commands_queue_full"]
@@ -298,7 +298,7 @@ def test_an_incident_that_is_too_large_loses_its_largest_fields_and_says_so() ->
     many = replace(INCIDENT, culprits=INCIDENT.culprits * 5_000)
     raw = incident_event(Change(ChangeKind.OPENED, many), node="n", recording="", now_ns=0)
     event = json.loads(raw)
-    assert len(raw) <= MOST_BYTES
+    assert len(raw) <= MAX_BYTES
     assert event["left_out"] == ["culprits"]
     assert event["incident"]["cause"] == "cpu-contention"
 
@@ -335,7 +335,7 @@ def test_what_names_no_program_is_refused(text: str) -> None:
 def test_without_a_recording_there_are_no_incidents() -> None:
     with pytest.raises(OptionError, match="nothing is recorded"):
         settings(on_incident="true", record="false")
-    with commanding(replace(settings(on_incident="true"), record=False)) as command:
+    with open_incident_command(replace(settings(on_incident="true"), record=False)) as command:
         assert command is None
 
 

@@ -56,7 +56,7 @@ def test_every_drop_counter_has_a_meaning_and_nothing_else_has() -> None:
 def test_times_beside_those_of_the_kernel_are_of_its_own_clock() -> None:
     package = ROOT / "src/ingero"
     files = [*(path for name in ("attach", "capture") for path in (package / name).rglob("*.py"))]
-    files += [package / "serve/source/boot_clock.py", package / "discover/processes.py"]
+    files += [package / "serve/boot_clock.py", package / "discover/processes.py"]
     shifted = re.compile(r"\btime\.(?:monotonic_ns|clock_gettime|CLOCK_)")  # in a time namespace
     assert [path.name for path in files if shifted.search(path.read_text())] == []
 

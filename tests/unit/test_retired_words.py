@@ -85,7 +85,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "longest sum first": ("longest sum first", ""),
     "given back, in vain": ("asked for in vain", ""),
     "mend, befall": ("what mends it", ""),
-    "scenario, scene": ("the scenario of a leak", "scenario"),
+    "story, scene": ("the story of a leak", "story"),
     "say whether, ask a recording": ("say whether it can run", ""),
     "hidden-synchronisation": ("see hidden-synchronization", "hidden-synchronisation"),
     "gpu-shared, gpu-steal": ("see gpu-shared here", "gpu-shared"),

@@ -12,7 +12,7 @@ import pytest
 
 from ingero.sandbox import rights
 from ingero.sandbox.messages import Message
-from ingero.sandbox.nursery import Kind, Nursery, Task
+from ingero.sandbox.nursery import Nursery, ProcessKind, Task
 from ingero.sandbox.process import NoAnswerError, RefusedAnswerError, SandboxedProcess, SpareProcess
 
 _ROOM = 64 << 20
@@ -56,8 +56,8 @@ def _spin(_question: Message) -> Message:
 def nursery() -> Iterator[Nursery]:
     """Makes processes of those tasks, with rights and without."""
     kinds = {
-        "reader": Kind(name="ingero-reader", tasks=tasks, memory_bytes=_ROOM),
-        "opener": Kind(name="ingero-opener", tasks=tasks, capabilities=rights.to_open()),
+        "reader": ProcessKind(name="ingero-reader", tasks=tasks, memory_bytes=_ROOM),
+        "opener": ProcessKind(name="ingero-opener", tasks=tasks, capabilities=rights.to_open()),
     }
     with Nursery(kinds) as nursery:
         yield nursery
@@ -186,14 +186,14 @@ def test_data_arrives_whole(reader: SandboxedProcess) -> None:
 
 
 def test_without_a_nursery_there_is_no_answer() -> None:
-    with Nursery({"reader": Kind(name="ingero-reader", tasks=tasks)}) as nursery:
+    with Nursery({"reader": ProcessKind(name="ingero-reader", tasks=tasks)}) as nursery:
         process = SandboxedProcess(nursery, "reader")
     with pytest.raises(NoAnswerError, match="cannot start the process"):
         process.ask("who", cpu_s=1, wall_s=30)
 
 
 def test_processes_end_with_their_nursery() -> None:
-    with Nursery({"reader": Kind(name="ingero-reader", tasks=tasks)}) as nursery:
+    with Nursery({"reader": ProcessKind(name="ingero-reader", tasks=tasks)}) as nursery:
         process = SandboxedProcess(nursery, "reader")
         pid = process.ask("who", cpu_s=1, wall_s=30).content["pid"]
     end = time.monotonic() + 30

@@ -18,10 +18,10 @@ import pytest
 
 from ingero.cli.config.file import read_config
 from ingero.cli.config.settings import TraceSettings, resolve
-from ingero.cli.service.command import command as service
+from ingero.cli.service import command as service
 from ingero.cli.service.manager import RecordingState, ServiceManager
 from ingero.cli.service.units import CAPABILITIES, DASHBOARD, TRACE, ProgramPathError, first_settings, sysusers, units
-from ingero.cli.trace.recording import _Reload, _Seen, _signals
+from ingero.cli.trace.recording import _ReceivedSignals, _Reload, _signals
 from ingero.cli.trace.view import open_view
 from ingero.diagnose.findings import Incident
 from ingero.diagnose.incidents.incident_changes import Change, ChangeKind
@@ -289,13 +289,13 @@ def test_sighup_rereads_the_settings_under_a_service_manager(
 def test_sighup_ends_a_recording_that_no_service_manager_started() -> None:
     with _signals(takes_reloads=False) as seen:
         os.kill(os.getpid(), signal.SIGHUP)
-        assert seen == _Seen(stop=True)
+        assert seen == _ReceivedSignals(stop=True)
 
 
 def test_a_signal_that_comes_while_it_begins_anew_is_not_lost() -> None:
     program = (
         "import os, signal\n"
-        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])\n"  # as begin_anew leaves it to its successor
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])\n"  # as restart leaves it to its successor
         "os.kill(os.getpid(), signal.SIGHUP)\n"
         "from ingero.cli.trace.recording import _signals\n"  # starts threads of libraries, which inherit that
         "with _signals(takes_reloads=True) as seen:\n"
@@ -311,8 +311,8 @@ def test_beginning_anew_is_the_same_process_with_the_same_command_line(tmp_path:
         "print(os.getpid(), sys.argv[1:], flush=True)\n"
         "if not os.environ.get('AGAIN'):\n"
         "    os.environ['AGAIN'] = '1'\n"
-        "    from ingero.cli.trace.recording import begin_anew\n"
-        "    begin_anew()\n"
+        "    from ingero.cli.trace.recording import restart\n"
+        "    restart()\n"
     )
     (tmp_path / "program.py").write_text(program)
     command = [sys.executable, str(tmp_path / "program.py"), "a b", "--db=x"]
@@ -477,18 +477,18 @@ def test_status_says_what_is_installed(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_command_that_fails_is_told_with_what_it_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    doing = service._Doing(tmp_path, is_dry=False)
+    actions = service._Actions(tmp_path, is_dry=False)
     with pytest.raises(service.ServiceError, match=r"sh -c .*: no such thing"):
-        doing.run("sh", "-c", "echo no such thing >&2; exit 1")
+        actions.run("sh", "-c", "echo no such thing >&2; exit 1")
     with pytest.raises(service.ServiceError, match="nobody-has-this"):
-        doing.run("nobody-has-this-command")
+        actions.run("nobody-has-this-command")
     assert "run sh -c" in capsys.readouterr().out
 
 
 def test_only_root_writes_where_systemd_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(IngeroError, match="root") as caught:
-        service._Doing(Path("/"), is_dry=False).need_rights()
+        service._Actions(Path("/"), is_dry=False).need_rights()
     assert caught.value.hint.startswith("sudo ")
 
 

@@ -117,7 +117,7 @@ def test_an_answer_that_names_no_version_is_none(body: bytes, serve: Serve) -> N
 
 def test_a_long_answer_is_not_read_to_its_end(serve: Serve) -> None:
     with pytest.raises(UpdateError, match="larger than 1 MiB"):
-        newest_version(serve(b" " * (update_source.MOST_BYTES + 1)))
+        newest_version(serve(b" " * (update_source.MAX_BYTES + 1)))
 
 
 @pytest.mark.parametrize("status", [204, 404, 429, 500])
@@ -149,7 +149,7 @@ def test_a_server_that_drips_is_given_up_in_time() -> None:
         thread.start()
         begin_s = time.monotonic()
         with pytest.raises(UpdateError, match="no answer within"):
-            newest_version(f"http://127.0.0.1:{server.getsockname()[1]}/", longest_s=0.5)
+            newest_version(f"http://127.0.0.1:{server.getsockname()[1]}/", timeout_s=0.5)
         took_s = time.monotonic() - begin_s
         ended.set()
         thread.join()

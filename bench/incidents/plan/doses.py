@@ -1,4 +1,4 @@
-"""How a dose, the share of wall time to be lost, is set.
+"""The settings that make a disturbance cost a dose, a share of the wall time.
 
 Settings come from the default loop's 6.5 ms a step (8 layers, 154 launches, 2 ms to decode a batch), measured on two
 quiet cores; what a run really lost is measured by its pair.
@@ -38,12 +38,12 @@ RETRIES = 2  # calls of cudaMalloc more in a step whose allocation fails first
 
 
 def more_ms(dose: float, step_ms: float = STEP_MS) -> float:
-    """What must be added to every step for `dose` of the time to be lost."""
+    """The ms to add to every step so that the share `dose` of the time is lost."""
     return step_ms * dose / (1 - dose)
 
 
 def hog(dose: float, sched: Sched, full: float | None = None, cpu_ms: float | None = None) -> CpuHog:
-    """Hogs that cost so much; more of them where full duty is not enough."""
+    """Hogs that cost `dose`; more of them where full duty is not enough."""
     strength = dose / (full or HOG_LOSS[sched])
     return CpuHog(duty=min(1.0, strength), per_cpu=2 * max(1.0, strength), cpu_ms=cpu_ms)
 
@@ -60,8 +60,8 @@ def storm_duty(dose: float) -> float:
 
 def pcie_gbps(dose: float) -> float:
     """16 MiB a step: 1.4 of 7.8 ms at the usual 12 GB/s."""
-    usual_ms = 16 * MIB / 12e6
-    return 16 * MIB / 1e6 / (usual_ms + more_ms(dose, 7.8))
+    copy_ms = 16 * MIB / 12e6
+    return 16 * MIB / 1e6 / (copy_ms + more_ms(dose, 7.8))
 
 
 def launch_us(dose: float) -> float:

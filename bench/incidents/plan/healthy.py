@@ -1,4 +1,4 @@
-"""Workloads with which nothing is wrong: the right answer is silence."""
+"""Healthy workloads: the right answer is silence."""
 
 from __future__ import annotations
 

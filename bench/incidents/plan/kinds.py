@@ -1,4 +1,4 @@
-"""Every kind of disturbance, and what the right answer is; `doses.py` says how strong it is made."""
+"""All kinds of disturbances with their right answers; `doses.py` sets their strength."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def names(*causes: str) -> frozenset[str]:
 
 
 def one(*causes: str, why: str = "") -> Expected:
-    """Expected: a cause that no process and no line stands behind."""
+    """An expected cause without a culprit and without a line."""
     return Expected(causes=names(*causes), why=why)
 
 

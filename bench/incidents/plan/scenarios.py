@@ -63,12 +63,12 @@ def all_scenarios() -> tuple[Scenario, ...]:
 
 
 def control_of(scenario: Scenario) -> Scenario:
-    """The same without what disturbs it; shared by all scenarios that differ only in that."""
+    """The scenario without its disturbances, shared by all scenarios that differ only in these."""
     varying = {one.kind for one in scenario.disturbances if KINDS[one.kind].knobs(one.dose)}
     doses = [f"{one.kind}{round(100 * one.dose)}" for one in scenario.disturbances if one.kind in varying]
-    staged = sorted({one.kind for one in scenario.disturbances if _is_staged(one.kind)})
+    prepared = sorted({one.kind for one in scenario.disturbances if _needs_preparation(one.kind)})
     own = [one.strip("-") for one in scenario.arguments]
-    parts = ["alone", scenario.workload, *own, *staged, *doses, scenario.sched]
+    parts = ["alone", scenario.workload, *own, *prepared, *doses, scenario.sched]
     if scenario.cpus:
         parts.append("cpu" + "".join(map(str, sorted(scenario.cpus))))
     name = "-".join(parts).replace("/", "_")
@@ -85,8 +85,8 @@ def control_of(scenario: Scenario) -> Scenario:
     )
 
 
-def _is_staged(kind: str) -> bool:
-    """Whether a kind starts its workload in a way of its own."""
+def _needs_preparation(kind: str) -> bool:
+    """Whether a kind of disturbance needs its workload to be prepared or started differently."""
     return kind in _PREPARED or bool(KINDS[kind].arguments)
 
 

@@ -1,4 +1,4 @@
-"""What a kind must be set to so that its dose gets through what a program hides. Measured on two cores."""
+"""Settings with which a kind costs its dose in spite of the time that a program hides. Measured on two cores."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class CpuSamples:
         self._lock = threading.Lock()
 
     def attach(self) -> None:
-        """Starts the clocks of all CPUs that are online, and looks at sleepers.
+        """Starts the sampling clocks of all online CPUs, and the program for threads that go to sleep.
 
         Raises:
             BpfError: the kernel refuses one; then none runs.
@@ -63,12 +63,12 @@ class CpuSamples:
         return clock
 
     def periods_ns(self, times_ns: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """What ticks of these times (CLOCK_MONOTONIC) stand for; each is to be asked for once."""
+        """The period (ns) that each tick at these times (CLOCK_MONOTONIC) stands for; ask once per tick."""
         with self._lock:
             return self._pace.periods_ns(times_ns)
 
     def vary(self, *, now_ns: int, elapsed_ns: int) -> None:
-        """Puts the ticks of each CPU otherwise apart, on average as often as the pace says: each VARIED_NS.
+        """Varies the period of each CPU around the current pace; to be called every VARIED_NS.
 
         elapsed_ns: since the last time.
         """
@@ -79,17 +79,17 @@ class CpuSamples:
                     clock.retime(varied_ns(self._pace.period_ns, random.uniform(-_SPREAD, _SPREAD)))
 
     def detach(self) -> None:
-        """Stops them."""
+        """Stops sampling."""
         with self._lock:
             self._clocks = []
             self._links.close()
 
     def program_fd(self, name: str) -> int:
-        """The descriptor of a program: the kernel tells there what it costs."""
+        """The descriptor of a program, for the kernel's run-time statistics."""
         return self._loaded.program(name).fd
 
-    def parked(self) -> bytes:
-        """One `struct parked_thread` per thread that is asleep outside traced calls."""
+    def blocked(self) -> bytes:
+        """The sleeping threads outside traced calls, one `struct parked_thread` each."""
         return self._loaded.program("find_parked").read_iterator()
 
     def close(self) -> None:
@@ -107,9 +107,9 @@ class CpuSamples:
 
 
 def varied_ns(period_ns: int, spread: float) -> int:
-    """A period with (1 + spread) times the ticks of another one; a new one begins anew and loses half a tick."""
-    lost = period_ns / (2 * VARIED_NS)
-    return round(period_ns / ((1 + spread) * (1 + lost)))
+    """A period with (1 + spread) times the ticks of `period_ns`, corrected: a new period loses half a tick."""
+    lost_ratio = period_ns / (2 * VARIED_NS)
+    return round(period_ns / ((1 + spread) * (1 + lost_ratio)))
 
 
 def parse_cpus(text: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""Counts the code objects that a process frees, in `freed_codes`, where the agent says that they are counted."""
+"""Counts the code objects that a process frees, in map `freed_codes`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FreedCodeProbes:
         self._counts = np.frombuffer(counts.memory(), layouts.dtype("freed_code"), counts.max_entries)
 
     def attach(self, pid: int, slot: int, image: int, path: str, offset: int) -> Link:
-        """Until the link is closed, what the function at an offset of a file is called for counts in one process.
+        """Counts calls of the function at an offset of a file in one process, until the link is closed.
 
         image: of the program that the process runs, as image_of() in bpf/maps.h has it.
 
@@ -54,7 +54,7 @@ class FreedCodeProbes:
             return Link(links.pop_all().close)
 
     def count(self, slot: int) -> int:
-        """How many so far."""
+        """The number of code objects freed so far."""
         return int(self._counts["count"][slot])
 
     def close(self) -> None:

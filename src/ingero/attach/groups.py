@@ -1,4 +1,4 @@
-"""Groups of calls whose probes are lowered or detached together."""
+"""Groups of calls whose probes are reduced or detached together."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Group(enum.Enum):
 
 
 class Coverage(enum.IntEnum):
-    """What is done at the probes of a group, most first."""
+    """What the probes of a group do, most first."""
 
-    FULL = 0  # an account from entry to return
+    FULL = 0  # times from entry to return
     COUNTED = 1  # counted at entry, positions on streams kept, no durations
-    NONE = 2  # not looked at, and detached as soon as none of its calls is open
+    NONE = 2  # not traced, and detached as soon as none of its calls is in flight
 
 
 Coverages = Mapping[Group, Coverage]  # a group that is not in it has FULL
@@ -35,7 +35,7 @@ _EVENTS = Kind.EVENT_RECORD | Kind.STREAM_WAIT
 
 
 def group_of(op: Op) -> Group:
-    """The group of a traced call. Graph launches are rare, and stand for many kernels each: they are never lowered."""
+    """The group of a traced call. Graph launches are rare and stand for many kernels each: they are never reduced."""
     is_runtime = op.library is Library.CUDART
     if op.library is Library.NCCL or op.kind & (Kind.SYNC | Kind.GRAPH):
         return Group.REST
@@ -52,7 +52,7 @@ GROUP_OF_OP: dict[int, Group] = {op.id: group_of(op) for op in OPS}
 
 
 def group_of_cookie(cookie: int) -> Group:
-    """The group of the call that an attach cookie stands for; one that stands for none is never lowered."""
+    """The group of the call of an attach cookie; a cookie of no call is never reduced."""
     op = BY_ID.get(cookie & 0xFF)
     return GROUP_OF_OP[op.id] if op else Group.REST
 

@@ -31,7 +31,7 @@ class HostProgram:
 
     @property
     def group(self) -> str:
-        """Which switch leaves it out: "io", "tcp" or "net"; empty: none does."""
+        """The option that leaves the program out: "io", "tcp" or "net"; empty: none."""
         return _GROUPS.get(self.program) or _GROUPS.get(self.object_name, "")
 
 
@@ -92,7 +92,7 @@ def missing_tracepoints(kernel_btf: Path = KERNEL_BTF) -> frozenset[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LostProgram:
+class UnavailableProgram:
     """A program that could not be used, and why."""
 
     program: HostProgram
@@ -100,7 +100,7 @@ class LostProgram:
 
 
 class HostEvents:
-    """The host event programs, loaded and attached; closing detaches them. What cannot be used is named in `lost`.
+    """The host event programs, loaded and attached; closing detaches them. `unavailable`: those not usable here.
 
     Args:
         shared: maps that other objects have already (targets, processes, losses, host, lifecycle).
@@ -121,10 +121,12 @@ class HostEvents:
     ) -> None:
         missing = missing_tracepoints()
         self.maps: dict[str, Map] = dict(shared)
-        self.lost: list[LostProgram] = []
+        self.unavailable: list[UnavailableProgram] = []
         for entry in programs:
             if entry.tracepoint in missing:
-                self.lost.append(LostProgram(program=entry, reason=f"this kernel has no tracepoint {entry.tracepoint}"))
+                self.unavailable.append(
+                    UnavailableProgram(program=entry, reason=f"this kernel has no tracepoint {entry.tracepoint}")
+                )
         usable = [entry for entry in programs if entry.tracepoint not in missing]
         with ExitStack() as stack:
             for name, entries in groupby(usable, key=lambda entry: entry.object_name):
@@ -138,7 +140,7 @@ class HostEvents:
         try:
             loaded = BpfObject(object_path(name), shared=self.maps, constants=constants, programs=names)
         except BpfError as error:
-            self.lost += (LostProgram(program=entry, reason=str(error)) for entry in entries)
+            self.unavailable += (UnavailableProgram(program=entry, reason=str(error)) for entry in entries)
             return
         stack.enter_context(loaded)
         self.maps |= {key: entry for key, entry in loaded.maps.items() if "." not in key}  # .rodata is its own
@@ -146,7 +148,7 @@ class HostEvents:
             try:
                 stack.callback(loaded.program(entry.program).attach().close)
             except BpfError as error:
-                self.lost.append(LostProgram(program=entry, reason=str(error)))
+                self.unavailable.append(UnavailableProgram(program=entry, reason=str(error)))
 
     def close(self) -> None:
         """Detaches and unloads; a second call does nothing."""

@@ -1,4 +1,4 @@
-"""What the scheduler programs must be told about this kernel before they are loaded, from its type information."""
+"""Constants of this kernel that the scheduler programs need at load time, from its type information (BTF)."""
 
 from __future__ import annotations
 

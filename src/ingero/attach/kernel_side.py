@@ -36,16 +36,16 @@ MAX_PROCESSES = 1024  # as in bpf/events.h
 SLOT_SHIFT = 54  # where the slot begins in the keys that have one (bpf/events.h)
 CELL_OP_SHIFT = 46  # where an operation's id, and one more, begins in the key of a cell (bpf/cells.h)
 NO_SLOT = 0xFFFF
-_BPF_NOEXIST = 1
+_BPF_NOEXIST = 1  # linux/bpf.h
 _START_STEP_NS = 10_000_000  # /proc tells starts in clock ticks
 _STACK_RINGS = ("python_code_bytes", "python_stacks_bytes", "native_stacks_bytes", "samples_bytes")
-_LEAST_RING_BYTES = 4096  # a page
+_MIN_RING_BYTES = 4096  # a page
 _DECIDING_STACKS = 8192  # 2 MB
 _LIFE_PROGRAMS = ("thread_exits", "process_execs")
 
 
 class Admission(enum.IntEnum):
-    """Who becomes a target by its first traced call (`enum admission_mode`)."""
+    """Which processes are traced from their first traced call on (`enum admission_mode`)."""
 
     NOBODY = 0
     ANYBODY = 1
@@ -59,7 +59,7 @@ class KernelSizes:
     cells: (process, operation, caller) sums, 1.2 KB each, all of it memory from the start: 256 processes of 32 call
     sites. kernels: launch counts per function.
     allocations: live at a time, 110 bytes each; eight GPUs of 80 GB in pieces of 5 MB.
-    calls_bytes: the ring of recorded calls; 8 MB hold 36,000 records, one second of a burst that nobody drains.
+    calls_bytes: the ring of recorded calls; 8 MB hold 36,000 records, one second of a burst without a drain.
     kernel_names_bytes: 4 MB hold 14,000 names; the ring is emptied each time that a sixteenth of it has filled.
     sequence_bytes: 2 MB hold 32,000 calls, more than one process may write while its step is sought.
     A mapped ring counts as the agent's memory from the start, so each is as large as its bursts were seen to need.
@@ -84,7 +84,7 @@ class KernelSizes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unavailable:
+class UnavailableObject:
     """A program or object that could not be used, and why."""
 
     name: str
@@ -92,7 +92,7 @@ class Unavailable:
 
 
 class KernelSide:
-    """Owns every BPF object and link of a recording; closing detaches all, calls before clocks.
+    """Owns all BPF objects and links of a recording; closing detaches all, calls before clocks.
 
     sampling_rate: 1 in so many ordinary calls is recorded; 0: about 10 a second of each kind.
     host_programs: what watches the host. py_walker: who is to read Python frames; `walker` tells who does.
@@ -115,10 +115,10 @@ class KernelSide:
     ) -> None:
         require(scheduler_clocks(read_kernel()))
         self.layouts: Btf = btf_of(object_path("layouts"))
-        self.unavailable: list[Unavailable] = []
+        self.unavailable: list[UnavailableObject] = []
         self.is_running = False
         if not with_stacks:
-            sizes = replace(sizes, **dict.fromkeys(_STACK_RINGS, _LEAST_RING_BYTES))
+            sizes = replace(sizes, **dict.fromkeys(_STACK_RINGS, _MIN_RING_BYTES))
         self._sizes, self._host_programs, self._with_stacks = sizes, host_programs, with_stacks
         self._resources = ExitStack()
         self._links, self._host_links = ExitStack(), ExitStack()
@@ -151,9 +151,9 @@ class KernelSide:
             if self.mode is ProbeMode.PERF_EVENT:
                 _allow_open_files()
             self.probes = CallProbes(self.calls, self.mode)
-            self.communicator_probes = self._load_telling("nccl", "identity of NCCL communicators")
+            self.communicator_probes = self._load_naming("nccl", "identity of NCCL communicators")
             ring_bytes = {"kernel_names_ring_bytes": struct.pack("<Q", sizes.kernel_names_bytes)}
-            self.kernel_name_probes = self._load_telling("kernel_names", "names of GPU kernels", ring_bytes)
+            self.kernel_name_probes = self._load_naming("kernel_names", "names of GPU kernels", ring_bytes)
             self.freed_code = self._load_freed_code()
             self._own_maps = dict(self.maps)
             self._sample_constants = _sample_constants(constants) if with_stacks else None
@@ -204,7 +204,7 @@ class KernelSide:
     def _load_walking(
         self, constants: dict[str, bytes], mode: ProbeMode | None, asked: PyWalker
     ) -> tuple[BpfObject, ProbeMode]:
-        """The calls' programs with the walk of Python frames; without it where that is what the kernel refuses."""
+        """Loads the call programs with the Python frame walker; without it if the kernel refuses that."""
         self.walker = Walker(is_kernel=False, reason=CHOSEN_USERSPACE) if asked is PyWalker.USERSPACE else KERNEL_WALKER
         known = len(self.unavailable)
         try:
@@ -223,11 +223,11 @@ class KernelSide:
             why = refused[-1].reason if refused else error
             reason = f"the kernel accepts the programs only without the Python walk: {why}"
             self.walker = Walker(is_kernel=False, reason=reason)
-            self.unavailable.append(Unavailable(name="Python frames walked in the kernel", reason=reason))
+            self.unavailable.append(UnavailableObject(name="Python frames walked in the kernel", reason=reason))
             return loaded
 
     def _load_calls(self, constants: dict[str, bytes], wanted: ProbeMode | None) -> tuple[BpfObject, ProbeMode]:
-        """The best mode the kernel takes, unless one is asked for."""
+        """Loads the call programs in the best mode that the kernel accepts, unless one is asked for."""
         modes = [wanted] if wanted else [ProbeMode.SESSION, ProbeMode.MULTI, ProbeMode.PERF_EVENT]
         for mode in modes:
             try:
@@ -235,11 +235,13 @@ class KernelSide:
                 is_safe = bool(wanted) or mode is ProbeMode.PERF_EVENT or _are_returns_safe(mode)
                 loaded = self._load_probes("api_calls", mode, constants, _LIFE_PROGRAMS)
             except BpfError as error:
-                self.unavailable.append(Unavailable(name=mode.value, reason=str(error)))
+                self.unavailable.append(UnavailableObject(name=mode.value, reason=str(error)))
                 continue
             if is_safe:
                 return loaded, mode
-            self.unavailable.append(Unavailable(name="return probes", reason="a process under seccomp would be killed"))
+            self.unavailable.append(
+                UnavailableObject(name="return probes", reason="a process under seccomp would be killed")
+            )
             loaded.close()
             return self._load_calls(constants, ProbeMode.ENTRY_ONLY)
         raise BpfError(
@@ -250,23 +252,23 @@ class KernelSide:
     def _load_probes(
         self, name: str, mode: ProbeMode, constants: dict[str, bytes] | None, others: Sequence[str] = ()
     ) -> BpfObject:
-        """An object's programs for the calls in this mode, and those of its others that are named."""
+        """Loads an object's programs for calls in this mode, and the named other ones."""
         programs = (*map(in_object, PROGRAMS[mode]), *others)
         types = {in_object(program): kind for program, kind in UPROBE_TYPES[mode].items()}
         return self._load(name, constants=constants, programs=programs, uprobe_types=types)
 
-    def _load_telling(self, name: str, tells: str, constants: dict[str, bytes] | None = None) -> CallProbes | None:
-        """Programs that tell who or what is meant by a call; without them it is recorded all the same."""
+    def _load_naming(self, name: str, tells: str, constants: dict[str, bytes] | None = None) -> CallProbes | None:
+        """Loads programs that name objects of calls (communicators, kernels); calls are recorded without them, too."""
         try:
             loaded = self._load_probes(name, self.mode, constants)
         except BpfError as error:
-            self.unavailable.append(Unavailable(name=tells, reason=str(error)))
+            self.unavailable.append(UnavailableObject(name=tells, reason=str(error)))
             return None
         self.maps.update({name: entry for name, entry in loaded.maps.items() if name not in self.maps})
         return CallProbes(loaded, self.mode)
 
     def _load_freed_code(self) -> FreedCodeProbes | None:
-        """None: no Python frames are walked here, or each of their code objects is read anew."""
+        """Loads the freed-code probes. None: no Python walks here, or each code object is read again."""
         if not self._with_stacks or not self.walker.is_kernel:
             return None
         try:
@@ -282,7 +284,7 @@ class KernelSide:
             self.maps["free_slots"].push(struct.pack("<I", slot))
 
     def start(self) -> None:
-        """Attaches the clocks and the host events, unless they are.
+        """Attaches the clocks and the host events, if they are not attached.
 
         Raises:
             BpfError: a scheduler program cannot be attached.
@@ -294,15 +296,16 @@ class KernelSide:
         # the descriptors of its maps end with it: those of maps that are ours as well must not take the place of ours
         self.maps.update({name: entry for name, entry in host.maps.items() if name not in self._own_maps})
         self._host_links.callback(self._forget_host_maps)
-        lost = [
-            Unavailable(name=one.program.program, reason=f"{one.program.without}: {one.reason}") for one in host.lost
+        unavailable = [
+            UnavailableObject(name=one.program.program, reason=f"{one.program.without}: {one.reason}")
+            for one in host.unavailable
         ]
-        self.unavailable += [one for one in lost if one not in self.unavailable]
+        self.unavailable += [one for one in unavailable if one not in self.unavailable]
         self._start_samples()
         self.is_running = True
 
     def _start_samples(self) -> None:
-        """Without them nothing is known of where threads are outside calls; all else is."""
+        """Starts the samples; without them only stacks outside calls are missing."""
         if self._sample_constants is None:
             return
         try:
@@ -310,11 +313,11 @@ class KernelSide:
                 self.samples = self._resources.enter_context(CpuSamples(self._own_maps, self._sample_constants))
             self.samples.attach()
         except BpfError as error:
-            lost = Unavailable(name="on-CPU samples", reason=f"lines outside calls are not seen: {error}")
-            self.unavailable += [lost] if lost not in self.unavailable else []
+            unavailable = UnavailableObject(name="on-CPU samples", reason=f"lines outside calls are not seen: {error}")
+            self.unavailable += [unavailable] if unavailable not in self.unavailable else []
 
     def start_clocks(self) -> None:
-        """Attaches the clocks alone, unless they are; from here on accounts run.
+        """Attaches the clocks alone, if not attached; thread-state times are counted from here on.
 
         Raises:
             BpfError: a scheduler program cannot be attached.
@@ -332,7 +335,7 @@ class KernelSide:
             del self.maps[name]
 
     def pause(self, *, keep_clocks: bool = False) -> None:
-        """Detaches what `start` attached: without targets it would cost every context switch for nothing.
+        """Detaches what `start` attached: without traced processes it would cost every context switch for nothing.
 
         keep_clocks: all but the scheduler programs, where a process may be admitted at any time: the account of its
             first call would be wrong without them.
@@ -348,42 +351,42 @@ class KernelSide:
             self._has_clocks = False
 
     def attach_calls(self, sites: list[CallSite], owner: object = None) -> dict[CallSite, str]:
-        """Probes sites; those that could not be probed, with the reason. owner: for `probes.detach`."""
+        """Probes sites; returns those that could not be probed, with the reason. owner: for `probes.detach`."""
         return {failed.site: failed.reason for failed in self.probes.attach(sites, owner)}
 
     def set_admission(self, mode: Admission, uid: int = 0) -> None:
-        """From now on the first traced call of a wanted process makes it a target. uid: for Admission.USER."""
+        """Sets which processes are traced from their first traced call on. uid: for Admission.USER."""
         rule = np.zeros(1, self.layouts.dtype("admission"))
         rule["mode"], rule["uid"], rule["agent_pid"] = mode, uid, os.getpid()
         self.maps["admission"].update(struct.pack("<I", 0), rule.tobytes())
 
     def attach_communicators(self, sites: list[CallSite], owner: object) -> dict[CallSite, str]:
-        """Probes the calls that make, name or end communicators; those that could not be probed, with the reason."""
+        """Probes the calls that create, rank or end communicators; returns failed sites with the reason."""
         if self.communicator_probes is None:
             return {}
         return {failed.site: failed.reason for failed in self.communicator_probes.attach(sites, owner)}
 
     def attach_kernel_names(self, sites: list[CallSite], owner: object) -> dict[CallSite, str]:
-        """Probes the calls that tell what kernels are called; those that could not be probed, with the reason."""
+        """Probes the calls that name kernels; returns failed sites with the reason."""
         if self.kernel_name_probes is None:
             return {}
         return {failed.site: failed.reason for failed in self.kernel_name_probes.attach(sites, owner)}
 
     def detach_file(self, owner: object) -> None:
-        """Detaches what was attached to a file under this name."""
+        """Detaches the probes of a file, by the owner they were attached under."""
         self.probes.detach(owner)
-        for telling in (self.communicator_probes, self.kernel_name_probes):
-            if telling:
-                telling.detach(owner)
+        for naming in (self.communicator_probes, self.kernel_name_probes):
+            if naming:
+                naming.detach(owner)
 
     def detach_calls(self) -> None:
-        """Detaches the calls, and what tells of them meanwhile: each waits for the kernel."""
+        """Detaches all probes of calls, in parallel, as each waits for the kernel."""
         probes = [one for one in (self.probes, self.communicator_probes, self.kernel_name_probes) if one]
         with ThreadPoolExecutor(len(probes), "ingero-detach") as threads:
             list(threads.map(CallProbes.close, probes))
 
     def enroll(self, pid: int, start_boottime_ns: int) -> int | None:
-        """Makes a running process a target: its calls count, then all its threads have accounts. None: no slot is left.
+        """Starts tracing a running process: its calls, then the states of all its threads. None: no slot is left.
 
         It may have become one in the kernel meanwhile: then it has the slot that it got there.
         """
@@ -408,7 +411,7 @@ class KernelSide:
         return int(struct.unpack("<I", found)[0]) if found else None
 
     def enroll_threads(self, slots: Mapping[int, int]) -> None:
-        """Begins the accounts of all threads of targets, by pid; threads born from now on get theirs at birth."""
+        """Starts counting states of all threads of traced processes, by pid; later threads start at birth."""
         enrolling = self.maps["enrolling"]
         for pid, slot in slots.items():
             enrolling.update(struct.pack("<I", pid), struct.pack("<I", slot))
@@ -417,7 +420,7 @@ class KernelSide:
             enrolling.delete(struct.pack("<I", pid))
 
     def take_slot(self, pid: int, start_boottime_ns: int) -> int | None:
-        """A slot for a process that is no target yet; None if none is left."""
+        """Takes a slot for a process that is not traced yet; None if none is left."""
         taken = self.maps["free_slots"].pop()
         if taken is None:
             return None
@@ -426,10 +429,10 @@ class KernelSide:
         return slot
 
     def admit(self, pid: int, slot: int) -> None:
-        """The calls of a process count from now on, each thread's account from its first call or its birth.
+        """Counts the calls of a process from now on, thread states from each thread's first call or birth.
 
         Raises:
-            BpfError: it is a target already.
+            BpfError: it is traced already.
         """
         self.maps["targets"].update(struct.pack("<I", pid), struct.pack("<I", slot), _BPF_NOEXIST)
 
@@ -452,7 +455,7 @@ class KernelSide:
         return (int(process["pid"]), int(process["start_boottime_ns"])) if process["pid"] else None
 
     def image_at(self, slot: int, pid: int) -> int | None:
-        """The number of the program that a process runs (image_of() in bpf/maps.h); None: the slot is not its own."""
+        """The number of the program that a process runs (image_of() in bpf/maps.h); None: the slot is another's."""
         row = self._processes[slot]
         image = int(row["start_boottime_ns"]) + int(row["execs"])
         return image if row["pid"] == pid else None
@@ -466,7 +469,7 @@ class KernelSide:
         settings.update(key, row.tobytes())
 
     def release(self, pid: int, slot: int | None = None) -> None:
-        """A process is no target any more; its slot stays taken until `recycle`.
+        """Stops tracing a process; its slot stays taken until `recycle`.
 
         slot: only if it has this one; a later process with the same pid may have another.
         """
@@ -476,7 +479,7 @@ class KernelSide:
             self.maps["targets"].delete(struct.pack("<I", pid))
 
     def recycle(self, slot: int) -> None:
-        """Gives a slot back whose process has ended and whose sums have been read."""
+        """Frees a slot whose process has ended and whose sums have been read."""
         gpu_streams = self.maps["gpu_streams"]
         empty = bytes(gpu_streams.value_bytes)
         per_process = gpu_streams.max_entries // MAX_PROCESSES
@@ -494,7 +497,7 @@ class KernelSide:
         return any(self.maps["stacks_off"].lookup(struct.pack("<I", 0)) or b"")
 
     def read_threads(self) -> bytes:
-        """One `struct thread_dump` per tracked thread; their off-CPU buffers are emptied into the ring."""
+        """Reads one `struct thread_dump` per traced thread; empties their off-CPU buffers into the ring."""
         return self._scheduler.program("dump_threads").read_iterator()
 
     def close(self) -> None:
@@ -526,6 +529,6 @@ def _sample_constants(constants: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def _allow_open_files() -> None:
-    """A perf-event uprobe takes two descriptors, and a runtime with its driver has 500: more than the usual 1024."""
+    """Raises the limit of open files: perf-event uprobes take two each, and a runtime with its driver has 500."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

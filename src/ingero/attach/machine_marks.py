@@ -1,4 +1,4 @@
-"""Marks that every process of the machine can see, whatever container it is in: BPF maps, found by their name.
+"""Marks that every process of the host can see from any container: BPF maps, found by name.
 
 The kernel takes a mark away with the process that left it. Leaving one needs CAP_BPF, seeing those of others
 CAP_SYS_ADMIN. Source: bpf(2), commands BPF_MAP_GET_NEXT_ID and BPF_OBJ_GET_INFO_BY_FD (uapi/linux/bpf.h).
@@ -20,8 +20,8 @@ _TEXT_BYTES = 16 << 10
 _INFO = struct.Struct("<6I16s")  # struct bpf_map_info up to its name: type, id, sizes of key and value, entries, flags
 
 
-class Mark:
-    """A text under a name of at most 15 characters, from construction to `close`.
+class MachineMark:
+    """A text under a name of at most 15 characters, visible host-wide from construction to `close`.
 
     Raises:
         OSError: the kernel refuses it.
@@ -46,18 +46,18 @@ class Mark:
         for number in _ids():
             if number >= self._id:
                 return None
-            with _opened(number) as fd:
+            with _open_map(number) as fd:
                 if fd is not None and _id_and_name(fd)[1] == self.name:
                     return _text(fd)
         return None
 
     def close(self) -> None:
-        """Takes it away."""
+        """Removes the mark."""
         os.close(self._fd)
 
 
 def _ids() -> Iterator[int]:
-    """Of all maps of the machine, ascending: they are given out in the order of making."""
+    """The ids of all BPF maps of the host, ascending: the order of creation."""
     number = c.c_uint32(0)
     while True:
         try:
@@ -68,8 +68,8 @@ def _ids() -> Iterator[int]:
 
 
 @contextmanager
-def _opened(number: int) -> Iterator[int | None]:
-    """None: it has gone meanwhile."""
+def _open_map(number: int) -> Iterator[int | None]:
+    """The descriptor of a map by id; None if it is gone."""
     try:
         fd = library_call("bpf_map_get_fd_by_id", number)
     except FileNotFoundError:

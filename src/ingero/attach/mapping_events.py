@@ -1,8 +1,8 @@
-"""Tells which processes have mapped a file of some name as code, by the kernel's own mapping events.
+"""Detects processes that map a file of some name as code, by the kernel's mapping events.
 
 A perf event that counts nothing is opened on every CPU only for its side records: one per executable mapping of a file
 (PERF_RECORD_MMAP2, include/uapi/linux/perf_event.h). Nothing in any process is probed for it. The records are read when
-the loop passes by; nobody is woken for them.
+the loop passes by; no process is woken for them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _ONLINE_CPUS = Path("/sys/devices/system/cpu/online")
 _SYS_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
 _SOFTWARE, _DUMMY = 1, 9  # PERF_TYPE_SOFTWARE, PERF_COUNT_SW_DUMMY
 _ATTRIBUTES = struct.Struct("<IIQQQQQIIQQQ")  # struct perf_event_attr up to config2
-_MMAP, _EXCLUDE_KERNEL, _EXCLUDE_HV, _MMAP2 = 1 << 8, 1 << 5, 1 << 6, 1 << 23
-_WATERMARK = 1 << 14
+_MMAP, _EXCLUDE_KERNEL, _EXCLUDE_HV, _MMAP2 = 1 << 8, 1 << 5, 1 << 6, 1 << 23  # bits of struct perf_event_attr
+_WATERMARK = 1 << 14  # a bit of it, too
 _CLOSE_ON_EXEC = 8  # PERF_FLAG_FD_CLOEXEC
-_RECORD_LOST, _RECORD_MMAP2 = 2, 10
+_RECORD_LOST, _RECORD_MMAP2 = 2, 10  # enum perf_event_type, linux/perf_event.h
 _NAME_AT = 72  # in PERF_RECORD_MMAP2: header, pid, tid, addr, len, pgoff, device and inode, prot, flags
 _PAGES = 64  # per CPU: 2,000 mappings between two readings
 _HEAD_AT = 1024  # data_head and data_tail in struct perf_event_mmap_page
@@ -35,7 +35,7 @@ _HEAD_AT = 1024  # data_head and data_tail in struct perf_event_mmap_page
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Mapped(NamedTuple):
+class MappedProcesses(NamedTuple):
     """The processes that have mapped a wanted file; not all of them if records were lost."""
 
     pids: set[int]
@@ -43,7 +43,7 @@ class Mapped(NamedTuple):
 
 
 class MappingEvents:
-    """Mapping events of all processes, from now on.
+    """Reads mapping events of all processes from its construction on.
 
     is_wanted: of a file name, whether its mappings are of interest.
 
@@ -57,8 +57,8 @@ class MappingEvents:
             self._rings = [_CpuRing(cpu, stack) for cpu in _online_cpus()]
             self._resources = stack.pop_all()
 
-    def read(self) -> Mapped:
-        """What has been mapped since the last reading."""
+    def read(self) -> MappedProcesses:
+        """The processes that have mapped a wanted file since the last reading."""
         found: set[int] = set()
         are_all = True
         for ring in self._rings:
@@ -69,7 +69,7 @@ class MappingEvents:
                     name = record[_NAME_AT:].partition(b"\0")[0].rpartition(b"/")[2]
                     if self._is_wanted(os.fsdecode(name)):
                         found.add(int.from_bytes(record[8:12], "little"))
-        return Mapped(found, are_all)
+        return MappedProcesses(found, are_all)
 
     def close(self) -> None:
         """Ends the events."""
@@ -85,7 +85,7 @@ class MappingEvents:
 
 
 class _CpuRing:
-    """The records of one CPU."""
+    """The perf ring of one CPU."""
 
     def __init__(self, cpu: int, stack: ExitStack) -> None:
         flags = _MMAP | _MMAP2 | _EXCLUDE_KERNEL | _EXCLUDE_HV | _WATERMARK

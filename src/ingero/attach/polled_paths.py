@@ -1,4 +1,4 @@
-"""The path that a loop asks for again and again: seen for a moment at the entries of one thread's system calls."""
+"""Finds the path that a thread polls, by tracing its system calls for a moment."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ingero.attach.objects import object_path
 from ingero.foreign_text import decoded
 
 _LONGEST_S = 1.1  # that it is watched: a loop that looks less often is not waited for
-_LOOK_S = 0.1
+_POLL_PERIOD_S = 0.1
 _ENOUGH = 2  # times the same path
 _NUMBERS = 512
 
 
 def polled_path(tid: int, arguments: Mapping[int, int]) -> str:
-    """The path that a thread asks for most, as it names it; "" where it asks for none within a second.
+    """The path that a thread passes most often, as it names it; "" if none within a second.
 
     arguments: which argument is the path (0 or 1), by number of the system call.
 
@@ -34,7 +34,7 @@ def polled_path(tid: int, arguments: Mapping[int, int]) -> str:
             until_s = time.monotonic() + _LONGEST_S
             found: list[tuple[bytes, int]] = []
             while time.monotonic() < until_s and not (found and found[0][1] >= _ENOUGH):
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_PERIOD_S)
                 found = _seen(loaded).most_common(1)
         finally:
             link.close()

@@ -43,17 +43,17 @@ UPROBE_TYPES: dict[ProbeMode, dict[str, AttachType]] = {
 
 
 _INNER_FIRST = (None, Library.CUDA, Library.CUDART, Library.NCCL)
-_MOST_THREADS = 32  # that detach at once
+_MAX_THREADS = 32  # that detach at once
 
 
 @lru_cache(maxsize=1)
 def _share_stacks() -> bool:
-    """Whether programs may share one stack per CPU: since 6.13, as sessions."""
+    """Whether programs may share one stack per CPU (since Linux 6.13, as sessions)."""
     return "uprobe_session" in read_kernel().features
 
 
 def in_object(program: str) -> str:
-    """The name in the BPF objects; where stacks are shared, of the program that lets nobody else onto its own."""
+    """The name of a program in the BPF objects; where stacks are shared, of the variant with a stack of its own."""
     return f"{program}_own" if program != "call_session" and _share_stacks() else program
 
 
@@ -90,7 +90,7 @@ class _GroupLinks:
 
     @property
     def library(self) -> Library | None:
-        """Whose calls these are; None: they stand for no traced calls."""
+        """The library of these calls; None: they are no traced calls."""
         op = BY_ID.get(self.sites[0].cookie & 0xFF)
         return op.library if op else None
 
@@ -105,7 +105,7 @@ class _GroupLinks:
 
 
 def _kept_open(path: str) -> int:
-    """A descriptor of a file; of one that is open already another one: to open it would ask its file system anew."""
+    """A descriptor of a file; a duplicate if it is open already, as opening would ask its file system again."""
     folder, _, number = path.rpartition("/")
     if folder == "/proc/self/fd" and number.isdecimal():
         return os.dup(int(number))
@@ -115,7 +115,7 @@ def _kept_open(path: str) -> int:
 class CallProbes:
     """Links of the call programs, one per file, group and program.
 
-    The driver is detached before the runtime: a call inside another one is told by that. What `coverages` says holds
+    The driver is detached before the runtime: a nested call is recognized by the outer one. What `coverages` says holds
     for files that are probed later, too.
     """
 
@@ -153,11 +153,11 @@ class CallProbes:
 
     @property
     def can_detach(self) -> bool:
-        """Whether a group can be detached while others stay; perf-event uprobes take 0.1 s per probe."""
+        """Whether one group can be detached alone; perf-event uprobes take 0.1 s per probe."""
         return self.mode is not ProbeMode.PERF_EVENT
 
     def raise_to(self, coverages: Coverages) -> list[FailedSite]:
-        """Attaches what these coverages need and is not attached; sites that the kernel refuses stay detached."""
+        """Attaches missing probes for these coverages; sites that the kernel refuses stay detached."""
         self._coverages = dict(coverages)
         failures = []
         for place in self._files:
@@ -168,7 +168,7 @@ class CallProbes:
         return failures
 
     def lower_to(self, coverages: Coverages) -> None:
-        """Detaches what these coverages do not need. None of its calls may be open: their returns would be lost."""
+        """Detaches probes that these coverages do not need. No call of theirs may be in flight."""
         self._coverages = dict(coverages)
         if not self.can_detach:
             return
@@ -181,7 +181,7 @@ class CallProbes:
 
     @staticmethod
     def _keep_file(place: _GroupLinks) -> bool:
-        """Whether the file can be probed again, also when the process is gone through whose eyes the path sees it."""
+        """Keeps the file open to probe it again, even if the process is gone through whose root it was reached."""
         if place.file is None:
             try:
                 place.file = _kept_open(place.path)
@@ -198,7 +198,7 @@ class CallProbes:
         return names if coverage is Coverage.FULL else tuple(name for name in names if name != "call_return")
 
     def _link(self, place: _GroupLinks) -> None:
-        """Attaches the programs that are needed and missing, or none of them."""
+        """Attaches all needed and missing programs, or none."""
         with ExitStack() as undo:
             new: dict[str, list[Link]] = {}
             for name in self._needed(place.group):
@@ -223,7 +223,7 @@ class CallProbes:
         return [link]
 
     def detach(self, owner: object) -> None:
-        """Detaches what was attached under this name."""
+        """Detaches the probes of an owner."""
         mine = [place for place in self._files if place.owner == owner]
         if mine:
             self._close(mine)
@@ -231,7 +231,7 @@ class CallProbes:
     def close(self) -> None:
         """Detaches everything: the driver, then the runtime, then NCCL, each in all its copies at once.
 
-        Nearly all of it is waiting: one copy after the other takes 20 to 50 ms each, and anybody may map a hundred.
+        Nearly all of it is waiting: one copy after the other takes 20 to 50 ms each, and a process may map a hundred.
         """
         for library in _INNER_FIRST:
             self._close([place for place in self._files if place.library is library])
@@ -240,5 +240,5 @@ class CallProbes:
         if not places:
             return
         self._files = [place for place in self._files if place not in places]
-        with ThreadPoolExecutor(min(len(places), _MOST_THREADS), "ingero-detach") as threads:
+        with ThreadPoolExecutor(min(len(places), _MAX_THREADS), "ingero-detach") as threads:
             list(threads.map(_GroupLinks.close, places))

@@ -1,4 +1,4 @@
-"""Proves, on a child of our own, that return probes do not kill a process that runs under seccomp.
+"""Tests on a child process that return probes do not kill a process that runs under seccomp.
 
 On x86-64 a return probe enters the kernel through the system call `uretprobe` (335, Linux 6.11) and a probe on a 5-byte
 nop through `uprobe` (336, Linux 6.18). Kernels before the fix "seccomp: passthrough uretprobe systemcall without
@@ -20,8 +20,8 @@ from ingero.attach.objects import object_path
 from ingero.discover.mappings import parse_maps, read_maps
 from ingero.program import command
 
-_PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
-_RET_ALLOW, _RET_KILL_PROCESS = 0x7FFF0000, 0x80000000
+_PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2  # linux/prctl.h, linux/seccomp.h
+_RET_ALLOW, _RET_KILL_PROCESS = 0x7FFF0000, 0x80000000  # SECCOMP_RET_*, linux/seccomp.h
 _LOAD_WORD, _JUMP_EQUAL, _RETURN = 0x20, 0x15, 0x06  # classic BPF: linux/filter.h
 _PROBE_SYSTEM_CALLS = (335, 336)
 _PROBED = "getppid"  # of libc: takes nothing, changes nothing
@@ -46,7 +46,7 @@ def are_return_probes_safe(attach_type: AttachType) -> bool:
 
 
 def _status_of_child(attach_type: AttachType) -> int:
-    """As waitpid() answers it, of a child that makes the probed call; it is killed where it hangs.
+    """The waitpid() status of a child that makes the probed call; killed if it hangs.
 
     Raises:
         BpfError: the trial program cannot be loaded or attached.
@@ -70,7 +70,7 @@ def _status_of_child(attach_type: AttachType) -> int:
 
 
 def _end_of(pid: int) -> int:
-    """Waits for a child, not longer than it may take; what hangs in its first steps set no alarm of its own."""
+    """Waits for a child up to a limit: one that hangs early has set no alarm yet."""
     child = os.pidfd_open(pid)
     try:
         poll = select.poll()
@@ -122,7 +122,7 @@ def _refuse_probe_system_calls(libc: ctypes.CDLL) -> None:
     program = ctypes.create_string_buffer(struct.pack("<H6xQ", len(code) // 8, ctypes.addressof(instructions)))
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     if libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, program, 0, 0):
-        os._exit(0)  # no seccomp in this kernel: nothing can kill anybody
+        os._exit(0)  # no seccomp in this kernel: nothing can be killed
 
 
 def _return(value: int) -> bytes:

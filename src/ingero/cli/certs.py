@@ -1,4 +1,4 @@
-"""`ingero certs`: a certificate authority of one's own, and certificates for nodes and for those who ask them."""
+"""`ingero certs`: a private certificate authority, and certificates for nodes and their clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ingero.foreign_text import shell_word
 from ingero.store.opening.locations import invoking_user
 
 if TYPE_CHECKING:
-    from ingero.fleet.authority import Made
+    from ingero.fleet.authority import IssuedCertificate
 
 _ON_NODE = "/etc/ingero"
 _folder = click.option(
@@ -36,11 +36,11 @@ _force = click.option("--force", is_flag=True, help="Replace an existing certifi
 
 
 class NotInstalledError(IngeroError):
-    """What makes certificates is not there."""
+    """The package that makes certificates is not installed."""
 
 
 class CertificateNameError(IngeroError):
-    """It is no name for a certificate."""
+    """A name cannot stand in a certificate."""
 
 
 @click.group("certs", cls=CommandGroup)
@@ -57,11 +57,11 @@ def command() -> None:
 @_folder
 def init(folder: Path | None) -> None:
     """Create a certificate authority."""
-    _require()
+    _require_library()
     from ingero.fleet.authority import make_authority  # noqa: PLC0415  # an optional library
 
     now = datetime.now(timezone.utc)
-    made = make_authority(_place(folder), name=f"ingero {os.uname().nodename} {now:%Y-%m-%d}", now=now)
+    made = make_authority(_folder_of(folder), name=f"ingero {os.uname().nodename} {now:%Y-%m-%d}", now=now)
     at = "" if folder is None else f" --dir {shell_word(folder)}"
     echo(f"{made.certificate}  the authority's certificate: for every node, and for everybody who asks")
     echo(f"{made.key}  its private key: it stays here; anybody with it can make certificates")
@@ -82,7 +82,7 @@ def node(name: str, addresses: tuple[str, ...], folder: Path | None, days: int, 
     NAME is the node's name, or a list such as gpu[001-512], with a certificate for each. ADDRESS: further names and IP
     addresses that clients use for it.
     """
-    _require()
+    _require_library()
     from ingero.fleet.node_lists import expand  # noqa: PLC0415  # as above
 
     names = expand(name)
@@ -90,18 +90,18 @@ def node(name: str, addresses: tuple[str, ...], folder: Path | None, days: int, 
         raise CertificateNameError(
             "addresses are for one node", hint="leave them out, or make a certificate for each node"
         )
-    made = [_made(folder, one, (one, *addresses), is_server=True, days=days, force=force) for one in names]
-    for one in made:
-        echo(f"{one.certificate}, {one.key.name}  for {', '.join(one.names)}; valid until {one.until:%Y-%m-%d}")
+    made = [_issue(folder, host, (host, *addresses), is_server=True, days=days, force=force) for host in names]
+    for pair in made:
+        echo(f"{pair.certificate}, {pair.key.name}  for {', '.join(pair.names)}; valid until {pair.until:%Y-%m-%d}")
     first = made[0]
-    pair = f"--tls-cert {_ON_NODE}/{first.certificate.name} --tls-key {_ON_NODE}/{first.key.name}"
-    files = " ".join(shell_word(one) for one in (_ca(folder), first.certificate, first.key))
+    options = f"--tls-cert {_ON_NODE}/{first.certificate.name} --tls-key {_ON_NODE}/{first.key.name}"
+    files = " ".join(shell_word(path) for path in (_ca(folder), first.certificate, first.key))
     _say_lines((
         f"copy to {first.names[0]}, into {_ON_NODE}, readable by who runs ingero there only:",
         f"  scp -p {files} {first.names[0]}:{_ON_NODE}/",
         *((f"and so on, each its own; {len(made):,} in all",) if len(made) > 1 else ()),
         "and on it:",
-        f"  ingero dashboard --addr 0.0.0.0:8080 {pair} --client-ca {_ON_NODE}/ca.pem",
+        f"  ingero dashboard --addr 0.0.0.0:8080 {options} --client-ca {_ON_NODE}/ca.pem",
     ))  # fmt: skip
 
 
@@ -112,10 +112,10 @@ def node(name: str, addresses: tuple[str, ...], folder: Path | None, days: int, 
 @_force
 def client(name: str, folder: Path | None, days: int, force: bool) -> None:
     """Create a certificate for a client, to query nodes with."""
-    _require()
-    made = _made(folder, name, (name,), is_server=False, days=days, force=force)
+    _require_library()
+    made = _issue(folder, name, (name,), is_server=False, days=days, force=force)
     echo(f"{made.certificate}, {made.key.name}  for {name}; valid until {made.until:%Y-%m-%d}")
-    files = [shell_word(one) for one in (_ca(folder), made.certificate, made.key)]
+    files = [shell_word(path) for path in (_ca(folder), made.certificate, made.key)]
     _say_lines((
         f"copy these to the client; the key must stay secret:  {' '.join(files)}",
         f"  ingero query --nodes gpu-01,gpu-02 --ca-cert {files[0]} --client-cert {files[1]} --client-key {files[2]} "
@@ -142,7 +142,9 @@ def forget(nodes: tuple[str, ...]) -> None:
         echo(f"{node}: forgotten" if node in found else f"{node}: was not known")
 
 
-def _made(folder: Path | None, name: str, names: Sequence[str], *, is_server: bool, days: int, force: bool) -> Made:
+def _issue(
+    folder: Path | None, name: str, names: Sequence[str], *, is_server: bool, days: int, force: bool
+) -> IssuedCertificate:
     from ingero.fleet.authority import make_certificate  # noqa: PLC0415  # an optional library
     from ingero.fleet.node_lists import is_host  # noqa: PLC0415  # as above
 
@@ -152,15 +154,17 @@ def _made(folder: Path | None, name: str, names: Sequence[str], *, is_server: bo
             f"{wrong or name!r} is not a valid name", hint="use letters, digits, dots and dashes"
         )
     now = datetime.now(timezone.utc)
-    return make_certificate(_place(folder), name, names=names, is_server=is_server, days=days, replaces=force, now=now)
+    return make_certificate(
+        _folder_of(folder), name, names=names, is_server=is_server, days=days, replaces=force, now=now
+    )
 
 
-def _place(folder: Path | None) -> Path:
+def _folder_of(folder: Path | None) -> Path:
     return folder or invoking_user(os.environ, uid=os.getuid()).home / ".ingero" / "certs"
 
 
 def _ca(folder: Path | None) -> Path:
-    return _place(folder) / "ca.pem"
+    return _folder_of(folder) / "ca.pem"
 
 
 def _say_lines(lines: Sequence[str]) -> None:
@@ -168,6 +172,6 @@ def _say_lines(lines: Sequence[str]) -> None:
         echo(line)
 
 
-def _require() -> None:
+def _require_library() -> None:
     if not find_spec("cryptography"):
         raise NotInstalledError("certificates need the package cryptography", hint="pip install 'ingero[fleet]'")

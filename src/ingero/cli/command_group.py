@@ -1,4 +1,4 @@
-"""What all commands have in common: an example in the help, --color, and what was meant by a mistyped name."""
+"""The common parts of all commands: an example in the help, --color, and suggestions for mistyped names."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class CommandGroup(click.RichGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is named.
+        """The named command.
 
         Raises:
-            UnknownCommandError: there is none of that name; the hint says which one is meant, where one is like it.
+            UnknownCommandError: there is no such command; the hint names a similar one, if there is one.
         """
         name = args[0]
         if not ctx.resilient_parsing and not name.startswith("-") and self.get_command(ctx, name) is None:
@@ -42,7 +42,7 @@ class CommandGroup(click.RichGroup):
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """The command of that name, with what all commands have."""
+        """The command of that name, with the common parts added."""
         command = super().get_command(ctx, name)
         if command is not None:
             complete(command, *_path_of(ctx), name)
@@ -50,13 +50,13 @@ class CommandGroup(click.RichGroup):
 
 
 class Words(click.Choice):  # type: ignore[type-arg]  # generic since click 8.2 only
-    """One of some words; of one that is none of them, the one that is meant is named."""
+    """A choice of words; the error for another word suggests a similar one."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The word.
 
         Raises:
-            click.BadParameter: it is none of them.
+            click.BadParameter: it is not one of the choices.
         """
         words = list(map(str, self.choices))
         if value in words:
@@ -67,32 +67,32 @@ class Words(click.Choice):  # type: ignore[type-arg]  # generic since click 8.2 
 
 
 class WholeNumber(click.ParamType):  # type: ignore[type-arg]  # as above
-    """A number within bounds, which the help leaves to the text of the option. least, most: the bounds."""
+    """A whole number from minimum to maximum, which the help of the option describes."""
 
     name = "number"
 
-    def __init__(self, least: int, most: int) -> None:
-        self._least, self._most = least, most
+    def __init__(self, minimum: int, maximum: int) -> None:
+        self._minimum, self._maximum = minimum, maximum
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """The number.
 
         Raises:
-            click.BadParameter: it is none, or outside the bounds.
+            click.BadParameter: it is not a number, or outside the bounds.
         """
         try:
             number = int(value)
         except ValueError:
             raise click.BadParameter(f"{value!r} is not a whole number", ctx, param) from None
-        if number < self._least:
-            raise click.BadParameter(f"{number} is less than {self._least}", ctx, param)
-        if number > self._most:
-            raise click.BadParameter(f"{number} is more than {self._most}", ctx, param)
+        if number < self._minimum:
+            raise click.BadParameter(f"{number} is less than {self._minimum}", ctx, param)
+        if number > self._maximum:
+            raise click.BadParameter(f"{number} is more than {self._maximum}", ctx, param)
         return number
 
 
 def color_option(*, is_hidden: bool = False) -> click.Option:
-    """--color; is_hidden: where the help of the program has described it already."""
+    """The option --color. is_hidden: not in the help, because the help of the program describes it."""
     return click.Option(
         [_COLOR],
         type=Words((_AUTO, _ALWAYS, _NEVER)),
@@ -107,8 +107,8 @@ def color_option(*, is_hidden: bool = False) -> click.Option:
 
 
 def complete(command: click.Command, *path: str) -> None:
-    """Lets a command take --color behind its name as well, and end its help with an example. path: names up to its."""
-    if any(_COLOR in one.opts for one in command.params):
+    """Adds --color and an example in the help to a command. path: the names that lead to it, its own included."""
+    if any(_COLOR in parameter.opts for parameter in command.params):
         return
     command.params.append(color_option(is_hidden=True))
     if example := first_example(*path):
@@ -116,7 +116,7 @@ def complete(command: click.Command, *path: str) -> None:
 
 
 def usage_texts(error: click.ClickException) -> tuple[str, str]:
-    """What is wrong with a command line, and what to do about it."""
+    """The message and the hint for a wrong command line."""
     context = getattr(error, "ctx", None)
     path = _path_of(context) if context is not None else ()
     described = f"{own_command(*path, '--help')} describes it"
@@ -128,7 +128,7 @@ def usage_texts(error: click.ClickException) -> tuple[str, str]:
 
 
 def _choose_color(context: click.Context, _parameter: click.Parameter, when: str | None) -> None:
-    """As the two variables say it, which whatever else prints, here and in processes of ours, goes by as well."""
+    """Sets FORCE_COLOR and NO_COLOR, by which all output of this process and its children is colored."""
     if when == _ALWAYS:
         os.environ["FORCE_COLOR"] = "1"
         os.environ.pop("NO_COLOR", None)
@@ -150,5 +150,5 @@ def _path_of(context: click.Context) -> tuple[str, ...]:
 
 def _option_names(context: click.Context | None) -> Iterable[str]:
     parameters = context.command.get_params(context) if context is not None else ()
-    options = (one for one in parameters if isinstance(one, click.Option))
-    return [name for one in options for name in (*one.opts, *one.secondary_opts) if name.startswith("--")]
+    options = (parameter for parameter in parameters if isinstance(parameter, click.Option))
+    return [name for option in options for name in (*option.opts, *option.secondary_opts) if name.startswith("--")]

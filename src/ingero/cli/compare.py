@@ -1,4 +1,4 @@
-"""`ingero compare`: what is different between two recordings, before and after a fix."""
+"""`ingero compare`: the differences of two recordings, before and after a fix."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import rich_click as click
 
 from ingero.cli.config.option_table import OptionError, parse_percent
-from ingero.cli.fleet.options import FleetFlags, FleetOptionError, fleet_beside, fleet_options, refuse_alone
+from ingero.cli.fleet.options import FleetFlags, FleetOptionError, configured_fleet, fleet_options, refuse_without_nodes
 from ingero.cli.output import echo, echo_folded, echo_json
 from ingero.cli.window_options import parse_since_ns, window_of
 from ingero.diagnose.comparison.change_verdict import Verdict
@@ -72,10 +72,10 @@ def command(
             raise FleetOptionError("--nodes and recordings exclude each other", hint="compare nodes, or recordings")
         from ingero.cli.fleet.compare import compare_fleet  # noqa: PLC0415  # needless for recordings
 
-        nodes = fleet_beside(fleet, timeout=timeout or _NODE_TIMEOUT, environ=os.environ, uid=os.getuid())
+        nodes = configured_fleet(fleet, timeout=timeout or _NODE_TIMEOUT, environ=os.environ, uid=os.getuid())
         assert nodes is not None  # they were named
         sys.exit(compare_fleet(nodes, since=since or "", as_json=as_json))
-    refuse_alone(fleet)
+    refuse_without_nodes(fleet)
     if before is None or after is None:
         example = own_command("compare", "A.db", "B.db")
         raise click.UsageError(f"two recordings are needed: {example}; or nodes: --nodes A,B")

@@ -1,4 +1,4 @@
-"""`ingero copy`: a safe copy of a recording, also of one that goes on."""
+"""`ingero copy`: a consistent copy of a recording, even while it is being written."""
 
 from __future__ import annotations
 

@@ -18,15 +18,19 @@ from ingero.demo.screen import Screen
 from ingero.errors import IngeroError
 
 EXIT_WRONG_VERDICT = 1
-_OTHER_NAMES = sorted(ALIASES.keys() - {one.name for one in SCENARIOS})
+_OTHER_NAMES = sorted(ALIASES.keys() - {scenario.name for scenario in SCENARIOS})
 
 
 class ContradictionError(IngeroError):
     """Two options exclude each other."""
 
 
-@click.command("demo", epilog=f"Demos: {', '.join(one.name for one in SCENARIOS)}; also {', '.join(_OTHER_NAMES)}.")
-@click.argument("name", required=False, shell_complete=starting_with((*(one.name for one in SCENARIOS), *_OTHER_NAMES)))
+@click.command(
+    "demo", epilog=f"Demos: {', '.join(scenario.name for scenario in SCENARIOS)}; also {', '.join(_OTHER_NAMES)}."
+)
+@click.argument(
+    "name", required=False, shell_complete=starting_with((*(scenario.name for scenario in SCENARIOS), *_OTHER_NAMES))
+)
 @click.option("--no-gpu", is_flag=True, help="Use scripted recordings: no root, no probes, no compiler.")
 @click.option("--gpu", is_flag=True, help="Run on the real GPU, with PyTorch or CuPy (needs root).")
 @click.option("--breakdown", is_flag=True, help="Also show the time breakdown, as explain does.")
@@ -49,8 +53,8 @@ def command(name: str | None, no_gpu: bool, gpu: bool, breakdown: bool, keep: Pa
     screen = Screen(Console(force_terminal=sys.stdout.isatty(), color_system=color_system, highlight=False))
     machine = chosen_machine(wants_gpu=gpu, without_gpu=no_gpu)
     screen.machine(machine)
-    right = [play(one, machine, screen, keep=keep, with_breakdown=breakdown) for one in scenarios]
+    right = [play(scenario, machine, screen, keep=keep, with_breakdown=breakdown) for scenario in scenarios]
     if not all(right):
-        wrong = [one.name for one, is_right in zip(scenarios, right, strict=True) if not is_right]
+        wrong = [scenario.name for scenario, is_right in zip(scenarios, right, strict=True) if not is_right]
         screen.say(f"wrong verdict: {', '.join(wrong)}")
         sys.exit(EXIT_WRONG_VERDICT)

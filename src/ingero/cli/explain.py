@@ -1,4 +1,4 @@
-"""`ingero explain`: what went wrong in a recording, who did it, and where its time went."""
+"""`ingero explain`: what went wrong in a recording, its culprits, and where its time went."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ingero.diagnose.causes.rule import all_rules
 from ingero.diagnose.diagnosis import diagnose, diagnose_evidence
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.findings import UNEXPLAINED, Diagnosis
-from ingero.diagnose.incidents.concerns import chosen
+from ingero.diagnose.incidents.concerns import filter_diagnosis
 from ingero.diagnose.incidents.incident_json import Object
 from ingero.diagnose.node_by_node import reader_of
 from ingero.errors import IngeroError
@@ -40,8 +40,8 @@ from ingero.store.reader import Reader, open_reader
 from ingero.store.records import Window
 
 EXIT_FOUND = 1
-_NODE_TIMEOUT = "30s"  # a diagnosis takes a node some seconds, which asking it for rows does not
-_MOST_CHAINS = 4  # of an older version's own, below a verdict that is not theirs
+_NODE_TIMEOUT = "30s"  # a diagnosis takes a node some seconds, unlike a query for rows
+_MAX_CHAINS = 4  # that an older version found, below a verdict that is not its own
 
 
 class UnknownRuleError(IngeroError):
@@ -53,7 +53,7 @@ class ExplainOptionError(IngeroError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
+class _ReportOptions:
     pid: int | None
     rule: str | None
     per_process: bool
@@ -79,7 +79,9 @@ class _Wanted:
     "--rule",
     metavar="CAUSE",
     help="Only incidents with this cause.",
-    shell_complete=lambda _context, _parameter, incomplete: [one for one in _causes() if one.startswith(incomplete)],
+    shell_complete=lambda _context, _parameter, incomplete: [
+        cause for cause in _causes() if cause.startswith(incomplete)
+    ],
 )
 @click.option("--chains", is_flag=True, help="Show the incidents found while recording, instead of a new diagnosis.")
 @click.option(
@@ -142,7 +144,7 @@ def command(
         _refuse_of_one_recording(given | {"--stacks": stacks, "--html": html, "--short": short})
         sys.exit(explain_fleet(nodes, since=since or "", pid=pid, rule=rule, as_json=as_json))
     since_ns = parse_since_ns(since)
-    wanted = _Wanted(pid=pid, rule=rule, per_process=per_process, stacks=stacks)
+    wanted = _ReportOptions(pid=pid, rule=rule, per_process=per_process, stacks=stacks)
     with open_reader(recording_path(db, os.environ, uid=os.getuid()), node=node) as reader:
         window = window_of(reader, since_ns=since_ns, begin=begin, end=end)
         check_pid(reader, pid)
@@ -153,13 +155,15 @@ def command(
             sys.exit(EXIT_FOUND if has_found else 0)
         evidence = Evidence(reader, window) if len(reader.nodes()) < 2 else None
         found_all = diagnose_evidence(evidence, all_rules()) if evidence else diagnose(reader, window)
-        diagnosis = chosen(found_all, pid=pid, rule=rule)
+        diagnosis = filter_diagnosis(found_all, pid=pid, rule=rule)
         if html:
             write_report(html, reader, window, diagnosis, pid=pid, evidence=evidence, is_forced=force)
         elif as_json:
             echo_json(_json(reader, window, diagnosis, wanted))
         elif short:
-            for text in short_lines(diagnosis, whole=own_command("explain", *_again(db, since, begin, end, pid))):
+            for text in short_lines(
+                diagnosis, whole=own_command("explain", *_range_options(db, since, begin, end, pid))
+            ):
                 echo(text)
         else:
             for line in report_lines(_text(reader, window, diagnosis, wanted, evidence)):
@@ -168,8 +172,8 @@ def command(
         sys.exit(EXIT_FOUND)
 
 
-def _check_html(html: Path | None, of_html: Mapping[str, object], others: Mapping[str, object]) -> None:
-    for name, value in (others if html else of_html).items():
+def _check_html(html: Path | None, html_only: Mapping[str, object], others: Mapping[str, object]) -> None:
+    for name, value in (others if html else html_only).items():
         if value:
             raise click.UsageError(f"{name} and --html exclude each other" if html else f"{name} is for --html")
 
@@ -180,8 +184,10 @@ def _refuse_beside_short(given: Mapping[str, bool]) -> None:
             raise ExplainOptionError(f"--short and {name} exclude each other", hint="give one of them")
 
 
-def _again(db: Path | None, since: str | None, begin: str | None, end: str | None, pid: int | None) -> Iterator[str]:
-    """The options that say what a report is about."""
+def _range_options(
+    db: Path | None, since: str | None, begin: str | None, end: str | None, pid: int | None
+) -> Iterator[str]:
+    """The options that select the recording, time range and process of a report."""
     given = {"--db": db, "--since": since, "--from": begin, "--to": end, "--pid": pid}
     for name, value in given.items():
         if value is not None:
@@ -195,33 +201,33 @@ def _refuse_of_one_recording(given: Mapping[str, object]) -> None:
 
 
 def _stored(reader: Reader, window: Window, pid: int | None, rule: str | None) -> dict[str, Stored]:
-    """What was found while it was recorded, by node; under "" where the recording holds one."""
+    """The findings stored while recording, by node; under "" where the recording holds one node."""
     nodes = reader.nodes()
     if len(nodes) < 2:
         return {"": stored(reader, window, pid=pid, rule=rule)}
     found = {}
     for node in nodes:
-        with reader.of_node(node) as alone:
-            found[node] = stored(alone, window, pid=pid, rule=rule)
+        with reader.of_node(node) as single:
+            found[node] = stored(single, window, pid=pid, rule=rule)
     return found
 
 
 def _show_stored(found: dict[str, Stored], window: Window, *, as_json: bool) -> bool:
-    """Answers whether anything was found."""
+    """Prints the stored findings; returns whether there are any."""
     if as_json:
         echo_json(stored_json(found, window))
-    for node, its in {} if as_json else found.items():
+    for node, stored_findings in {} if as_json else found.items():
         if node:
             echo(f"=== {node} ===")
-        for line in report_lines(stored_lines(its)):
+        for line in report_lines(stored_lines(stored_findings)):
             echo_folded(line)
     return any(found.values())
 
 
 def _text(
-    reader: Reader, window: Window, diagnosis: Diagnosis, wanted: _Wanted, evidence: Evidence | None
+    reader: Reader, window: Window, diagnosis: Diagnosis, wanted: _ReportOptions, evidence: Evidence | None
 ) -> Iterator[str]:
-    """The verdict first, then the machine, then the account; of several nodes, one after the other."""
+    """The lines of a report: verdict, host, then time breakdown; several nodes one after the other."""
     yield from header_lines(reader, window)
     nodes = reader.nodes()
     if len(nodes) < 2:
@@ -235,19 +241,19 @@ def _text(
     yield from incident_order_lines(reader, diagnosis.incidents)
     for node in nodes:
         yield f"=== {node} ==="
-        has_incident = any(one.node == node for one in diagnosis.incidents)
-        with reader_of(reader, node, window) as alone:
-            if alone is None:
+        has_incident = any(incident.node == node for incident in diagnosis.incidents)
+        with reader_of(reader, node, window) as single:
+            if single is None:
                 yield "Nothing was recorded here in this time."
             else:
-                yield from header_lines(*alone)
-                yield from system_lines(*alone, has_incident=has_incident)
+                yield from header_lines(*single)
+                yield from system_lines(*single, has_incident=has_incident)
                 yield ""
-                yield from _breakdown(*alone, wanted, None, has_incident=has_incident)
+                yield from _breakdown(*single, wanted, None, has_incident=has_incident)
         yield ""
 
 
-def _json(reader: Reader, window: Window, diagnosis: Diagnosis, wanted: _Wanted) -> Object:
+def _json(reader: Reader, window: Window, diagnosis: Diagnosis, wanted: _ReportOptions) -> Object:
     from ingero.cli.merge.order import incident_order_json  # noqa: PLC0415  # as above
 
     found = diagnosis_json(diagnosis)
@@ -256,7 +262,7 @@ def _json(reader: Reader, window: Window, diagnosis: Diagnosis, wanted: _Wanted)
     return found | (_per_process(reader, window, wanted.pid) if wanted.per_process else {})
 
 
-def _verdict(diagnosis: Diagnosis, wanted: _Wanted, machine: Iterable[str]) -> Iterator[str]:
+def _verdict(diagnosis: Diagnosis, wanted: _ReportOptions, machine: Iterable[str]) -> Iterator[str]:
     yield from verdict_lines(diagnosis)
     if diagnosis.profiles:
         yield from profile_lines(diagnosis.profiles, pid=wanted.pid)
@@ -267,15 +273,15 @@ def _verdict(diagnosis: Diagnosis, wanted: _Wanted, machine: Iterable[str]) -> I
 
 
 def _breakdown(
-    reader: Reader, window: Window, wanted: _Wanted, evidence: Evidence | None, *, has_incident: bool
+    reader: Reader, window: Window, wanted: _ReportOptions, evidence: Evidence | None, *, has_incident: bool
 ) -> Iterator[str]:
-    """Of one node. evidence: of it, where somebody has read it already."""
+    """The time breakdown of one node. evidence: of that node, where it has been read already."""
     if reader.older_version:
         yield (
             f"Recorded by Ingero {reader.older_version}, which kept no sync intervals and no clocks. "
             "What it found itself:"
         )
-        yield from stored_lines(stored(reader, window), most=_MOST_CHAINS)
+        yield from stored_lines(stored(reader, window), most=_MAX_CHAINS)
         return
     if wanted.per_process:
         yield from per_process_lines(reader, window, pid=wanted.pid)
@@ -287,7 +293,7 @@ def _breakdown(
 
 
 def _per_process(reader: Reader, window: Window, pid: int | None) -> Object:
-    """What --per-process adds to the JSON; of several nodes each row has its node."""
+    """The JSON fields of --per-process; with several nodes, each row has its node."""
     nodes = reader.nodes()
     if len(nodes) < 2:
         return {
@@ -296,10 +302,10 @@ def _per_process(reader: Reader, window: Window, pid: int | None) -> Object:
         }
     found: dict[str, list[Object]] = {"per_process": [], "cpu_users": []}
     for node in nodes:
-        with reader_of(reader, node, window) as alone:
-            if alone:
-                found["per_process"] += [{**one, "node": node} for one in per_process_json(*alone, pid=pid)]
-                found["cpu_users"] += [{**one, "node": node} for one in cpu_users_json(*alone, pid=pid)]
+        with reader_of(reader, node, window) as single:
+            if single:
+                found["per_process"] += [{**row, "node": node} for row in per_process_json(*single, pid=pid)]
+                found["cpu_users"] += [{**row, "node": node} for row in cpu_users_json(*single, pid=pid)]
     return {**found}
 
 

@@ -13,7 +13,7 @@ import rich_click as click
 
 from ingero.cli.command_group import Words
 from ingero.cli.fleet.options import MERGE_SKEW, FleetFlags, fleet_of, fleet_options
-from ingero.cli.moments import parse_moment_ns
+from ingero.cli.moments import parse_time_ns
 from ingero.cli.output import echo
 from ingero.cli.progress import progress_bar
 from ingero.cli.recorded_pid import check_pid
@@ -34,12 +34,12 @@ _SUFFIXES = {Format.PERFETTO: "pftrace", Format.CHROME: "json", Format.FLAMEGRAP
 
 
 class WindowError(IngeroError):
-    """No time lies between the moments given."""
+    """The time range is empty, or given twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
-    """What to write of a recording, and where to. output: None: a file of a name that nobody has."""
+class _ExportOptions:
+    """The options of an export. output: None: a new file named after the recording."""
 
     form: Format
     output: Path | None
@@ -55,7 +55,7 @@ class _Wanted:
 @click.option(
     "--format",
     "form",
-    type=Words([one.value for one in Format]),
+    type=Words([form.value for form in Format]),
     required=True,
     metavar="FORMAT",
     help="Format: perfetto (ui.perfetto.dev), chrome (JSON, also for chrome://tracing), flamegraph (collapsed stacks) "
@@ -84,7 +84,7 @@ class _Wanted:
 @click.option("--node", metavar="N", help="Only this node of a merged recording.")
 @click.option(
     "--weight",
-    type=Words([one.value for one in Weight]),
+    type=Words([weight.value for weight in Weight]),
     metavar="WEIGHT",
     help="Width of flame graph frames: time (in calls, the default), calls (how many) or offcpu (time off the CPU).",
 )
@@ -111,7 +111,7 @@ def command(
     """
     if weight and form != Format.FLAMEGRAPH.value:
         raise click.UsageError("--weight is for --format flamegraph; a pprof profile has all three")
-    wanted = _Wanted(
+    wanted = _ExportOptions(
         form=_format(form, output), output=output, since=since, begin=begin, end=end, pid=pid, node=node,
         weight=Weight(weight or Weight.TIME.value),
     )  # fmt: skip
@@ -131,17 +131,17 @@ def command(
 
 
 def _format(form: str, output: Path | None) -> Format:
-    """As published: Perfetto's timeline in a file that is named JSON is the JSON that Chrome reads."""
+    """The format of an export; --format perfetto into a .json file is Chrome's JSON, as documented."""
     is_json = form == Format.PERFETTO.value and output is not None and output.suffix.lower() == ".json"
     return Format.CHROME if is_json else Format(form)
 
 
-def _export(path: Path, name: str, wanted: _Wanted) -> None:
-    """name: of a file that is named after the recording."""
-    output = wanted.output or _free(Path(f"{name}.{_SUFFIXES[wanted.form]}"))
+def _export(path: Path, name: str, wanted: _ExportOptions) -> None:
+    """Exports one recording. name: the name of the file without a suffix, where --output is not given."""
+    output = wanted.output or _unused_path(Path(f"{name}.{_SUFFIXES[wanted.form]}"))
     try:
         with open_reader(path, node=wanted.node) as reader:
-            whole = _whole(reader)
+            whole = _recorded_range(reader)
             if whole is None:
                 raise EmptyRecordingError(path, reader.missing_end)
             window = _window(reader, whole, wanted.since, wanted.begin, wanted.end)
@@ -152,14 +152,14 @@ def _export(path: Path, name: str, wanted: _Wanted) -> None:
         raise reading_error(path, error) from error
 
 
-def _free(path: Path) -> Path:
-    """The name, or with a number the first that no file has: nobody asked to write over one."""
+def _unused_path(path: Path) -> Path:
+    """The path, or the first numbered one that does not exist: existing files are not overwritten."""
     stem, suffix = path.name.split(".", 1)
     names = (path, *(path.with_name(f"{stem}-{number}.{suffix}") for number in range(2, 1000)))
-    return next((one for one in names if not os.path.lexists(one)), path)
+    return next((name for name in names if not os.path.lexists(name)), path)
 
 
-def _write(streams: Streams, whole: Window, wanted: _Wanted, output: Path) -> None:
+def _write(streams: Streams, whole: Window, wanted: _ExportOptions, output: Path) -> None:
     began_s = time.monotonic()
     with output_file(output) as file, progress_bar() as progress:
         written = export(streams, whole, wanted.form, file, weight=wanted.weight, progress=progress)
@@ -173,15 +173,15 @@ def _write(streams: Streams, whole: Window, wanted: _Wanted, output: Path) -> No
         _say(line, output)
 
 
-def _whole(reader: Reader) -> Window | None:
-    """All there is: threads are watched before the first call and after the last one."""
+def _recorded_range(reader: Reader) -> Window | None:
+    """The time range of a recording, with the time before the first call and after the last one."""
     window = reader.window(None, time.time_ns())
     sessions = reader.sessions()
     if window is None or not sessions:
         return window
     return Window(
-        begin_ns=min(window.begin_ns, *(one.started_ns for one in sessions)),
-        end_ns=max(window.end_ns, *(one.last_seen_ns + 1 for one in sessions)),
+        begin_ns=min(window.begin_ns, *(session.started_ns for session in sessions)),
+        end_ns=max(window.end_ns, *(session.last_seen_ns + 1 for session in sessions)),
     )
 
 
@@ -191,10 +191,10 @@ def _window(reader: Reader, whole: Window, since: str | None, begin: str | None,
     window = reader.window(int(parse_duration_s(since) * 1e9), time.time_ns()) if since else whole
     assert window is not None  # `whole` is not
     if begin:
-        window = replace(window, begin_ns=parse_moment_ns(begin, whole))
+        window = replace(window, begin_ns=parse_time_ns(begin, whole))
     if end:
         latest_ns = max(whole.end_ns, window.begin_ns + 1)  # an empty window says what there is
-        window = replace(window, end_ns=min(parse_moment_ns(end, whole), latest_ns))
+        window = replace(window, end_ns=min(parse_time_ns(end, whole), latest_ns))
     if window.duration_ns <= 0:
         raise WindowError("no time lies between --from and --to", hint="the start goes to --from, the end to --to")
     return window
@@ -207,5 +207,5 @@ def _where(output: Path) -> str:
 
 
 def _say(line: str, output: Path) -> None:
-    """To standard output, unless the export itself goes there."""
+    """Prints a line to standard output, or to standard error if the export itself goes there."""
     echo(line, err=output == STANDARD_OUTPUT)

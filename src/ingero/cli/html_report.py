@@ -1,4 +1,4 @@
-"""`ingero explain --html`: writes the report of a recording to a file, over nothing but a report."""
+"""`ingero explain --html`: writes the report of a recording to a file; overwrites only reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ingero.units import format_bytes
 
 
 class NotAReportError(IngeroError):
-    """The file that the report should take the place of is none."""
+    """The output exists and is not a report."""
 
 
 def write_report(
@@ -29,13 +29,13 @@ def write_report(
     evidence: Evidence | None,
     is_forced: bool,
 ) -> None:
-    """Writes it whole or not at all, and says where. is_forced: over any other file, too.
+    """Writes the report whole or not at all, and prints its path. is_forced: overwrites any file.
 
     Raises:
         NotAReportError: there is another file.
         OutputError: it cannot be written, or is the recording itself.
     """
-    from ingero.serve.html_report.report import report  # noqa: PLC0415  # what other ways to explain do not need
+    from ingero.serve.html_report.report import report  # noqa: PLC0415  # only for --html
 
     refuse_recording(output, reader.path)
     if not is_forced:
@@ -48,7 +48,7 @@ def write_report(
 
 
 def refuse_other_files(output: Path) -> None:
-    """Only a report is written over without being asked to.
+    """Refuses to overwrite any file but a report.
 
     Raises:
         NotAReportError: there is another file.
@@ -63,7 +63,7 @@ def refuse_other_files(output: Path) -> None:
     except FileNotFoundError:
         return
     except OSError:
-        begins = b"?"  # whoever may not read it may be able to replace it
+        begins = b"?"  # a file that cannot be read may still be replaceable
     if begins not in (BEGINNING, b""):
         raise NotAReportError(
             f"{output} exists and is not a report of ingero explain", hint="name another file, or add --force"

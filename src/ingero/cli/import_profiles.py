@@ -1,4 +1,4 @@
-"""`ingero import`: profiles that other tools made become a recording."""
+"""`ingero import`: turns profiles of other tools into a recording."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import rich_click as click
 
 from ingero.cli.output import echo
 from ingero.errors import IngeroError
-from ingero.profiles.reading import MAX_BYTES, Read, read_profiles
+from ingero.profiles.reading import MAX_BYTES, ImportedProfiles, read_profiles
 from ingero.profiles.recording import NOT_SHOWN, Written, write_recording
 from ingero.program import command as own_command
 from ingero.store.errors import StoreError
 from ingero.store.reader import open_reader
 from ingero.units import format_bytes, format_count, format_counted, format_ns, parse_size_bytes
 
-# What the summary counts, by table.
+# The words of the summary by table.
 _SHOWN = {
     "raw_events": "calls",
     "raw_gpu_activities": "GPU activities",
@@ -65,10 +65,10 @@ def command(files: tuple[Path, ...], output: Path, force: bool, max_size: str | 
 
 
 def _refuse_others(output: Path, *, force: bool) -> None:
-    """Only an import is ever written over, and only if that is asked for.
+    """Refuses to overwrite any file but an import, which needs --force.
 
     Raises:
-        OutputExistsError: there is something else, or --force is missing.
+        OutputExistsError: there is another file, or --force is missing.
     """
     if not output.exists():
         return
@@ -89,7 +89,7 @@ def _is_import(path: Path) -> bool:
     return bool(sessions) and all("import" in json.loads(session.options) for session in sessions)
 
 
-def _summary(read: Read, written: Written, output: Path) -> Iterator[str]:
+def _summary(read: ImportedProfiles, written: Written, output: Path) -> Iterator[str]:
     tools = ", ".join(sorted({profile.origin.tool for profile in read.profiles}))
     processes = format_counted(len(read.profiles), "process")
     span = format_ns(written.end_ns - written.begin_ns)

@@ -1,4 +1,4 @@
-"""Where log messages go: warnings to standard error; all of them with --debug; to a file with --log."""
+"""Routes log messages: warnings to standard error, all messages with --debug, and to a file with --log."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class _Visible(logging.Formatter):
-    """Messages hold names that others chose: a log that is printed does nothing, and has no forged lines."""
+    """Escapes control characters, so that foreign names in messages cannot act on a terminal or forge lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # of logging
-        """The line, without the traceback that may follow it."""
+        """The message line without a traceback."""
         return visible(super().formatMessage(record))
 
 

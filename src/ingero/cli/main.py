@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 EXIT_ERROR, EXIT_INTERRUPTED = 2, 130
-# What the scripts of `ingero completion` call, and the variable by which they ask for what can follow.
+# The program that completion scripts call, and the variable with which they ask for completions.
 PROGRAM, COMPLETE_VARIABLE = "ingero", "_INGERO_COMPLETE"
 
 
@@ -54,7 +54,7 @@ class LazyGroup(CommandGroup):
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
-        """Names in the order people need them."""
+        """The names in the order in which users need them."""
         return list(self.commands_by_name)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002  # click's signature
@@ -94,14 +94,14 @@ def main() -> None:
         _run()
     finally:
         if sys.stderr is not None and sys.stderr.isatty():  # else nobody reads a notice, and what says it is not loaded
-            _tell_of_newer_version()
+            _print_update_notice()
 
 
-def _tell_of_newer_version() -> None:
+def _print_update_notice() -> None:
     from ingero.cli.update import notice as update_notice  # noqa: PLC0415  # reads ingero.yaml, which takes some commands longer than they
 
     if update_notice.is_interactive(os.environ, (sys.stdin, sys.stdout, sys.stderr)):
-        update_notice.tell(os.environ, uid=os.getuid())
+        update_notice.print_notice(os.environ, uid=os.getuid())
 
 
 def _run() -> None:
@@ -137,7 +137,7 @@ def _run() -> None:
 
 
 def _say_error(what: str, hint: str) -> None:
-    """On standard error: what failed, and what to do."""
+    """Prints on standard error what failed, and the hint."""
     echo((("error:", Style.FAILED), (f" {what}", None)), err=True)
     if hint:
         echo((("  hint:", Style.HEADING), (f" {hint}", None)), err=True)

@@ -1,4 +1,4 @@
-"""What docs/commands.md says of each command beyond its help and its examples: exit codes and variables."""
+"""Parts of docs/commands.md that the help does not have: exit codes and environment variables of each command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from ingero.cli.update.notice import SILENCE_VARIABLE
 from ingero.cli.version import EXIT_NEWER
 from ingero.serve.dashboard.exposure import TOKEN_VARIABLE as DASHBOARD_TOKEN
 from ingero.serve.mcp.http import TOKEN_VARIABLE as MCP_TOKEN
-from ingero.serve.metrics.otlp_endpoint import ENDPOINT_VARIABLE, METRICS_ENDPOINT_VARIABLE
 from ingero.serve.metrics.push_settings import (
     CERTIFICATE_VARIABLE,
     CLIENT_CERTIFICATE_VARIABLE,
@@ -37,6 +36,7 @@ from ingero.serve.metrics.push_settings import (
     TEMPORALITY_VARIABLE,
     TIMEOUT_VARIABLE,
 )
+from ingero.serve.otlp_endpoint import ENDPOINT_VARIABLE, METRICS_ENDPOINT_VARIABLE
 from ingero.store.opening.locations import DATABASE_VARIABLE
 
 # Of every command.
@@ -53,7 +53,7 @@ VARIABLES: Mapping[str, str] = MappingProxyType({"db": DATABASE_VARIABLE, "confi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manual:
-    """Of one command. exits: other meanings than those of every command. variables: that are no option."""
+    """The manual of a command. exits: exit codes beyond the common ones. variables: those that are no option."""
 
     exits: Mapping[int, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)

@@ -18,15 +18,15 @@ from click import get_current_context
 from click.core import ParameterSource
 
 from ingero.cli.config.switches import configured
-from ingero.cli.fleet.options import Fleet, FleetFlags, fleet_beside, fleet_options
+from ingero.cli.fleet.options import Fleet, FleetFlags, configured_fleet, fleet_options
 from ingero.cli.output import echo
 from ingero.cli.recording_path import recording_path
 from ingero.errors import IngeroError
 from ingero.program import command as own_command
-from ingero.serve.sql.sql_processes import SqlProcesses
+from ingero.serve.sql_processes import SqlProcesses
 
 if TYPE_CHECKING:
-    from ingero.discover.checks import Row
+    from ingero.discover.checks import CheckRow
     from ingero.fleet.assistant import FleetQuestions
     from ingero.serve.http.addresses import Address
     from ingero.serve.http.tls import Certificate
@@ -89,7 +89,7 @@ def command(
             "--tls-cert, --tls-key and --http belong together", hint=f"{own_command('mcp', '--http', ':8443')} ..."
         )
     path = recording_path(db, os.environ, uid=os.getuid())
-    nodes = fleet_beside(fleet, environ=os.environ, uid=os.getuid())
+    nodes = configured_fleet(fleet, environ=os.environ, uid=os.getuid())
     try:
         with SqlProcesses() as sql:
             if http is None:
@@ -114,7 +114,7 @@ def _is_on_the_command_line(*parameters: str) -> bool:
 def _server(path: Path, test_report: Path | None, nodes: Fleet | None, sql: SqlProcesses) -> IngeroServer:
     from ingero.serve.mcp.server import make_server  # noqa: PLC0415  # half a second, with its libraries
     from ingero.serve.mcp.tools import Surroundings  # noqa: PLC0415  # as above
-    from ingero.serve.source.recording_source import RecordingSource  # noqa: PLC0415  # as above
+    from ingero.serve.recording_source import RecordingSource  # noqa: PLC0415  # as above
 
     around = Surroundings(
         check=_check, demo=_demo(), clock=time.time_ns, test_report=test_report, fleet=_questions(nodes)
@@ -130,7 +130,7 @@ def _questions(nodes: Fleet | None) -> FleetQuestions | None:
     return FleetQuestions(nodes=nodes.nodes, access=nodes.reach.access, via=nodes.reach.via, skew_ns=nodes.skew_ns)
 
 
-def _check() -> Sequence[Row]:
+def _check() -> Sequence[CheckRow]:
     """By a process of its own: this one has threads, and so cannot make those that read for it."""
     from ingero.discover.checks import row_of  # noqa: PLC0415  # as above
 
@@ -138,7 +138,7 @@ def _check() -> Sequence[Row]:
     done = subprocess.run(  # not in this folder, from which Python would import what lies there
         command, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=_CHECK_S, check=True
     )
-    return [row_of(one) for one in json.loads(done.stdout)["rows"]]
+    return [row_of(row) for row in json.loads(done.stdout)["rows"]]
 
 
 def _demo() -> Demo:
@@ -169,7 +169,7 @@ def _serve_http(
     address, token = parse_address(text), os.environ.get(TOKEN_VARIABLE, "")
     check_token(token, address)
     given = read_certificate(tls_cert, tls_key) if tls_cert and tls_key else None
-    certificate = given or _made(address)
+    certificate = given or _issue(address)
     context = tls_context(certificate)
     with listen(address) as listening:
         port = listening.getsockname()[1]
@@ -180,7 +180,7 @@ def _serve_http(
             serve(make(), listening, address, context, token)
 
 
-def _made(address: Address) -> Certificate:
+def _issue(address: Address) -> Certificate:
     from ingero.serve.http.tls import self_signed  # noqa: PLC0415  # only here
 
     return self_signed(address.names, now=datetime.now(timezone.utc))

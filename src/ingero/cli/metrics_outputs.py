@@ -1,4 +1,4 @@
-"""The metrics that a recording is to give out: what its settings ask for, opened before anything is attached."""
+"""Opens the metrics outputs that the settings of a recording ask for, before anything is attached."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ingero.capture.loop.drops import MEANINGS
-from ingero.capture.loop.second import Second
+from ingero.capture.loop.second import SecondOfCounts
 from ingero.cli.config.settings import TraceSettings
 from ingero.cli.output import echo
 from ingero.diagnose.incidents.incident_changes import Change
 from ingero.errors import IngeroError
 from ingero.serve.http.addresses import Address
-from ingero.serve.metrics.otlp_endpoint import METRICS_ENDPOINT_VARIABLE, Endpoint, endpoint_of, secured
+from ingero.serve.otlp_endpoint import METRICS_ENDPOINT_VARIABLE, Endpoint, endpoint_of, secured
 
 if TYPE_CHECKING:
     from ingero.serve.metrics.pump import Pump
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 
 class MetricsError(IngeroError):
-    """The metrics cannot be given out as they were asked for."""
+    """The metrics cannot be exported as the options ask."""
 
 
 @dataclass(frozen=True, slots=True)
 class Consumers:
-    """Who takes what is recorded; nobody where no metrics are asked for."""
+    """The consumers of seconds and findings; none without metrics."""
 
-    on_second: Sequence[Callable[[Second], None]] = ()
+    on_second: Sequence[Callable[[SecondOfCounts], None]] = ()
     on_finding: Sequence[Callable[[Change], None]] = ()
 
 
 @contextmanager
 def open_outputs(settings: TraceSettings, environ: Mapping[str, str] = os.environ) -> Iterator[Consumers]:
-    """Gives metrics out within a `with` block. environ: where OpenTelemetry's variables are looked for.
+    """Exports metrics within the block. environ: may hold OpenTelemetry's variables.
 
     Raises:
-        IngeroError: it cannot listen there, or not push like that.
+        IngeroError: the address cannot be listened on, or the push settings cannot be used.
     """
     receiver = _receiver(settings, environ)
     if settings.prometheus is None and receiver is None:
@@ -74,7 +74,7 @@ def _open_scrapes(outputs: ExitStack, address: Address, registry: Registry, *, w
 
 
 def _receiver(settings: TraceSettings, environ: Mapping[str, str]) -> Endpoint | None:
-    """Who is pushed to. Variables that were not set for ingero alone keep no recording from being made."""
+    """The receiver of pushes, None if there is none. Wrong variables of OpenTelemetry do not stop a recording."""
     try:
         endpoint = endpoint_of(settings.otlp, environ)
         if endpoint is None:

@@ -1,4 +1,4 @@
-"""A node's server as `ingero dashboard` runs it, and beside a recording: there in a process that has no rights."""
+"""The server of a node: run by `ingero dashboard`, or beside a recording in an unprivileged process."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 _PACKAGES = ("fastapi", "uvicorn", "cryptography")
 SERVER_FIELDS = tuple(option.field for option in SECTIONS["dashboard"] if option.name != "addr")
 _NAME = "ingero-serve"
-_START_S = 30.0  # half a second of imports, on a machine that has something else to do
-_END_S = 5.0  # what is being answered has 3 s
-_MOST_REPORT_BYTES = 64 << 10
+_START_S = 30.0  # half a second of imports; more on a busy machine
+_END_S = 5.0  # an answer in progress has 3 s
+_MAX_REPORT_BYTES = 64 << 10
 
 _log = logging.getLogger(__name__)
 
 
 class NotInstalledError(IngeroError):
-    """What the server needs is not there."""
+    """A package that the server needs is not installed."""
 
 
 class ServerEndedError(IngeroError):
@@ -54,9 +54,9 @@ class ServerEndedError(IngeroError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """Where it listens and whom it lets in, as options say it.
+    """The options of a server: its address, and the clients that it admits.
 
-    relay: lists of the nodes that it asks for its clients, a line each; relay_flags: how it asks them.
+    relay: lists of the nodes that it queries for its clients, a line each; relay_flags: how it queries them.
     """
 
     address: Address
@@ -73,7 +73,7 @@ class ServerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening:
-    """A server that only has to be run. lines: what whoever started it should know. add_more: addresses of a relay."""
+    """A server that listens but does not serve yet. lines: notes for the user. add_more: addresses of a relay."""
 
     exposure: Exposure
     socket: socket.socket
@@ -83,10 +83,10 @@ class Listening:
 
 
 def start_listening(options: ServerOptions, environ: Mapping[str, str]) -> Listening:
-    """Checks that nobody is let in who should not be, and listens.
+    """Checks that only intended clients are admitted, and listens.
 
     Raises:
-        IngeroError: packages are missing, it would be open to strangers, a file cannot be used, the address is taken.
+        IngeroError: a package is missing, anyone could connect, a file cannot be used, or the address is in use.
     """
     if not all(map(find_spec, _PACKAGES)):
         raise NotInstalledError(
@@ -127,10 +127,10 @@ def start_listening(options: ServerOptions, environ: Mapping[str, str]) -> Liste
 
 
 def _relay(options: ServerOptions, exposure: Exposure, environ: Mapping[str, str]) -> RelayService:
-    """What asks others for clients; who may read those through it must have shown who they are.
+    """The service that queries other nodes for authenticated clients.
 
     Raises:
-        IngeroError: everybody could, or it has no way to ask them.
+        IngeroError: clients would not be authenticated, or the nodes cannot be queried.
     """
     if not exposure.has_tls:
         raise OptionError("--relay needs TLS: answers of other nodes go through it", hint="leave out --no-tls")
@@ -150,10 +150,10 @@ def _relay(options: ServerOptions, exposure: Exposure, environ: Mapping[str, str
 
 
 def serve_recording(path: Path, listening: Listening, on_ready: Callable[[], None] = lambda: None) -> None:
-    """Answers what is asked of a recording until it is told to end. on_ready: called before the first answer."""
+    """Serves a recording until a signal ends it. on_ready: called before the first answer."""
     from ingero.serve.dashboard.server import serve  # noqa: PLC0415  # as above
-    from ingero.serve.source.recording_source import RecordingSource  # noqa: PLC0415  # as above
-    from ingero.serve.sql.sql_processes import SqlProcesses  # noqa: PLC0415  # as above
+    from ingero.serve.recording_source import RecordingSource  # noqa: PLC0415  # as above
+    from ingero.serve.sql_processes import SqlProcesses  # noqa: PLC0415  # as above
 
     with SqlProcesses() as sql:
         source = RecordingSource(path, may_lag=True, sql=sql)
@@ -162,21 +162,21 @@ def serve_recording(path: Path, listening: Listening, on_ready: Callable[[], Non
 
 
 class ServerBeside:
-    """The process that serves what another records; nothing that happens to it ends the recording."""
+    """The process that serves a recording while it is made; its failures never end the recording."""
 
     def __init__(self, pid: int, report: int, again: str) -> None:
         self._pid, self._report, self._again = pid, report, again
         self._has_ended = False
 
     def say_where(self) -> None:
-        """Waits until it listens, and says on standard error where.
+        """Waits until the server listens, and prints its address on standard error.
 
         Raises:
-            IngeroError: it cannot.
+            IngeroError: it cannot listen.
         """
         raw, until_s = b"", time.monotonic() + _START_S
         while select.select([self._report], [], [], max(0.0, until_s - time.monotonic()))[0]:
-            piece = os.read(self._report, _MOST_REPORT_BYTES)
+            piece = os.read(self._report, _MAX_REPORT_BYTES)
             if not piece:
                 break
             raw += piece
@@ -188,23 +188,23 @@ class ServerBeside:
         for line in said["lines"]:
             echo(line, err=True)
 
-    def look(self, _second: object = None) -> None:
-        """Says so where it has ended; once."""
+    def report_end(self, _second: object = None) -> None:
+        """Logs once that the server has ended, if it has."""
         if not self._has_ended:
             pid, status = os.waitpid(self._pid, os.WNOHANG)
             if pid:
                 self._has_ended = True
                 code = os.waitstatus_to_exitcode(status)
-                how = f"signal {-code}" if code < 0 else f"exit code {code}"
-                _log.warning("the node's server has ended (%s); the recording goes on. %s", how, self._again)
+                outcome = f"signal {-code}" if code < 0 else f"exit code {code}"
+                _log.warning("the node's server has ended (%s); the recording goes on. %s", outcome, self._again)
 
     def end(self) -> None:
-        """Ends it, whatever it is doing."""
+        """Ends the server process."""
         os.close(self._report)
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self._has_ended:
                 return
-            os.kill(self._pid, number)  # it is our child and not waited for: the pid is still its own
+            os.kill(self._pid, number)  # our child, not waited for: its pid cannot be reused
             until_s = time.monotonic() + _END_S
             while not self._has_ended and time.monotonic() < until_s:
                 self._has_ended = os.waitpid(self._pid, os.WNOHANG)[0] != 0
@@ -214,7 +214,7 @@ class ServerBeside:
 def server_options(
     settings: TraceSettings, flags: Mapping[str, str | None], environ: Mapping[str, str]
 ) -> ServerOptions | None:
-    """How what is recorded is served; None where it is not. flags: texts of the dashboard's options, by field.
+    """The options of the server beside a recording; None without --serve. flags: texts of its options, by field.
 
     Raises:
         IngeroError: a value cannot be used, or one is given and nothing is served.
@@ -243,14 +243,14 @@ def server_options(
 def serving_beside(
     settings: TraceSettings, options: ServerOptions | None, environ: Mapping[str, str]
 ) -> Iterator[ServerBeside | None]:
-    """Serves what is recorded, by a process of its own that ends with this one; None where nothing is to be served.
+    """Serves the recording in a child process that ends with this one; None where nothing is to be served.
 
-    Enter it before threads are started and files are opened: what is open by then, that process has, too.
+    Enter it before threads are started and files are opened, because the child inherits open files.
     """
     if options is None:
         yield None
         return
-    report, telling = os.pipe()
+    report, report_fd = os.pipe()
     with warnings.catch_warnings():  # of Python 3.12 and later, where threads run: what they hold is not used here
         warnings.simplefilter("ignore", DeprecationWarning)
         parent = os.getpid()
@@ -259,13 +259,13 @@ def serving_beside(
         status = 1
         try:
             os.close(report)
-            _run(settings, options, environ, telling, parent)
+            _run(settings, options, environ, report_fd, parent)
             status = 0
         except Exception:
             _log.exception("the node's server has ended")
         finally:
-            os._exit(status)  # nothing of what the recorder does at its end is for this process
-    os.close(telling)
+            os._exit(status)  # skips the recorder's own cleanup
+    os.close(report_fd)
     again = f"{command('dashboard', '--db', settings.db, '--addr', str(options.address))} serves it"
     server = ServerBeside(pid, report, again)
     try:
@@ -275,7 +275,7 @@ def serving_beside(
 
 
 def _run(
-    settings: TraceSettings, options: ServerOptions, environ: Mapping[str, str], telling: int, parent: int
+    settings: TraceSettings, options: ServerOptions, environ: Mapping[str, str], report_fd: int, parent: int
 ) -> None:
     from ingero.cli.logs import logging_to  # noqa: PLC0415  # only this process
 
@@ -291,18 +291,20 @@ def _run(
             listening = start_listening(options, environ)
             _give_up_rights(settings.owner)
         except IngeroError as error:
-            _tell(telling, {"error": str(error), "hint": error.hint})
+            _report(report_fd, {"error": str(error), "hint": error.hint})
             return
         except Exception as error:
-            _tell(telling, {"error": f"the node's server did not start: {type(error).__name__}: {error}", "hint": ""})
+            _report(
+                report_fd, {"error": f"the node's server did not start: {type(error).__name__}: {error}", "hint": ""}
+            )
             raise
         where = f"serving at {listening.exposure.url}"
-        _tell(telling, {"lines": [where, *(f"  {line}" for line in listening.lines)]})
+        _report(report_fd, {"lines": [where, *(f"  {line}" for line in listening.lines)]})
         serve_recording(settings.db, listening)
 
 
 def _keep_off_the_terminal() -> None:
-    """The recorder's live view has it; where standard error is none, what is logged goes there as well."""
+    """Leaves the terminal to the recorder's live view; standard error is kept where it is no terminal."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, *((2,) if os.isatty(2) else ())):
         os.dup2(nothing, number)
@@ -310,15 +312,15 @@ def _keep_off_the_terminal() -> None:
 
 
 def _give_up_rights(owner: Owner) -> None:
-    """Whoever owns the recording, without capabilities: enough to read it, and to read renewed certificates."""
+    """Becomes the owner of the recording, without capabilities: enough to read it and renewed certificates."""
     if os.geteuid() == 0 and owner.uid:
         os.setgroups([])
         os.setresgid(owner.gid, owner.gid, owner.gid)
         os.setresuid(owner.uid, owner.uid, owner.uid)
     rights.keep((), is_nobody=False)
-    rights.end_with_parent(_NAME)  # the kernel forgets it where a process becomes somebody else
+    rights.end_with_parent(_NAME)  # the kernel resets it when a process changes its user
 
 
-def _tell(telling: int, what: Mapping[str, object]) -> None:
-    os.write(telling, json.dumps(what).encode())
-    os.close(telling)
+def _report(report_fd: int, what: Mapping[str, object]) -> None:
+    os.write(report_fd, json.dumps(what).encode())
+    os.close(report_fd)

@@ -1,4 +1,4 @@
-"""Standard output of a command that goes on for long: a reader that has gone ends it in good order."""
+"""Standard output of long-running commands, which end cleanly when their reader has gone."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ import click
 from ingero.foreign_text import encodable
 from ingero.serve.text.styles import Line, folded, has_color, painted
 
-# What a shell sees of a program that a closed pipe has ended: 128 + SIGPIPE.
+# The exit code of a program that was ended by a closed pipe, as a shell shows it: 128 + SIGPIPE.
 EXIT_CLOSED_PIPE = 141
 
-MOST_WAITING_BYTES = 16 << 20  # of lines that nobody has read yet
+MAX_WAITING_BYTES = 16 << 20  # of lines that nobody has read yet
 
 
 def is_colored(stream: IO[str] | None) -> bool:
-    """Whether styled lines keep their styles on a stream, by what it is and by what the environment says of colors."""
+    """Whether styled lines keep their styles on a stream: by its kind and the environment's color variables."""
     return has_color(os.environ, is_terminal=stream is not None and stream.isatty())
 
 
 def echo(line: Line, *, err: bool = False) -> None:
-    """Prints a line. Whatever is in it, the terminal shows it and does nothing else; only what is marked has colors."""
+    """Prints a line. Control characters in it are shown, not acted on; only marked parts have colors."""
     stream = sys.stderr if err else sys.stdout
     text = _printable(line, stream, is_colored=is_colored(stream))
     click.echo(text, err=err, color=True)  # else click takes out what FORCE_COLOR wants
 
 
 def echo_folded(line: Line) -> None:
-    """Prints a line; on a terminal in as many as it takes, broken between words."""
+    """Prints a line; on a terminal it is folded between words."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    for one in folded(line, width) if width else (line,):
-        echo(one)
+    for part in folded(line, width) if width else (line,):
+        echo(part)
 
 
 def echo_json(body: object) -> None:
-    """Prints one JSON object over several lines: what is not ASCII stands as JSON's own escapes."""
+    """Prints one JSON object over several lines, ASCII only."""
     click.echo(json.dumps(body, indent=2).replace("\x7f", r"\u007f"))
 
 
 class Output:
-    """Writes lines until nobody reads them any more. A reader that is slow keeps nobody waiting but itself.
+    """Writes lines until their reader has gone. A slow reader never blocks the caller.
 
-    Use as a context manager: leaving it waits until what is left has been read, or the reader has gone. dropped: lines
-    that found no room, here or on a disk that is full; they are told on standard error at the end.
+    A context manager: leaving it waits until all lines have been read, or the reader has gone. dropped: lines without
+    room in the queue or on the disk; their number is printed on standard error at the end.
     """
 
     def __init__(self) -> None:
@@ -80,10 +80,10 @@ class Output:
             click.echo(f"{self.dropped} lines were not printed: {self._why_dropped}", err=True)
 
     def line(self, line: Line) -> None:
-        """Hands a line over; nothing after the reader has gone."""
+        """Queues a line; does nothing after the reader has gone."""
         text = _printable(line, sys.stdout, is_colored=self._is_colored)
         with self._changed:
-            if self._is_refused or self._waiting_bytes + len(text) > MOST_WAITING_BYTES:
+            if self._is_refused or self._waiting_bytes + len(text) > MAX_WAITING_BYTES:
                 self.dropped += 1
             elif not self.is_closed:
                 self._lines.append(text)
@@ -103,7 +103,7 @@ class Output:
                 return
 
     def _give_up(self, why: str) -> None:
-        """No line can be written any more; what is recorded may lie on another disk, and goes on."""
+        """Drops all lines from now on; the recording, which may be on another disk, goes on."""
         drop_output()
         with self._changed:
             self._why_dropped, self._is_refused = why, True
@@ -125,7 +125,7 @@ def _printable(line: Line, stream: TextIO, *, is_colored: bool) -> str:
 
 
 def _write(text: str) -> None:
-    """All of the text. Where Python was told not to buffer, a signal cuts a write that waits for its reader."""
+    """Writes all of the text. With unbuffered output, a signal can cut a write that waits for its reader."""
     raw = getattr(sys.stdout, "buffer", None)
     if not isinstance(raw, io.RawIOBase):
         click.echo(text, nl=False)
@@ -137,7 +137,7 @@ def _write(text: str) -> None:
 
 
 def drop_output() -> None:
-    """Sends what is still buffered nowhere, so that the interpreter's own flush at exit finds nobody missing."""
+    """Redirects standard output to /dev/null, so that the interpreter's flush at exit does not fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

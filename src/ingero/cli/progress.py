@@ -1,4 +1,4 @@
-"""A bar on a terminal for what takes long."""
+"""A progress bar for long operations on a terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-# What is being done, and how much of all is done, 0 to 1.
+# (title of the operation, ratio done)
 Progress = Callable[[str, float], None]
 
 

@@ -1,4 +1,4 @@
-"""Which interpreter each traced process has, and who reads its frames: said once, as soon as it is known."""
+"""Lines about the Python interpreter of each traced process and the reader of its frames, as soon as it is known."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _MOST = 16  # processes; a job of many workers would fill the screen
 
 
 class PythonLines:
-    """The lines of processes that were there when the recording began: interpreters are looked at meanwhile."""
+    """The lines of processes that ran when the recording started; their interpreters are identified meanwhile."""
 
     def __init__(self, recorder: Recorder, kernel: KernelSide) -> None:
         self._known, self._walker = recorder.stacks.interpreters, kernel.walker
-        self._names = {target.pid: target.name for target in [*recorder.targets][:_MOST]}
+        self._names = {process.pid: process.name for process in [*recorder.traced_processes][:_MOST]}
 
     def new(self) -> Iterator[str]:
-        """Of those whose interpreter is known since the last time."""
+        """Lines of the processes whose interpreter has become known since the last call."""
         for pid in [pid for pid in self._names if pid in self._known]:
             yield f"{self._names.pop(pid)} [{pid}]: {python_text(self._known.get(pid), self._walker)}"

@@ -21,8 +21,8 @@ from ingero.cli.output import EXIT_CLOSED_PIPE, drop_output, echo
 from ingero.cli.recording_path import recording_path
 from ingero.errors import IngeroError
 from ingero.ops import BY_NAME
-from ingero.serve.sql.backlog import Sink, standard_output
-from ingero.serve.sql.sql import Rows, count_rows, open_rows
+from ingero.serve.backlog import Sink, standard_output
+from ingero.serve.sql import Rows, count_rows, open_rows
 from ingero.store.sql_text import Row
 from ingero.units import format_count, parse_duration_s
 
@@ -31,7 +31,7 @@ _SHOWN_CALLS, _SHOWN_ROWS = 100, 1000  # rows of a table where --limit does not 
 
 
 class QueryError(IngeroError):
-    """What was asked for does not go together."""
+    """The options exclude each other."""
 
 
 @click.command("query")
@@ -145,7 +145,7 @@ def _ask_nodes(
 def _answer(
     path: Path, sql: str, limit: int | None, *, timeout_s: float, is_raw: bool, as_json: bool, parquet: Path | None
 ) -> None:
-    """Prints or writes the answer, its notes to standard error."""
+    """Prints or writes the rows of a query; notes go to standard error."""
     cut = ""
     asked = open_rows(path, sql, timeout_s=timeout_s, way_out=", or give it longer with --timeout")
     if parquet is not None:
@@ -157,14 +157,14 @@ def _answer(
     else:
         with asked as rows:
             shown, has_more = list(itertools.islice(rows, limit)), next(iter(rows), None) is not None
-        _print_table(rows.columns, shown)  # afterwards: whoever reads it slowly must not hold the recording
+        _print_table(rows.columns, shown)  # only now: a slow reader must not keep the recording open
         cut = _cut_note(len(shown), count_rows(path, sql, timeout_s=timeout_s)) if has_more else ""
     for note in filter(None, (cut, *rows.notes)):
         echo(f"note: {note}", err=True)
 
 
 def _statement(sql: str | None, *, is_filter: bool) -> str | None:
-    """The SQL that was given; None: calls are to be listed."""
+    """The SQL of the argument or standard input; None: list calls."""
     if sql is not None and is_filter:
         raise QueryError("--since, --pid and --op list calls without SQL", hint="put them into the WHERE of your SQL")
     if sql == "-" or (sql is None and not is_filter and not sys.stdin.isatty()):
@@ -208,6 +208,6 @@ def _print_table(columns: Sequence[str], shown: list[Row]) -> None:
 
 
 def _cut_note(shown: int, total: int | None) -> str:
-    """total: how many rows there are; None: that could not be counted in time."""
+    """A note that rows were left out. total: the number of rows; None: they could not be counted in time."""
     many = f"{format_count(total)} rows" if total is not None else "more rows, too many to count in time"
     return f"{format_count(shown)} of {many} are shown; --limit N shows more, --csv and --json all"

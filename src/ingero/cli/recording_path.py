@@ -1,4 +1,4 @@
-"""The database that commands read: the one that `trace` writes, by the same option, variable and file."""
+"""The path of the database that commands read: where `trace` writes it, by the same option, variable and file."""
 
 from __future__ import annotations
 

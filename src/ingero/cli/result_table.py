@@ -1,4 +1,4 @@
-"""An answer as a table that fits the terminal; where its columns do not, one row below the other."""
+"""Rows as a table that fits the terminal, or vertically where the columns do not fit."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ from ingero.cli.live.lines import clean, fitted
 from ingero.store.sql_text import Row, Value
 from ingero.units import format_bytes, format_ns
 
-_LEAST_TEXT, _MOST_TEXT = 12, 60  # cells of a column of texts where room is short, and at all
+_MIN_TEXT, _MAX_TEXT = 12, 60  # cells of a text column: where room is short, and at most
 _GAP = "  "
-_MOMENT_NS = 10**17  # 1973: what is larger is not a duration
-_OF = r"(?:(?:sum|total|avg|min|max|median)\((?:\w+\.)?)?"  # an unnamed column is called like its expression
+_MIN_TIME_NS = 10**17  # 1973: what is larger is not a duration
+_OF = (
+    r"(?:(?:sum|total|avg|min|max|median)\((?:\w+\.)?)?"  # SQLite names a column without an alias after its expression
+)
 _TIME = re.compile(_OF + r"(?:\w+_ns|duration|timestamp|\w+_at)\)?", re.IGNORECASE)
 _SIZE = re.compile(_OF + r"(?:\w+_)?bytes\)?", re.IGNORECASE)
 
 
 def table_lines(columns: Sequence[str], rows: Sequence[Row], width: int) -> Iterator[str]:
-    """The lines, none wider than `width` cells; width 0: as wide as it takes."""
+    """The lines of the table, at most `width` cells wide; width 0: no limit."""
     names = [clean(name) for name in columns]
     texts = [[_text(name, value) for name, value in zip(columns, row, strict=True)] for row in rows]
     is_right = [_are_numbers([row[place] for row in rows]) for place in range(len(names))]
     widths = _widths(names, texts, is_right, width)
     if widths is None:
-        yield from _one_below_the_other(names, texts, width)
+        yield from _vertical_lines(names, texts, width)
         return
     for line in (names, ["-" * size for size in widths], *texts):
         cells = (fitted(text, size, is_right=right) for text, size, right in zip(line, widths, is_right, strict=True))
@@ -37,24 +39,26 @@ def table_lines(columns: Sequence[str], rows: Sequence[Row], width: int) -> Iter
 def _widths(
     names: Sequence[str], texts: Sequence[Sequence[str]], is_right: Sequence[bool], width: int
 ) -> list[int] | None:
-    """Cells of each column, numbers and names whole; None where they do not fit."""
+    """The cells of each column, with numbers and names in full; None where they do not fit."""
     sizes = [max(map(cell_len, column)) for column in zip(names, *texts, strict=True)]
     if not width:
         return sizes
     room = width - len(_GAP) * (len(names) - 1)
-    least = [size if right else min(size, _LEAST_TEXT) for size, right in zip(sizes, is_right, strict=True)]
-    if sum(least) > room:
+    min_sizes = [size if right else min(size, _MIN_TEXT) for size, right in zip(sizes, is_right, strict=True)]
+    if sum(min_sizes) > room:
         return None
-    wide = [
-        size if right else min(size, max(_MOST_TEXT, width // 2)) for size, right in zip(sizes, is_right, strict=True)
+    sizes_shown = [
+        size if right else min(size, max(_MAX_TEXT, width // 2)) for size, right in zip(sizes, is_right, strict=True)
     ]
-    while sum(wide) > room:  # the widest text gives way first
-        widest = max((size - low, place) for place, (size, low) in enumerate(zip(wide, least, strict=True)))[1]
-        wide[widest] -= 1
-    return wide
+    while sum(sizes_shown) > room:  # the widest text gives way first
+        widest = max((size - low, place) for place, (size, low) in enumerate(zip(sizes_shown, min_sizes, strict=True)))[
+            1
+        ]
+        sizes_shown[widest] -= 1
+    return sizes_shown
 
 
-def _one_below_the_other(names: Sequence[str], texts: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+def _vertical_lines(names: Sequence[str], texts: Sequence[Sequence[str]], width: int) -> Iterator[str]:
     size = max(map(cell_len, names))
     size = min(size, width // 2)
     for number, row in enumerate(texts, 1):
@@ -72,7 +76,7 @@ def _are_numbers(values: Sequence[Value]) -> bool:
 
 
 def _text(name: str, value: Value) -> str:
-    """A value for people: times and sizes with their units, a moment as local time, NULL as nothing."""
+    """A value as text: durations and sizes with units, points in time as local time, NULL as nothing."""
     if value is None:
         return ""
     if isinstance(value, bytes):
@@ -80,12 +84,12 @@ def _text(name: str, value: Value) -> str:
     if isinstance(value, str):
         return clean(value)
     if _TIME.fullmatch(name):
-        return _moment(value) if value > _MOMENT_NS else format_ns(value)
+        return _local_time(value) if value > _MIN_TIME_NS else format_ns(value)
     if _SIZE.fullmatch(name):
         return format_bytes(value)
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _moment(unix_ns: float) -> str:
+def _local_time(unix_ns: float) -> str:
     seconds, rest_ns = divmod(int(unix_ns), 1_000_000_000)
     return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(seconds))}.{rest_ns // 1_000_000:03d}"

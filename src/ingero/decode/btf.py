@@ -18,7 +18,7 @@ import numpy as np
 from ingero.elf import ElfImage, FileSource, UnreadableImageError
 from ingero.errors import IngeroError
 
-_INT, _PTR, _ARRAY, _STRUCT, _UNION, _ENUM, _FWD, _TYPEDEF = 1, 2, 3, 4, 5, 6, 7, 8
+_INT, _PTR, _ARRAY, _STRUCT, _UNION, _ENUM, _FWD, _TYPEDEF = 1, 2, 3, 4, 5, 6, 7, 8  # BTF_KIND_*, linux/btf.h
 _VOLATILE, _CONST, _RESTRICT, _FUNC_PROTO, _VAR, _DATASEC, _TYPE_TAG, _ENUM64 = 9, 10, 11, 13, 14, 15, 18, 19
 _DECL_TAG = 17
 _MAX_NAMES = 64  # of one type: typedefs of typedefs
@@ -29,11 +29,11 @@ _ENTRY_BYTES = {_STRUCT: 12, _UNION: 12, _ENUM: 8, _FUNC_PROTO: 8, _DATASEC: 12,
 
 
 class LayoutError(IngeroError):
-    """The object has no usable BTF, or lacks a type that the agent needs."""
+    """The object has no usable BTF, or lacks a needed type."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Type:
+class _BtfType:
     kind: int
     name: str
     count: int
@@ -43,7 +43,7 @@ class _Type:
 
 @contextmanager
 def _damage_refused() -> Iterator[None]:
-    """Numbers that lead out of the section, to themselves, or to what is no layout."""
+    """Turns errors of damaged BTF (references out of the section, to themselves, or to no layout) into LayoutError."""
     try:
         yield
     except (struct.error, IndexError, ValueError, TypeError, OverflowError, RecursionError) as error:
@@ -65,7 +65,7 @@ class Btf:
         type_at, type_bytes, string_at, string_bytes = struct.unpack_from("<IIII", data, 8)
         self._data = data[header_bytes + type_at : header_bytes + type_at + type_bytes]
         self._strings = data[header_bytes + string_at : header_bytes + string_at + string_bytes]
-        self._types: list[_Type] = [_Type(0, "void", 0, 0, 0)]
+        self._types: list[_BtfType] = [_BtfType(0, "void", 0, 0, 0)]
         self._read_types()
 
     @classmethod
@@ -85,13 +85,13 @@ class Btf:
             name_at, info, size_or_type = struct.unpack_from("<III", self._data, at)
             kind, count = info >> 24 & 31, info & 0xFFFF
             at += 12
-            self._types.append(_Type(kind, self._string(name_at), count, size_or_type, at))
+            self._types.append(_BtfType(kind, self._string(name_at), count, size_or_type, at))
             at += _TAIL_BYTES.get(kind, 0) + _ENTRY_BYTES.get(kind, 0) * count
 
     def _string(self, at: int) -> str:
         return self._strings[at : self._strings.index(0, at)].decode()
 
-    def _find(self, kind: int, name: str) -> _Type:
+    def _find(self, kind: int, name: str) -> _BtfType:
         for candidate in self._types:
             if candidate.kind == kind and candidate.name == name:
                 return candidate
@@ -114,7 +114,7 @@ class Btf:
         names, formats, offsets = zip(*fields, strict=True)
         return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
 
-    def _fields(self, found: _Type, base: int) -> list[tuple[str, Any, int]]:
+    def _fields(self, found: _BtfType, base: int) -> list[tuple[str, Any, int]]:
         fields = []
         for index in range(found.count):
             name_at, member, bit_offset = struct.unpack_from("<III", self._data, found.at + 12 * index)
@@ -134,7 +134,7 @@ class Btf:
             return {"names": names, "formats": formats, "offsets": offsets, "itemsize": found.size_or_type}
         raise LayoutError(f"{found.name or 'an unnamed type'} (BTF kind {found.kind}) has no numpy layout", hint="")
 
-    def _named(self, index: int) -> _Type:
+    def _named(self, index: int) -> _BtfType:
         """The type behind typedefs and qualifiers."""
         for _ in range(_MAX_NAMES):
             found = self._types[index]
@@ -143,11 +143,11 @@ class Btf:
             index = found.size_or_type
         raise ValueError("a type that is another name of itself")
 
-    def _int_format(self, found: _Type) -> str:
+    def _int_format(self, found: _BtfType) -> str:
         encoding = struct.unpack_from("<I", self._data, found.at)[0] >> 24
         return f"<{'i' if encoding & 1 else 'u'}{found.size_or_type}"
 
-    def _array_format(self, found: _Type) -> Any:
+    def _array_format(self, found: _BtfType) -> Any:
         element, _index_type, count = struct.unpack_from("<III", self._data, found.at)
         inner = self._named(element)
         if inner.kind == _INT and inner.size_or_type == 1 and inner.name == "char":

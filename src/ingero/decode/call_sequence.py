@@ -1,4 +1,4 @@
-"""Calls of a learning window as the search for steps wants them, and the calls that its answers mean."""
+"""Converts calls of a learning window for the step search, and its results back into calls."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ingero.decode.steps import CALL_DTYPE, Marker, Steps
+from ingero.decode.steps import CALL_DTYPE, FoundSteps, StepMarker
 from ingero.ops import OPS, Kind
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -30,21 +30,21 @@ _MIX_FUNCTION, _MIX_CALLER, _MIX_OP = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkerCall:
-    """What the kernel side tells a step marker by. function: kernel of a launch, cudaMemcpyKind of a copy; 0: any.
+    """How the kernel side recognizes a step marker. function: kernel of a launch, cudaMemcpyKind of a copy; 0: any.
 
-    is_told_by_kernel: a launch, and no other of that thread is of its kernel, whoever calls: the driver's call inside
-    it comes once a step, too.
+    is_matched_by_kernel: a launch whose kernel no other launch of that thread has, from any caller: the driver's call
+    inside it comes once a step, too.
     """
 
     op: int
     function: int
     caller: int
     tid: int
-    is_told_by_kernel: bool = False
+    is_matched_by_kernel: bool = False
 
 
 def search_calls(records: Array) -> Array:
-    """`struct sequence_record` by return -> CALL_DTYPE by start_ns. A graph's launch is never given up."""
+    """Converts `struct sequence_record` by return to CALL_DTYPE by start_ns. Graph launches are never given up."""
     records = records[np.argsort(records["start_ns"], kind="stable")]
     kinds = _KIND_OF_OP[records["op"]]
     calls = np.zeros(len(records), CALL_DTYPE)
@@ -59,7 +59,7 @@ def search_calls(records: Array) -> Array:
 
 
 def keys(records: Array) -> Array:
-    """Equal for calls of the same operation, kernel (or direction of a copy) and caller."""
+    """Keys of calls: equal for the same operation, kernel (or copy direction) and caller."""
     function, caller, op = (records[name].astype(np.uint64) for name in ("function", "caller", "op"))
     mixed = (function * _MIX_FUNCTION) ^ (caller * _MIX_CALLER) ^ (op * _MIX_OP)
     found: Array = (mixed ^ mixed >> np.uint64(29)).view(np.int64)
@@ -72,11 +72,11 @@ def marker_call(records: Array, key: int, tid: int) -> MarkerCall:
     found = mine[keys(mine) == key]
     op, function, caller = (int(found[name][0]) for name in ("op", "function", "caller"))
     alike = (mine["function"] == function) & _IS_KERNEL_LAUNCH[mine["op"]]
-    is_told = bool(_IS_KERNEL_LAUNCH[op]) and function != 0 and int(alike.sum()) == len(found)
-    return MarkerCall(op=op, function=function, caller=caller, tid=tid, is_told_by_kernel=is_told)
+    is_filtered = bool(_IS_KERNEL_LAUNCH[op]) and function != 0 and int(alike.sum()) == len(found)
+    return MarkerCall(op=op, function=function, caller=caller, tid=tid, is_matched_by_kernel=is_filtered)
 
 
-def regular_marker(calls: Array, found: Steps) -> Marker | None:
+def regular_marker(calls: Array, found: FoundSteps) -> StepMarker | None:
     """A call that nearly always comes a period after the one before, where something now and then comes in between.
 
     An evaluation, or a look at the loss, shifts all steps behind it, so that no call is once in each of them.
@@ -95,4 +95,4 @@ def regular_marker(calls: Array, found: Steps) -> Marker | None:
     if best is None:
         return None
     call = calls[best]
-    return Marker(key=int(call["key"]), tid=int(call["tid"]), is_launch=bool(call["is_launch"]), near_boundary=0)
+    return StepMarker(key=int(call["key"]), tid=int(call["tid"]), is_launch=bool(call["is_launch"]), near_boundary=0)

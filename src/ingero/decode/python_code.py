@@ -1,4 +1,4 @@
-"""Code objects of other processes: what the kernel side sent of them, or what is read from their memory afterwards."""
+"""Code objects of other processes: from records of the kernel side, or read from memory afterwards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ingero.decode.python_strings import bytes_per_character, decode_string
 CODE_BYTES = 160  # what is read of a code object: a header of 32 bytes, and what its key is made of
 _KEY_WORDS, _HALF_WORD = 16, 4  # python_code.h
 _TABLE_BEGINNING = struct.Struct("<4Q")
-_FNV_BASIS, _FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
+_FNV_BASIS, _FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3  # of FNV-1a, 64 bits
 _MASK = (1 << 64) - 1
 _HEADER_BYTES = 16  # PyObject: 64 bits of count, of which newer versions use 32, and flags in the highest 16; the type
 _COUNT, _ABOVE_COUNT = (1 << 32) - 1, 0xFFFF << 32
@@ -28,7 +28,7 @@ Read = Callable[[int, int], bytes]
 
 @dataclass(frozen=True, slots=True)
 class CodeObject:
-    """file, name: as Python shows them (co_filename, co_qualname; before 3.11 co_name). first_line: of its `def`."""
+    """A code object. file, name: co_filename, co_qualname (before 3.11 co_name). first_line: of its `def`."""
 
     file: str
     name: str
@@ -36,14 +36,14 @@ class CodeObject:
     table: bytes
 
     def line(self, version: tuple[int, int], instruction: int) -> int | None:
-        """The line of an instruction, at a byte offset of the code; None where the compiler gave it none."""
+        """The line of the instruction at a byte offset of the code; None if the compiler gave it none."""
         if instruction < 0:
             return self.first_line
         return line_of(version, self.table, self.first_line, instruction)
 
 
 def from_record(record: Any, string_state_shift: int) -> CodeObject | None:
-    """A code object from its `struct python_code_record`; None if that does not hold all of it."""
+    """A code object from its `struct python_code_record`; None if the record is incomplete."""
     table = record["table"].tobytes()
     if record["flags"] or record["table_bytes"] > len(table):
         return None
@@ -57,7 +57,7 @@ def from_record(record: Any, string_state_shift: int) -> CodeObject | None:
 
 
 def from_memory(read: Read, address: int, key: int, layout: Mapping[str, int]) -> CodeObject | None:
-    """A code object read from its process; None if it is not there any more, or another one is.
+    """A code object read from its process; None if it was freed or replaced.
 
     layout: the fields of `struct python_layout`.
     """
@@ -82,7 +82,7 @@ def from_memory(read: Read, address: int, key: int, layout: Mapping[str, int]) -
 
 
 def _is_alive(code: bytes, layout: Mapping[str, int]) -> bool:
-    """Whether a code object has not been freed: its bytes stay there until they are used again, what it names does not.
+    """Whether a code object is not freed: its own bytes outlive it, the objects it refers to do not.
 
     Its reference count falls to zero before its strings go, and then makes place for the allocator's link to the next
     free block, an address above 4 GB. A free-threaded build has its counts elsewhere, and links beside them.

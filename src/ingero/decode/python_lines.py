@@ -1,4 +1,4 @@
-"""Says which line of its source file a Python instruction belongs to, from the line table of its code object.
+"""Finds the source line of a Python instruction in the line table of its code object.
 
 Source: CPython, Objects/lnotab_notes.txt (up to 3.9 and 3.10) and InternalDocs/code_objects.md (from 3.11).
 """
@@ -6,13 +6,13 @@ Source: CPython, Objects/lnotab_notes.txt (up to 3.9 and 3.10) and InternalDocs/
 from __future__ import annotations
 
 _NO_LINE_310 = -128
-_NO_LOCATION, _LONG, _NO_COLUMNS, _ONE_LINE_FIRST, _ONE_LINE_LAST = 15, 14, 13, 10, 12
+_NO_LOCATION, _LONG, _NO_COLUMNS, _ONE_LINE_FIRST, _ONE_LINE_LAST = 15, 14, 13, 10, 12  # 3.11: location kinds
 _UNIT_BYTES = 2
 _MAX_BITS = 36  # of a line, six at a time: CPython's lines have 32
 
 
 def line_of(version: tuple[int, int], table: bytes, first_line: int, offset: int) -> int | None:
-    """The line of the instruction at a byte offset of the code; None where the compiler gave it none.
+    """The line of the instruction at a byte offset of the code; None if the compiler gave it none.
 
     table: co_lnotab up to 3.9, co_linetable from 3.10. A damaged table yields None or the last line before the damage.
     """

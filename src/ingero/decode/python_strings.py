@@ -9,13 +9,13 @@ _ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}  # by kind: bytes pe
 
 
 def bytes_per_character(state: int, state_shift: int) -> int | None:
-    """What a character of the string takes; None where `state` is that of no string."""
+    """Bytes per character of a string; None if `state` is not that of a string."""
     kind = state >> state_shift & 7
     return kind if kind in _ENCODINGS else None
 
 
 def decode_string(raw: bytes, length: int, state: int, state_shift: int) -> str | None:
-    """The text of a string whose characters are (or begin with) `raw`; None where `state` is that of no string.
+    """The text of a string whose characters are (or begin with) `raw`; None if `state` is not that of a string.
 
     length: in characters, of the whole. state_shift: of `kind` in `state`. A string that was cut ends with "...".
     """

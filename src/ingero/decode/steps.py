@@ -34,18 +34,18 @@ MIN_STEPS = 3  # that must be seen: two are alike by chance
 MIN_MATCH = 0.95  # of the calls equal to those one period earlier; real programs: 0.99 to 1.0, wrong periods below 0.76
 _BETTER_MATCH = 0.002  # a longer period that fits better by this is the step, and the shorter one a layer of the model
 _MOSTLY = 0.5  # of the calls are equal a period earlier where something comes in between now and then
-_MOST_CANDIDATES = 256  # periods that are compared: the step's is among the gaps of calls that come once a step
-_MOST_KINDS = 4  # of steps; what lies between two calls of one kind of step is of ever more
+_MAX_CANDIDATES = 256  # periods that are compared: the step's is among the gaps of calls that come once a step
+_MAX_KINDS = 4  # of steps; what lies between two calls of one kind of step is of ever more
 _MIN_REGULAR_STEPS = 8  # of few kinds, where other work lies between them: more than a chance, or a turn of such phases
-_MOST_REGULAR = 0.8  # of the pieces between two marker calls
-_MOST_PARTS = 8  # usual pieces; what is as long as more of them has a phase in it, however often it came
+_MAX_REGULAR = 0.8  # of the pieces between two marker calls
+_MAX_PARTS = 8  # usual pieces; what is as long as more of them has a phase in it, however often it came
 _MIN_REGULAR_MATCH = 0.5  # of the calls; the rest are phases
-_MOST_COME_AGAIN = 0.95  # of the calls are in steps whose kind came again
+_MAX_COME_AGAIN = 0.95  # of the calls are in steps whose kind came again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Marker:
-    """The call that happens once a step. near_boundary: how many calls it lies from the longest pause of the host."""
+class StepMarker:
+    """A call that happens once a step. near_boundary: its distance in calls from the longest pause of the host."""
 
     key: int
     tid: int
@@ -54,8 +54,8 @@ class Marker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
-    """What repeats. stream: the one whose enqueues were compared.
+class FoundSteps:
+    """The steps found in a sequence of calls. stream: the one whose enqueues were compared.
 
     period: enqueues on that stream in a step; 0 where steps are of several kinds. match: share of them that are equal
     to those a period earlier, or in steps whose kind came again. first: of each step the index of its first call.
@@ -70,16 +70,16 @@ class Steps:
     first: Array
     cut_ns: Array
     kind: Array
-    markers: tuple[Marker, ...]
+    markers: tuple[StepMarker, ...]
 
     @property
     def count(self) -> int:
-        """How many whole steps were seen."""
+        """The number of whole steps."""
         return len(self.first)
 
 
-def find_steps(calls: Array) -> Steps | None:
-    """The steps in calls (CALL_DTYPE, by start_ns) of one process; None where nothing repeats often enough."""
+def find_steps(calls: Array) -> FoundSteps | None:
+    """The steps in calls (CALL_DTYPE, by start_ns) of one process; None if nothing repeats often enough."""
     stream = main_stream(calls)
     if stream is None:
         return None
@@ -93,15 +93,15 @@ def find_steps(calls: Array) -> Steps | None:
     return other if other and _is_better(other, found) else found
 
 
-def _is_better(other: Steps, found: Steps | None) -> bool:
+def _is_better(other: FoundSteps, found: FoundSteps | None) -> bool:
     """Whether other steps have a marker, or one that is no launch, without being several of those found."""
     if found is None or not found.markers:
         return True
     return not other.markers[0].is_launch and 2 * other.count > found.count
 
 
-def _all_alike(calls: Array, places: Array, sequence: Array, is_launch: Array, stream: int) -> Steps | None:
-    """Steps that make up nearly all of the calls: one period, or few kinds in no order."""
+def _all_alike(calls: Array, places: Array, sequence: Array, is_launch: Array, stream: int) -> FoundSteps | None:
+    """Steps that make up nearly all calls: one period, or few kinds in any order."""
     period, match, is_between = _period(sequence, is_launch)
     places, sequence, is_launch = (one[~is_between] for one in (places, sequence, is_launch))
     if match < MIN_MATCH:
@@ -151,7 +151,7 @@ def _are_between(sequence: Array, is_launch: Array, lag: int) -> Array | None:
 
 
 def _are_alike(period: Array, other: Array) -> bool:
-    """Whether another one, which may end early, is nearly the same."""
+    """Whether another period, which may end early, is nearly the same."""
     return bool((period[: len(other)] == other).mean() >= MIN_MATCH) if len(other) else True
 
 
@@ -160,16 +160,16 @@ def _match(sequence: Array, lag: int) -> float:
 
 
 def _candidates(sequence: Array) -> list[int]:
-    """Distances between two calls with the same key, of the rarest keys: those come once a step."""
+    """Candidate periods: distances between calls with the same key, of the rarest keys, as those come once a step."""
     counts = np.bincount(sequence)
     by_key = np.split(np.argsort(sequence, kind="stable"), np.cumsum(counts)[:-1])
     found: Counter[int] = Counter()
     for key in np.argsort(counts, kind="stable").tolist():
         gaps, repeats = np.unique(np.diff(by_key[key]), return_counts=True)
         found.update(dict(zip(gaps.tolist(), repeats.tolist(), strict=True)))
-        if len(found) >= 2 * _MOST_CANDIDATES:
+        if len(found) >= 2 * _MAX_CANDIDATES:
             break
-    return [gap for gap, _ in found.most_common(_MOST_CANDIDATES)]
+    return [gap for gap, _ in found.most_common(_MAX_CANDIDATES)]
 
 
 def _is_within_a_step(sequence: Array, part: Array, is_launch: Array) -> bool:
@@ -183,13 +183,13 @@ def _is_within_a_step(sequence: Array, part: Array, is_launch: Array) -> bool:
 
 
 def _usual(sequence: Array, period: int) -> Array:
-    """The period as most of its repeats have it."""
+    """The period in the form of most of its repetitions."""
     repeats = sequence[: len(sequence) // period * period].reshape(-1, period)
     return np.array([np.bincount(column).argmax() for column in repeats.T])
 
 
-def _periodic(calls: Array, places: Array, sequence: Array, period: int, match: float, stream: int) -> Steps:
-    """Cut where the host pauses longest, or at the begin of calls that are nothing but whole steps."""
+def _periodic(calls: Array, places: Array, sequence: Array, period: int, match: float, stream: int) -> FoundSteps:
+    """Steps of one period, cut where the host pauses longest, or at the start if the calls are only whole steps."""
     pause_ns, pause_at = _pauses(calls, places)
     is_whole = len(sequence) % period == 0 and len(sequence) // period >= MIN_STEPS
     phase = period - 1 if is_whole else _longest_pause(pause_ns, period)
@@ -201,7 +201,7 @@ def _periodic(calls: Array, places: Array, sequence: Array, period: int, match: 
         first, cut_ns = np.append(0, first), np.concatenate([calls["start_ns"][:1], cut_ns, ends[-1:]])
     else:
         first = first[:-1]
-    return Steps(
+    return FoundSteps(
         stream=stream,
         period=period,
         match=match,
@@ -213,7 +213,7 @@ def _periodic(calls: Array, places: Array, sequence: Array, period: int, match: 
 
 
 def _pauses(calls: Array, places: Array) -> tuple[Array, Array]:
-    """Between each two enqueues on the stream the longest time without any call, ns, and the call behind it."""
+    """The longest time without any call between each two enqueues on the stream, ns, and the call after it."""
     ends = np.maximum.accumulate(calls["end_ns"])
     gaps = np.append(0, calls["start_ns"][1:] - ends[:-1])
     begins = places[:-1] + 1
@@ -231,7 +231,7 @@ def _longest_pause(pause_ns: Array, period: int) -> int:
     return int(np.median(pause_ns[:count].reshape(-1, period), axis=0).argmax())
 
 
-def _markers(calls: Array, first: Array, end: int) -> tuple[Marker, ...]:
+def _markers(calls: Array, first: Array, end: int) -> tuple[StepMarker, ...]:
     """Calls that come once in each step: those that are no launches first, then those near a boundary."""
     bounds = np.append(first, end)
     inside = calls[bounds[0] : end]
@@ -248,21 +248,21 @@ def _markers(calls: Array, first: Array, end: int) -> tuple[Marker, ...]:
 
 
 def _names(calls: Array) -> Array:
-    """A number for each pair of key and thread, the same wherever it comes."""
+    """A number for each pair of key and thread."""
     names: Array = np.unique(calls[["key", "tid"]], return_inverse=True)[1].reshape(-1)
     return names
 
 
-def _marker(call: np.void, at: int, bounds: Array) -> Marker:
+def _marker(call: np.void, at: int, bounds: Array) -> StepMarker:
     near = int(np.abs(bounds - bounds[0] - at).min())
-    return Marker(key=int(call["key"]), tid=int(call["tid"]), is_launch=bool(call["is_launch"]), near_boundary=near)
+    return StepMarker(key=int(call["key"]), tid=int(call["tid"]), is_launch=bool(call["is_launch"]), near_boundary=near)
 
 
-def _least_first(marker: Marker) -> tuple[bool, int]:
+def _least_first(marker: StepMarker) -> tuple[bool, int]:
     return marker.is_launch, marker.near_boundary
 
 
-def _of_several_kinds(calls: Array, places: Array, sequence: Array, is_launch: Array, stream: int) -> Steps | None:
+def _of_several_kinds(calls: Array, places: Array, sequence: Array, is_launch: Array, stream: int) -> FoundSteps | None:
     """Steps between two calls with one key, if what lies between them is of few kinds that come again.
 
     The rarest such call: what is cut by one that comes more often are parts of steps. Of equally rare ones the one
@@ -283,7 +283,7 @@ def _of_several_kinds(calls: Array, places: Array, sequence: Array, is_launch: A
         return None
     _, at, kind, match = chosen
     first = pause_at[at - 1]
-    return Steps(
+    return FoundSteps(
         stream=stream,
         period=0,
         match=match,
@@ -295,28 +295,30 @@ def _of_several_kinds(calls: Array, places: Array, sequence: Array, is_launch: A
 
 
 def _kinds(sequence: Array, at: Array) -> tuple[Array, float] | None:
-    """The kind of what lies between each two of these places, and the share of it whose kind came again.
+    """The kind of the calls between each two of these places, and the share whose kind came again.
 
     None where that is too little, or of too many kinds.
     """
     kind, repeats = _alike(_sums(sequence)[at])
     match = float(np.diff(at)[repeats[kind] >= MIN_STEPS].sum() / len(sequence))
-    return (kind, match) if len(repeats) <= _MOST_KINDS and match >= _MOST_COME_AGAIN else None
+    return (kind, match) if len(repeats) <= _MAX_KINDS and match >= _MAX_COME_AGAIN else None
 
 
 def _sums(sequence: Array) -> Array:
-    """Of a number for each key, up to each place: equal differences between places are equal sets of calls."""
+    """Prefix sums of a number per key: equal differences between places mean equal sets of calls."""
     weights = np.random.default_rng(0).integers(1, 2**61, int(sequence.max()) + 1)
     return np.append(0, np.cumsum(weights[sequence]))  # wraps around, which is as good for telling sets apart
 
 
 def _alike(sums: Array) -> tuple[Array, Array]:
-    """The kind of what lies between each two places with these sums, and how often each kind came."""
+    """The kind of the calls between each two places with these sums, and how often each kind came."""
     _, kind, repeats = np.unique(np.diff(sums), return_inverse=True, return_counts=True)
     return kind, repeats
 
 
-def _between_regular_calls(calls: Array, places: Array, sequence: Array, is_launch: Array, stream: int) -> Steps | None:
+def _between_regular_calls(
+    calls: Array, places: Array, sequence: Array, is_launch: Array, stream: int
+) -> FoundSteps | None:
     """Steps between two calls of one kind, where phases of other work lie between them: evaluations, a checkpoint.
 
     Each phase moves what repeats out of step, so that no period holds over all of them. The rarest call qualifies that
@@ -334,7 +336,7 @@ def _between_regular_calls(calls: Array, places: Array, sequence: Array, is_laun
         at = enqueued[first]
         kind, repeats = _alike(sums[at])
         lengths = np.diff(at)
-        is_regular = (repeats[kind] >= MIN_STEPS) & (lengths <= _MOST_PARTS * np.median(lengths))
+        is_regular = (repeats[kind] >= MIN_STEPS) & (lengths <= _MAX_PARTS * np.median(lengths))
         match = float(lengths[is_regular].sum() / len(sequence))
         if not _are_regular(is_regular, len(np.unique(kind[is_regular])), match):
             continue
@@ -348,13 +350,15 @@ def _between_regular_calls(calls: Array, places: Array, sequence: Array, is_laun
 
 def _are_regular(is_regular: Array, kinds: int, match: float) -> bool:
     """Whether most pieces, and most calls, are of few kinds of work that came again."""
-    is_often = is_regular.sum() >= _MIN_REGULAR_STEPS and is_regular.mean() >= _MOST_REGULAR
-    return bool(is_often) and kinds <= _MOST_KINDS and match >= _MIN_REGULAR_MATCH
+    is_often = is_regular.sum() >= _MIN_REGULAR_STEPS and is_regular.mean() >= _MAX_REGULAR
+    return bool(is_often) and kinds <= _MAX_KINDS and match >= _MIN_REGULAR_MATCH
 
 
-def _cut_at(calls: Array, at: Array, kind: Array, stream: int, *, period: int, match: float) -> Steps:
+def _cut_at(calls: Array, at: Array, kind: Array, stream: int, *, period: int, match: float) -> FoundSteps:
     """Steps that begin with these calls of one name, which is their marker."""
     ends = np.maximum.accumulate(calls["end_ns"])
     marker = _marker(calls[at[0]], int(at[0]), at)
     cut_ns = np.where(at > 0, ends[at - 1], calls["start_ns"][at])
-    return Steps(stream=stream, period=period, match=match, first=at[:-1], cut_ns=cut_ns, kind=kind, markers=(marker,))
+    return FoundSteps(
+        stream=stream, period=period, match=match, first=at[:-1], cut_ns=cut_ns, kind=kind, markers=(marker,)
+    )

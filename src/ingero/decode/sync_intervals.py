@@ -1,4 +1,4 @@
-"""When was the GPU done? Splits each sync interval into GPU idle, GPU busy and return delay, with the error.
+"""Splits each sync interval into GPU idle, GPU busy and return delay, with bounds of the error.
 
 GPU idle ends at the first launch, GPU busy when the GPU is done, the return delay with the return of the sync. All is
 measured but when the GPU was done: that is exact where the thread slept until then, and an interval where it was
@@ -25,15 +25,15 @@ NEVER_POLLED_NS = 5_000  # descheduled this soon after entry: it had not looked 
 SLEEPER_SHARE = 0.2  # a stream whose syncs sleep: one that did not sleep did not wait
 POINT_RATIO = 0.005  # two sync intervals of the same work take the same time within 1%
 UNBELIEVABLE_SHARE = 0.5  # of a device this much slower than ever it is rather believed that the thread had not polled
-LEAST_NS_PER_BYTE = 1 / 32  # no thread copies its memory faster
+MIN_NS_PER_BYTE = 1 / 32  # no thread copies its memory faster
 _RUN, _SLEEP = STATES.index("run"), STATES.index("sleep")
 KEPT_SHARE = 0.7  # three in ten may be delayed by what checkpoints do not show; a slower device shows in half
 HISTORY = 64  # sync intervals that a smaller batch is filled up to; more would hide that the GPU has changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Readiness:
-    """Per sync interval, CLOCK_MONOTONIC ns, shape (n,): when the GPU was ready at the earliest, at the latest,
+class GpuReadiness:
+    """When the GPU was done in each sync interval, CLOCK_MONOTONIC ns, shape (n,): at the earliest, at the latest,
     probably.
 
     is_no_wait: the GPU was ready when the sync began. is_estimated: `ready` is a point inside [low, high].
@@ -45,18 +45,18 @@ class Readiness:
     is_no_wait: Array
     is_estimated: Array
 
-    def __getitem__(self, which: slice) -> Readiness:
-        """Some of the sync intervals."""
-        return Readiness(**{name: getattr(self, name)[which] for name in self.__dataclass_fields__})
+    def __getitem__(self, which: slice) -> GpuReadiness:
+        """A selection of the sync intervals."""
+        return GpuReadiness(**{name: getattr(self, name)[which] for name in self.__dataclass_fields__})
 
     @classmethod
-    def joined(cls, parts: Sequence[Readiness]) -> Readiness:
-        """One after another."""
+    def concatenate(cls, parts: Sequence[GpuReadiness]) -> GpuReadiness:
+        """The concatenation of several."""
         return cls(**{name: np.concatenate([getattr(one, name) for one in parts]) for name in cls.__dataclass_fields__})
 
 
 class StreamSyncs:
-    """The syncs of one stream, judged batch after batch with what the earlier ones have shown."""
+    """The syncs of one stream, judged batch by batch with the history of earlier ones."""
 
     def __init__(self) -> None:
         self._recent: Array | None = None
@@ -93,7 +93,7 @@ class StreamSyncs:
         return batch
 
     def _copied_ns(self, batch: Array) -> Array:
-        """For how long the copies copied that waited first; 0 for other syncs."""
+        """The time that copies took after waiting, ns; 0 for other syncs."""
         is_copy = (batch["flags"] & SyncIntervalFlag.BEFORE_COPY) != 0
         has_slept = _have_slept(batch)
         is_known = has_slept | (_have_slept(self._beside_recent(batch)).mean() > SLEEPER_SHARE)
@@ -105,17 +105,17 @@ class StreamSyncs:
         size_bytes = np.maximum(batch["copied_bytes"].astype(np.float64), 1)
         is_whole = is_copy & ((batch["flags"] & SyncIntervalFlag.INCOMPLETE) == 0)
         fastest = float((longest / size_bytes)[is_whole].min(initial=np.inf))
-        self._ns_per_byte = min(self._ns_per_byte, max(fastest, LEAST_NS_PER_BYTE))
+        self._ns_per_byte = min(self._ns_per_byte, max(fastest, MIN_NS_PER_BYTE))
         seen = batch["copy_ns_per_mib"] / (
             1 << 20
         )  # of copies that had nothing to wait for: others may all have waited
-        ns_per_byte = np.where(seen > 0, np.clip(seen, LEAST_NS_PER_BYTE, self._ns_per_byte), self._ns_per_byte)
+        ns_per_byte = np.where(seen > 0, np.clip(seen, MIN_NS_PER_BYTE, self._ns_per_byte), self._ns_per_byte)
         least = np.minimum(size_bytes * ns_per_byte, longest)
         copied: Array = np.where(is_copy, np.where(is_known, longest, least), 0).astype(np.int64)
         return copied
 
-    def judge(self, batch: Array) -> Readiness:
-        """When the GPU was ready in each `struct sync_interval_record`; batches come in the order of time."""
+    def judge(self, batch: Array) -> GpuReadiness:
+        """When the GPU was done in each `struct sync_interval_record`; batches in order of time."""
         window = self._beside_recent(batch)
         self._recent = window[-HISTORY:].copy()  # a part of it would keep all of it
         bounds = _bounds(window)
@@ -131,7 +131,7 @@ class StreamSyncs:
 
 
 def work_keys(sync_intervals: Array) -> list[bytes]:
-    """Equal for sync intervals of equal work: the same operations and graph, launches and bytes within a factor of two.
+    """Keys equal for equal work: the same operations and graph, launches and bytes within a factor of two.
 
     Where enqueues are not seen the time until the GPU is ready counts from the sync's entry: no other is like it.
     """
@@ -143,8 +143,8 @@ def work_keys(sync_intervals: Array) -> list[bytes]:
     return [row.tobytes() for row in columns]
 
 
-def _bounds(sync_intervals: Array) -> Readiness:
-    """What is certain; `ready` is the latest moment for now."""
+def _bounds(sync_intervals: Array) -> GpuReadiness:
+    """The certain bounds; `ready` is the latest time for now."""
     first, sync, back = (sync_intervals[name].astype(np.int64) for name in ("first_ns", "sync_ns", "return_ns"))
     off, on = sync_intervals["last_off_ns"].astype(np.int64), sync_intervals["last_on_ns"].astype(np.int64)
     on = np.where((on < off) & (off > sync), back, on)  # its switch-in was missed
@@ -170,7 +170,7 @@ def _bounds(sync_intervals: Array) -> Readiness:
     low[cut_short] = sync[cut_short]
     high[cut_short] = np.maximum(off - (on - back), sync)[cut_short]
     low, high = np.maximum(low, first), np.maximum(high, first)
-    return Readiness(low=low, high=high, ready=high.copy(), is_no_wait=no_wait, is_estimated=descheduled | cut_short)
+    return GpuReadiness(low=low, high=high, ready=high.copy(), is_no_wait=no_wait, is_estimated=descheduled | cut_short)
 
 
 def _have_slept(sync_intervals: Array) -> Array:
@@ -180,8 +180,8 @@ def _have_slept(sync_intervals: Array) -> Array:
     return slept
 
 
-def _with_unseen_copies(sync_intervals: Array, judged: Readiness) -> Readiness:
-    """Ready at its entry at the earliest: a thread that polled may have copied for longer than the fastest did."""
+def _with_unseen_copies(sync_intervals: Array, judged: GpuReadiness) -> GpuReadiness:
+    """Widens bounds to the entry: a thread that polled may have copied for longer than the fastest copy."""
     is_copy = (
         sync_intervals["flags"] & (SyncIntervalFlag.BEFORE_COPY | SyncIntervalFlag.WOKEN)
     ) == SyncIntervalFlag.BEFORE_COPY
@@ -191,16 +191,16 @@ def _with_unseen_copies(sync_intervals: Array, judged: Readiness) -> Readiness:
     return replace(judged, is_estimated=judged.is_estimated | unseen)
 
 
-def _estimate(sync_intervals: Array, bounds: Readiness, members: Array, usual_busy_ns: float | None) -> float:
-    """Places `ready` inside its bounds where it is not exact; answers these intervals' usual f-to-r time, ns."""
+def _estimate(sync_intervals: Array, bounds: GpuReadiness, members: Array, usual_busy_ns: float | None) -> float:
+    """Places `ready` inside its bounds where it is not exact; returns the usual first-launch-to-ready time, ns."""
     mine = sync_intervals[members]
     first = mine["first_ns"].astype(np.int64)
     low, high = bounds.low[members], bounds.high[members]
     # Ready before the sync: the GPU may have been so for long.
     earliest = np.where(bounds.is_no_wait[members], first, low)
-    busy = covered_by_most(earliest - first, high - first, usual_busy_ns)
+    busy = most_covered_value(earliest - first, high - first, usual_busy_ns)
     late = host_delay_ns(mine, busy)
-    busy = covered_by_most(np.maximum(earliest - first - late, 0), high - first - late, busy)
+    busy = most_covered_value(np.maximum(earliest - first - late, 0), high - first - late, busy)
     late = host_delay_ns(mine, busy)
     expected = first + int(busy) + late
     unseen = bounds.is_estimated[members] & (low - expected > UNBELIEVABLE_SHARE * busy)
@@ -211,7 +211,7 @@ def _estimate(sync_intervals: Array, bounds: Readiness, members: Array, usual_bu
 
 
 def host_delay_ns(sync_intervals: Array, busy_ns: float) -> Array:
-    """By how much late launches have put off the end of the GPU's work, if it needs `busy_ns` for all of it.
+    """How much late launches delayed the end of the GPU's work, ns, if all of it needs `busy_ns`.
 
     At checkpoint j of a sync interval, the share j * step / launches of its launches was made and the rest yet to come;
     the sync is the last checkpoint. Where between two checkpoints the host stopped is not known: half-way, in the mean.
@@ -232,8 +232,8 @@ def host_delay_ns(sync_intervals: Array, busy_ns: float) -> Array:
     return latest
 
 
-def covered_by_most(low: Array, high: Array, usual: float | None = None) -> float:
-    """The value that most of the intervals contain: the middle of the time range where the most overlap.
+def most_covered_value(low: Array, high: Array, usual: float | None = None) -> float:
+    """The value that most intervals contain: the middle of the range where the most overlap.
 
     Exact points count as intervals of 1% width, else no two of them would ever overlap. `usual` is kept as long as
     nearly as many contain it.
@@ -260,10 +260,10 @@ def op_ids(op_set: Array) -> list[int]:
 
 
 def unseen_class_key(op_names: str, sync_name: str) -> str:
-    """Where enqueues are not all traced, what is left of them, and how it was waited for, tells steps apart."""
+    """A step type for incompletely traced enqueues: the remaining operations, and the sync call."""
     return f"launches not traced|{op_names}|{sync_name}"
 
 
 def step_type(op_names: str, launches: int, size_bytes: int, graph: int) -> str:
-    """Intervals of a class do the same work: same operations and graph, launches and bytes within a factor of two."""
+    """The step type of a sync interval: same operations and graph, launches and bytes within a factor of two."""
     return f"{op_names}|2^{int(launches).bit_length()} launches|2^{int(size_bytes).bit_length()} bytes|{int(graph):x}"

@@ -19,7 +19,7 @@ class Toolchain:
 
 
 def c_compiler() -> str:
-    """The first of these that is on PATH; gcc if none is, for the message that it is missing."""
+    """The first of NAMES that is on PATH; gcc if none is, so that the error names it as missing."""
     return next(filter(shutil.which, NAMES), NAMES[0])
 
 
@@ -29,7 +29,7 @@ def host_toolchain() -> Toolchain:
 
 
 def why_no_compiler() -> str:
-    """What is missing to build with; "" if nothing."""
+    """Why nothing can be compiled on this host; "" if it can."""
     if not any(map(shutil.which, NAMES)):
         return f"no {' or '.join(NAMES)}"
     return "" if shutil.which("nm") else "no nm"

@@ -1,4 +1,4 @@
-"""The stage on a real GPU: a loop of PyTorch or CuPy in whatever Python has one of them."""
+"""Runs a scenario on a real GPU: a loop of PyTorch or CuPy, in a Python that has one of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ingero.demo.stage import LIFE_S, Stage
+from ingero.demo.stage import LIFE_S, LiveRun
 from ingero.demo.workloads import gpu_train
 from ingero.demo.workloads.host_knobs import HostKnobs
 from ingero.demo.workloads.program import Program
@@ -17,11 +17,11 @@ _COPIED_BYTES = 64 << 20
 _PYTHON_VARIABLES = ("PYTHONHOME", "PYTHONPATH")  # of the agent's Python, not of this one
 
 
-class GpuStage(Stage):
+class GpuRun(LiveRun):
     """Multiplies matrices: 150 launches, a copy and one sync per step."""
 
     def start(self, *, gate: Path | None, copied_bytes: int) -> Program:
-        """A process of its own on GPU 0."""
+        """Starts a process on GPU 0."""
         command = [str(self.python), gpu_train.__file__, "--seconds", str(LIFE_S), "--knob", str(self.host_knobs)]
         command += ["--nbytes", str(copied_bytes or _BATCH_BYTES), *(("--gate", str(gate)) if gate else ())]
         variables = {name: value for name, value in os.environ.items() if name not in _PYTHON_VARIABLES}
@@ -41,5 +41,5 @@ class GpuStage(Stage):
 
     @contextmanager
     def slow_first_use(self) -> Iterator[None]:
-        """A real driver needs no help with that."""
+        """Changes nothing: a real driver is slow at first use anyway."""
         yield

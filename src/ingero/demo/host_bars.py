@@ -20,7 +20,7 @@ class HostBar:
 
 
 def host_bars(reader: Reader) -> list[HostBar]:
-    """One bar each, of the newest snapshot; none before the first."""
+    """The bars of the newest snapshot; empty before the first."""
     window = reader.time_range()
     snapshots = reader.snapshots(window) if window is not None else []
     if not snapshots:

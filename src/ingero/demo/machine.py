@@ -1,4 +1,4 @@
-"""How well this machine can play a demo: on its GPU, on a simulated one with real probes, or from a script."""
+"""How this host can run a demo: on its GPU, on a simulated one with real probes, or from a script."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ANSWER_S = 30
 
 
 class Mode(enum.Enum):
-    """What a demo is played on."""
+    """What a demo runs on."""
 
     GPU = "gpu"
     SIMULATED = "simulated"

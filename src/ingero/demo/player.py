@@ -8,17 +8,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingero.demo.gpu_stage import GpuStage
+from ingero.demo.gpu_stage import GpuRun
 from ingero.demo.machine import Machine, Mode
 from ingero.demo.pulse import breakdown, gpu_stream_of
 from ingero.demo.scenarios.measured import Measured
 from ingero.demo.scenarios.scenario import Scenario
 from ingero.demo.scene import BEGIN_NS
 from ingero.demo.screen import Screen
-from ingero.demo.simulated_stage import SimulatedStage
-from ingero.demo.stage import Stage
+from ingero.demo.simulated_stage import SimulatedRun
+from ingero.demo.stage import LiveRun
 from ingero.demo.stored_incidents import store_incidents
-from ingero.demo.whole_scene import WholeScene
+from ingero.demo.whole_scene import FullScriptedRun
 from ingero.diagnose.diagnosis import diagnose
 from ingero.errors import IngeroError
 from ingero.serve.text.breakdown import breakdown_text
@@ -33,8 +33,8 @@ class KeepError(IngeroError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Played:
-    """What a scenario leaves behind. pid: of the process that it is about; fault: when the demo disturbed it."""
+class _Recorded:
+    """The recording of a scenario. pid: the affected process; fault: when the demo disturbed it, if it did."""
 
     recording: Path
     pid: int
@@ -46,20 +46,20 @@ def play(scenario: Scenario, machine: Machine, screen: Screen, *, keep: Path | N
     screen.scenario(scenario)
     with _folder(scenario, keep) as folder:
         if machine.mode is Mode.SCRIPTED:
-            played = _script(scenario, screen, folder)
+            recorded = _script(scenario, screen, folder)
         else:
-            played = _stage(scenario, machine, screen, folder)
-        is_right = _judge(scenario, screen, played, with_breakdown=with_breakdown)
+            recorded = _live(scenario, machine, screen, folder)
+        is_right = _judge(scenario, screen, recorded, with_breakdown=with_breakdown)
         if keep is not None:
             kept = keep / f"{scenario.name}.db"
-            played.recording.replace(kept)
+            recorded.recording.replace(kept)
             screen.say(f"recording: {kept}")
     return is_right
 
 
 @contextmanager
 def _folder(scenario: Scenario, keep: Path | None) -> Iterator[Path]:
-    """For what the scenario writes; on the file system where the recording is to stay."""
+    """A temporary folder on the file system where the recording is to stay."""
     if keep is not None:
         try:
             keep.mkdir(parents=True, exist_ok=True)
@@ -69,45 +69,49 @@ def _folder(scenario: Scenario, keep: Path | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _script(scenario: Scenario, screen: Screen, folder: Path) -> _Played:
-    """The recording, made by hand; its first process is the one that it is about."""
+def _script(scenario: Scenario, screen: Screen, folder: Path) -> _Recorded:
+    """Writes a scripted recording; the scenario is about its first process."""
     recording = folder / "demo.db"
-    with WholeScene(recording, seconds=scenario.seconds) as scene:
-        scenario.script(scene)
+    with FullScriptedRun(recording, seconds=scenario.seconds) as run:
+        scenario.script(run)
     store_incidents(recording)
     with open_reader(recording) as reader:
         pid = reader.processes()[0].pid
     with screen.table():
         screen.watch(recording, pid)
-    return _Played(recording=recording, pid=pid)
+    return _Recorded(recording=recording, pid=pid)
 
 
-def _stage(scenario: Scenario, machine: Machine, screen: Screen, folder: Path) -> _Played:
-    kind = GpuStage if machine.mode is Mode.GPU else SimulatedStage
-    stage: Stage = kind(folder, say=screen.say, watch_recording=screen.watch, python=machine.python)
-    with stage, screen.table():
-        scenario.play(stage)
-        pid = stage.finish()
-    return _Played(recording=stage.recording, pid=pid, fault=stage.fault)
+def _live(scenario: Scenario, machine: Machine, screen: Screen, folder: Path) -> _Recorded:
+    kind = GpuRun if machine.mode is Mode.GPU else SimulatedRun
+    run: LiveRun = kind(folder, say=screen.say, watch_recording=screen.watch, python=machine.python)
+    with run, screen.table():
+        scenario.play(run)
+        pid = run.finish()
+    return _Recorded(recording=run.recording, pid=pid, fault=run.fault)
 
 
-def _judge(scenario: Scenario, screen: Screen, played: _Played, *, with_breakdown: bool) -> bool:
+def _judge(scenario: Scenario, screen: Screen, recorded: _Recorded, *, with_breakdown: bool) -> bool:
     """Show what the engine says of the recording; whether it names the scenario's cause."""
-    with open_reader(played.recording) as reader:
+    with open_reader(recorded.recording) as reader:
         window = reader.window(None, BEGIN_NS + round(scenario.seconds * SECOND_NS))
         assert window is not None
         diagnosis = diagnose(reader, window)
-        mine = [one for one in diagnosis.incidents if any(affected.pid == played.pid for affected in one.affected)]
-        found = next((one for one in mine if one.cause == scenario.cause), None)
+        mine = [
+            incident
+            for incident in diagnosis.incidents
+            if any(affected.pid == recorded.pid for affected in incident.affected)
+        ]
+        found = next((incident for incident in mine if incident.cause == scenario.cause), None)
         measured = None
         if found is not None:
-            measured = Measured(reader=reader, diagnosis=diagnosis, incident=found, fault=played.fault)
-            _breakdowns(screen, measured, played.pid)
+            measured = Measured(reader=reader, diagnosis=diagnosis, incident=found, fault=recorded.fault)
+            _breakdowns(screen, measured, recorded.pid)
         screen.lines(verdict_lines(diagnosis))
         if with_breakdown:
             screen.lines(breakdown_text(reader, measured.window if measured else window))
         number = scenario.number(measured) if measured else None
-        screen.verdict(scenario, list(dict.fromkeys(one.cause for one in mine)), number)
+        screen.verdict(scenario, list(dict.fromkeys(incident.cause for incident in mine)), number)
     return found is not None
 
 

@@ -1,4 +1,4 @@
-"""A recording second by second, and its account before an incident and while it lasts: what the demos draw."""
+"""A recording second by second, and its time breakdown before and during an incident, as the demos draw them."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def gpu_stream_of(reader: Reader, pid: int) -> Array | None:
     if window is None:
         return None
     evidence = Evidence(reader, window)
-    process = next((one.process for one in reader.processes() if one.pid == pid), 0)
-    return evidence.gpu_streams.get(process)
+    number = next((process.process for process in reader.processes() if process.pid == pid), 0)
+    return evidence.gpu_streams.get(number)
 
 
 def seconds(gpu_stream: Array) -> Iterator[Second]:
-    """The whole seconds from its first sync interval on; the last is left out while it may go on."""
+    """The whole seconds since the first sync interval; the last second is left out, because it may be incomplete."""
     begin_ns = int(gpu_stream["prev_sync_end_ns"][0])
     numbers = (gpu_stream["sync_end_ns"] - begin_ns) // SECOND_NS
     for number in range(int(numbers[-1])):
@@ -63,7 +63,7 @@ def seconds(gpu_stream: Array) -> Iterator[Second]:
 
 
 def breakdown(gpu_stream: Array, window: Window) -> Breakdown | None:
-    """Of the sync intervals that ended in the window; None where none did."""
+    """The breakdown of the sync intervals that ended in the window; None where none did."""
     mine = gpu_stream[(gpu_stream["sync_end_ns"] >= window.begin_ns) & (gpu_stream["sync_end_ns"] < window.end_ns)]
     wall = float((mine["sync_end_ns"] - mine["prev_sync_end_ns"]).sum())
     if not wall:

@@ -1,7 +1,7 @@
-"""A recording made by hand: sync intervals, waits and calls put together by a script and stored by the real writer.
+"""A scripted recording: sync intervals, waits and calls made up by a script and stored by the real writer.
 
-It serves the golden pairs of the rules and, with the tables around them (whole_scene.py), the demos of hosts without
-root. Times are seconds from its begin.
+Used by the tests of the rules and, with more tables (whole_scene.py), by the demos on hosts without root. Times are
+seconds since the start of the recording.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from ingero.store.writing import tables
 from ingero.store.writing.tables import Value
 from ingero.units import SECOND_NS
 
-__all__ = ["AGENT_PID", "BEGIN_NS", "Actor", "Array", "Frames", "Intervals", "Phase", "Scene", "Step"]
+__all__ = ["AGENT_PID", "BEGIN_NS", "Actor", "Array", "Frames", "Intervals", "Phase", "ScriptedRun", "Step"]
 
 
-class Scene(ScriptedCalls, ScriptedHost, ScriptedMemory):
-    """Writes one recording; a context manager. Its own methods write the loops of the GPU's users."""
+class ScriptedRun(ScriptedCalls, ScriptedHost, ScriptedMemory):
+    """Writes one recording; a context manager. Methods of this class itself write the loops of GPU processes."""
 
-    def __enter__(self) -> Scene:
+    def __enter__(self) -> ScriptedRun:
         self._writer.__enter__()
         return self
 
@@ -59,10 +59,10 @@ class Scene(ScriptedCalls, ScriptedHost, ScriptedMemory):
         calls: Mapping[str, tuple[float, float]] | None = None,
         sizes: Mapping[str, int] | None = None,
     ) -> list[tuple[float, float, float]]:
-        """Steps from begin_s to end_s, one sync each. calls: by name, how many per step and ms per call;
+        """Writes steps from begin_s to end_s, one sync each. calls: by name, how many per step and ms per call;
         sizes: bytes per call.
 
-        Answers each step's begin, first enqueue and end in seconds.
+        Returns each step's start, first launch and end in seconds.
         """
         phase = Phase(step=step, sync_op=sync_op, calls=calls, sizes=sizes or {})
         return self.cycle(actor, begin_s, end_s, [phase], stream=stream)
@@ -70,9 +70,9 @@ class Scene(ScriptedCalls, ScriptedHost, ScriptedMemory):
     def cycle(
         self, actor: Actor, begin_s: float, end_s: float, phases: Sequence[Phase], *, stream: int = 0
     ) -> list[tuple[float, float, float]]:
-        """Steps from begin_s to end_s, each with a sync interval of every phase.
+        """Writes steps from begin_s to end_s, each with one sync interval per phase.
 
-        Answers the begin, first launch and end of the last interval of each step, in seconds.
+        Returns the start, first launch and end of the last interval of each step, in seconds.
         """
         now = self.at(begin_s)
         end_ns = self.at(end_s)
@@ -85,33 +85,33 @@ class Scene(ScriptedCalls, ScriptedHost, ScriptedMemory):
         steps = zip(
             columns[-1]["prev_sync_end_ns"], columns[-1]["first_launch_ns"], columns[-1]["sync_end_ns"], strict=True
         )
-        return [tuple((ns - BEGIN_NS) / SECOND_NS for ns in one) for one in steps]  # type: ignore[misc]
+        return [tuple((ns - BEGIN_NS) / SECOND_NS for ns in step_times) for step_times in steps]  # type: ignore[misc]
 
     def _next(self, step: Step, now: int, columns: Mapping[str, list[int]]) -> int:
-        """Adds the times of one sync interval; answers when it ends."""
+        """Adds the times of one sync interval that starts at `now`; returns its end (ns)."""
         busy = step.busy_ms * (1 + step.noise * float(self._random.standard_normal()))
-        first = now + ns_of(step.empty_ms)
-        sync = first + ns_of(min(step.enqueue_ms, busy))
+        first = now + ns_of(step.idle_ms)
+        sync = first + ns_of(min(step.launch_ms, busy))
         ready = first + ns_of(busy)
-        back = max(ready, sync) + ns_of(step.late_ms)
+        back = max(ready, sync) + ns_of(step.return_delay_ms)
         for name, value in zip(SYNC_INTERVAL_TIMES, (now, first, sync, ready, back), strict=True):
             columns[name].append(value)
         return back
 
     def _write(self, actor: Actor, phase: Phase, intervals: Intervals, stream: int) -> None:
-        """All that is known of the intervals of one phase."""
+        """Writes all rows of the sync intervals of one phase."""
         self._sync_intervals(actor, phase, intervals, stream)
         for second in np.unique(intervals.seconds):
             mine = intervals.seconds == second
-            for name in phase.made:
+            for name in phase.interval_calls:
                 self._calls_of(actor, phase, intervals, mine, name)
 
     def _sync_intervals(self, actor: Actor, phase: Phase, intervals: Intervals, stream: int) -> None:
         step, sync = phase.step, BY_NAME[phase.sync_op]
-        a, f, s, r, b = (intervals.times[name] for name in SYNC_INTERVAL_TIMES)
+        host_ready, first, sync_start, done, back = (intervals.times[name] for name in SYNC_INTERVAL_TIMES)
         key = (
             "launches not traced"
-            if step.is_unseen
+            if step.is_untraced
             else f"launches 2^{step.launches.bit_length() - 1} bytes 2^{step.size_bytes.bit_length() - 1}"
         )
         self.append(
@@ -121,18 +121,18 @@ class Scene(ScriptedCalls, ScriptedHost, ScriptedMemory):
             pid=actor.pid,
             device=0,
             stream=stream,
-            flags=step.flags | (int(SyncIntervalFlag.ENQUEUES_UNSEEN) if step.is_unseen else 0),
-            prev_sync_end_ns=a,
-            first_launch_ns=f,
-            sync_start_ns=s,
-            gpu_done_ns=r,
-            gpu_done_low_ns=r,
-            gpu_done_high_ns=r,
-            sync_end_ns=b,
-            idle_ns=f - a,
-            busy_ns=r - f,
-            return_delay_ns=b - r,
-            launches=0 if step.is_unseen else step.launches,
+            flags=step.flags | (int(SyncIntervalFlag.ENQUEUES_UNSEEN) if step.is_untraced else 0),
+            prev_sync_end_ns=host_ready,
+            first_launch_ns=first,
+            sync_start_ns=sync_start,
+            gpu_done_ns=done,
+            gpu_done_low_ns=done,
+            gpu_done_high_ns=done,
+            sync_end_ns=back,
+            idle_ns=first - host_ready,
+            busy_ns=done - first,
+            return_delay_ns=back - done,
+            launches=0 if step.is_untraced else step.launches,
             bytes=step.size_bytes,
             op_set=self.text("cudaLaunchKernel,cudaMemcpyAsync"),
             step_type=self.text(key),
@@ -145,8 +145,8 @@ class Scene(ScriptedCalls, ScriptedHost, ScriptedMemory):
         )
 
     def _calls_of(self, actor: Actor, phase: Phase, intervals: Intervals, mine: Array, name: str) -> None:
-        """The exact sums of one operation's calls in the intervals that ended in one second."""
-        per_step, ms = phase.made[name]
+        """Writes the exact sums of one operation's calls in the intervals that ended in one second."""
+        per_step, ms = phase.interval_calls[name]
         second, count = float(intervals.seconds[mine][0]), round(per_step * int(mine.sum()))
         columns: dict[str, Value] = {"bytes": count * phase.sizes.get(name, 0)}
         columns["recorded"] = self._recorded(phase, mine, name)
@@ -161,5 +161,5 @@ class Scene(ScriptedCalls, ScriptedHost, ScriptedMemory):
         self._sums(actor, BY_NAME[name], second, lengths, states | columns)
 
     def _recorded(self, _phase: Phase, _mine: Array, _name: str) -> int:
-        """How many of an operation's calls in these intervals have a row each."""
+        """How many of an operation's calls in these intervals are stored as rows; none here."""
         return 0

@@ -1,4 +1,4 @@
-"""What a demo shows: the seconds as they are recorded, the host, the time breakdown, the verdict, the number."""
+"""The terminal output of a demo: its seconds as they are recorded, the host, the breakdown, the verdict, a number."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ class Screen:
         self._live: Live | None = None
 
     def machine(self, machine: Machine) -> None:
-        """What it runs on."""
+        """Shows what the demos run on."""
         self._line(f"GPU: {machine.gpu}; driver: {machine.driver}; probes: {machine.probes}")
         if machine.mode is Mode.SIMULATED:
             self._line("no GPU is needed: the calls, the probes and the scheduler are real, only the GPU is simulated")
 
     def scenario(self, scenario: Scenario) -> None:
-        """What comes now."""
+        """Shows the title of the next scenario."""
         self._console.print()
         self._console.rule(f"[bold]{escape(scenario.name)}[/bold]: {escape(scenario.title)}", align="left", style="dim")
         self._line(scenario.shows)
 
     def say(self, text: str) -> None:
-        """What happens."""
+        """Shows a line about what happens."""
         self._line(f"demo: {text}")
 
     @contextmanager
@@ -75,7 +75,7 @@ class Screen:
             self._live.update(Group(_table(self._shown), "", _host(self._host)), refresh=True)
 
     def breakdowns(self, before: Breakdown | None, now: Breakdown | None) -> None:
-        """Where the time went, before and while it lasted."""
+        """Shows the time breakdowns before and during the incident."""
         for name, breakdown in (("before", before), ("incident", now)):
             if breakdown is not None:
                 for part, text in _PARTS.items():
@@ -83,18 +83,18 @@ class Screen:
                     self._line(f"  {name:<9} {text:<18} {format_percent(share):>6}  {_bar(share)}")
 
     def lines(self, lines: Iterable[str]) -> None:
-        """A report, as `explain` prints it."""
+        """Shows the lines of a report as `explain` prints them."""
         self._console.print()
         for line in report_lines(lines):
             self._line(line)
 
     def verdict(self, scenario: Scenario, causes: Sequence[str], number: Number | None) -> None:
-        """Whether the engine names the scenario's cause, what else it found, and the number. causes: worst first."""
+        """Shows whether the diagnosis names the scenario's cause, other causes, and the number. causes: worst first."""
         self._console.print()
         if number is not None:
             self._line(((number.text, Style.HEADING),))
         is_named = scenario.cause in causes
-        others = ", ".join(one for one in causes if one != scenario.cause)
+        others = ", ".join(cause for cause in causes if cause != scenario.cause)
         if is_named:
             text = f"verdict: {scenario.cause}" + (f" (also on this host: {others})" if others else "")
         else:
@@ -102,27 +102,28 @@ class Screen:
         self._line(((text, Style.OK if is_named else Style.FAILED),))
 
     def _line(self, line: Line) -> None:
-        """Rich writes no styles where its console has no colors."""
-        for one in folded(line, self._console.width) if self._console.is_terminal else (line,):
-            self._console.print(Text.from_ansi(painted(one, is_colored=True)), highlight=False, soft_wrap=True)
+        """Prints a line; Rich writes no styles where its console has no colors."""
+        for part in folded(line, self._console.width) if self._console.is_terminal else (line,):
+            self._console.print(Text.from_ansi(painted(part, is_colored=True)), highlight=False, soft_wrap=True)
 
 
 def _table(rows: Iterable[Second]) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in _COLUMNS:
         table.add_column(name, justify="left" if name == _COLUMNS[-1] else "right", no_wrap=True)
-    for one in rows:
-        busy = f"{_bar(one.busy_ratio):<{_BAR}} {format_percent(one.busy_ratio)}"
-        table.add_row(str(one.number), str(one.syncs), format_ns(one.median_ns), format_ns(one.p99_ns), busy)
+    for second in rows:
+        busy = f"{_bar(second.busy_ratio):<{_BAR}} {format_percent(second.busy_ratio)}"
+        lengths = format_ns(second.median_ns), format_ns(second.p99_ns)
+        table.add_row(str(second.number), str(second.syncs), *lengths, busy)
     return table
 
 
 def _host(bars: Iterable[HostBar]) -> Table:
-    """The host beside the job: what a monitor of the system shows."""
+    """The bars of the host, as a system monitor shows them."""
     table = Table(box=None, pad_edge=False, show_header=False)
-    for at, one in enumerate(bars):
-        bar = f"{_bar(one.ratio):<{_BAR}}" if one.ratio is not None else " " * _BAR
-        table.add_row("" if at else "host", one.name, bar, one.text)
+    for at, host_bar in enumerate(bars):
+        bar = f"{_bar(host_bar.ratio):<{_BAR}}" if host_bar.ratio is not None else " " * _BAR
+        table.add_row("" if at else "host", host_bar.name, bar, host_bar.text)
     return table
 
 

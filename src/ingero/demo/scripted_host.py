@@ -1,4 +1,4 @@
-"""The host of a script: events, waits and states of threads, what ran instead, the scheduler, CPUs and GPUs."""
+"""Writes the host for a script: kernel events, off-CPU intervals, thread states, culprits, CPUs and GPUs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ingero.units import SECOND_NS
 
 
 class ScriptedHost(ScriptedRecording):
-    """Writes what happens on the host."""
+    """The part of a scripted run that writes what happens on the host."""
 
     def host_event(
         self,
@@ -29,7 +29,7 @@ class ScriptedHost(ScriptedRecording):
         ms: float = 0,
         **columns: Value,
     ) -> None:
-        """One event of the kernel."""
+        """Writes one kernel event."""
         sources = {HostOp: Source.HOST, IoOp: Source.IO, TcpOp: Source.TCP, NetOp: Source.NET}
         known: dict[str, Value] = {"process": actor.number if actor else 0, "pid": actor.pid if actor else 0}
         known |= {"tid": known["pid"], "source": int(sources[type(kind)]), "op": int(kind)}
@@ -53,9 +53,9 @@ class ScriptedHost(ScriptedRecording):
         is_gpu_call: bool = False,
         is_own_request: bool = False,
     ) -> None:
-        """A thread (the main one) was off the CPU; a sleep ends at woken_s (end_s unless given) by its waker.
+        """Writes an off-CPU interval of a thread (default: the main one); a sleep ends at woken_s (default: end_s).
 
-        stack: where it was as it went to sleep, as in `sample`.
+        stack: where the thread went to sleep, as in `sample`.
         """
         begin, end = self.at(begin_s), self.at(end_s)
         known: dict[str, Value] = {"start_ns": begin, "duration_ns": end - begin, "state": THREAD_STATES.index(state)}
@@ -78,17 +78,17 @@ class ScriptedHost(ScriptedRecording):
             known |= {"culprit_pid": culprit[0], "culprit_name": self.text(culprit[1]), "culprit_ns": end - begin}
         self.append(tables.OFFCPU, **known)
         if waker is not None:
-            told = {name: value for name, value in known.items() if name.startswith("waker_")}
+            waker_columns = {name: value for name, value in known.items() if name.startswith("waker_")}
             place: dict[str, Value] = {"start_ns": begin, "process": actor.number, "count": 1, "sleep_ns": end - begin}
-            self.append(tables.WAKERS, **(told | place))
+            self.append(tables.WAKERS, **(waker_columns | place))
 
-    def second(self, actor: Actor, at_s: float, *, major_faults: int = 0, **clocks_ms: float) -> None:
-        """What the threads of a process did in one second, by name of STATES in ms; asleep for the rest."""
-        spent = {name: ns_of(clocks_ms.get(name, 0)) for name in STATES}
-        spent["sleep"] = max(spent["sleep"], SECOND_NS - sum(spent.values()))
-        clocks: dict[str, Value] = {f"{name}_ns": ns for name, ns in spent.items()}
-        clocks |= {"start_ns": self.at(at_s), "process": actor.number, "threads": 1, "major_faults": major_faults}
-        self.append(tables.THREAD_STATE_SECONDS, **clocks)
+    def second(self, actor: Actor, at_s: float, *, major_faults: int = 0, **states_ms: float) -> None:
+        """Writes the thread-state time of a process in one second: ms by name of STATES; the rest is sleep."""
+        state_ns = {name: ns_of(states_ms.get(name, 0)) for name in STATES}
+        state_ns["sleep"] = max(state_ns["sleep"], SECOND_NS - sum(state_ns.values()))
+        columns: dict[str, Value] = {f"{name}_ns": ns for name, ns in state_ns.items()}
+        columns |= {"start_ns": self.at(at_s), "process": actor.number, "threads": 1, "major_faults": major_faults}
+        self.append(tables.THREAD_STATE_SECONDS, **columns)
 
     def sample(
         self,
@@ -102,14 +102,14 @@ class ScriptedHost(ScriptedRecording):
         tid: int | None = None,
         native: Sequence[str] = (),
     ) -> None:
-        """A thread (the main one) was at this stack, as in `stack`, outside any call."""
+        """Writes a stack sample of a thread (default: the main one) outside any call; the stack is as in `stack`."""
         known: dict[str, Value] = {"process": actor.number, "pid": actor.pid, "tid": tid or actor.pid}
         known |= {"time_ns": self.at(at_s), "state": THREAD_STATES.index(state), "weight_ns": ns_of(ms)}
         self.append(
             tables.SAMPLES, is_collecting=int(is_collecting), stack_hash=self.stack(stack, native=native), **known
         )
 
-    def took(
+    def culprit(
         self,
         affected: Actor,
         pid: int,
@@ -121,7 +121,7 @@ class ScriptedHost(ScriptedRecording):
         kind: CulpritKind = CulpritKind.RUNQ,
         cgroup_id: int = 0,
     ) -> None:
-        """Who ran for how long in one second while the affected process was runnable."""
+        """Writes for how many ms of one second a process ran while the affected process was runnable."""
         self.append(
             tables.CULPRITS,
             start_ns=self.at(at_s),
@@ -147,10 +147,10 @@ class ScriptedHost(ScriptedRecording):
         is_counted: bool = True,
         **columns: Value,
     ) -> None:
-        """A process that is seen at the end of each second from since_s to until_s to wait in its first thread.
+        """Writes a process whose main thread waits at the end of each second from since_s to until_s.
 
-        above: the halted process that waits for this one. owners: who could end it, with the letter of their state.
-        is_counted: its clocks are written as well.
+        above: the halted process that waits for this one. owners: the processes that could end the wait, with the
+        letter of their state. is_counted: its thread-state time is written as well.
         """
         known: dict[str, Value] = {"process": actor.number, "pid": actor.pid, "tid": actor.pid, "state": "S"}
         known |= {"halted": (above or actor).number, "depth": int(above is not None), "name": self.text(actor.name)}
@@ -162,15 +162,15 @@ class ScriptedHost(ScriptedRecording):
                 self.second(actor, second)
 
     def scheduling(self, pid: int, at_s: float = 0, *, process: int = 0, **columns: Value) -> None:
-        """How the scheduler is told to treat a process's main thread from at_s on; the rest as usual."""
-        usual: dict[str, Value] = {"nice": 0, "policy": "other", "cpus_allowed": "0-3"}
+        """Writes the scheduling settings of a process's main thread from at_s on; columns replace the defaults."""
+        defaults: dict[str, Value] = {"nice": 0, "policy": "other", "cpus_allowed": "0-3"}
         place: dict[str, Value] = {"time_ns": self.at(at_s), "process": process, "pid": pid, "tid": pid}
-        self.append(tables.SCHEDULING, **(usual | place | columns))
+        self.append(tables.SCHEDULING, **(defaults | place | columns))
 
-    def cpus(self, begin_s: int, end_s: int, busy: Sequence[float], *, stolen: float = 0.0) -> None:
-        """How busy each CPU was, 0 to 1, in each second, and how much of each a hypervisor had."""
+    def cpus(self, begin_s: int, end_s: int, busy: Sequence[float], *, steal: float = 0.0) -> None:
+        """Writes how busy each CPU was in each second, and the steal time of each (both as ratios)."""
         ticks = [
-            [cpu, round(100 * share), round(100 * (1 - share - stolen)), 0, 0, round(100 * stolen)]
+            [cpu, round(100 * share), round(100 * (1 - share - steal)), 0, 0, round(100 * steal)]
             for cpu, share in enumerate(busy)
         ]
         for second in range(begin_s, end_s):
@@ -178,17 +178,17 @@ class ScriptedHost(ScriptedRecording):
             self.append(tables.CPU_SECONDS, elapsed_ns=SECOND_NS, tick_ns=SECOND_NS // 100, **columns)
 
     def numa(self, *nodes: tuple[str, Sequence[str]]) -> None:
-        """NUMA nodes from 0 on, each with its CPUs and GPUs (uuid)."""
+        """Writes NUMA nodes, numbered from 0, each with its CPUs and GPUs (uuid)."""
         for node, (cpus, gpus) in enumerate(nodes):
             self.append(tables.NUMA_NODES, numa_node=node, cpus=cpus, gpus=json.dumps(list(gpus)))
 
     def agent(self, begin_s: int, end_s: int, ms: float) -> None:
-        """What the recorder itself used of a CPU in each second."""
+        """Writes the CPU time (ms) that the recorder itself used in each second."""
         for second in range(begin_s, end_s):
             self.append(tables.SNAPSHOTS, time_ns=self.at(second + 1), agent_cpu_ns=ns_of(ms))
 
     def uses_gpu(self, actor: Actor, uuid: str = "GPU-0") -> None:
-        """The driver has seen a process on this GPU only."""
+        """Writes that the driver has seen a process on this GPU only."""
         self.append(tables.PROCESS_GPUS, process=actor.number, ordinal=-1, uuid=uuid)
 
     def gpu(
@@ -205,7 +205,7 @@ class ScriptedHost(ScriptedRecording):
         processes: Sequence[tuple[int, int]] = (),
         link: tuple[int, int] | None = None,
     ) -> None:
-        """One sample of the driver's; processes: (pid, bytes); link: generation and lanes."""
+        """Writes one sample of NVML. processes: (pid, bytes); link: PCIe generation and lanes."""
         self.append(
             tables.GPU_SAMPLES,
             time_ns=self.at(at_s),

@@ -1,4 +1,4 @@
-"""Memory of the GPU that a script's processes allocate and free."""
+"""Writes GPU memory for a script: allocations, frees, and the memory in use."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ingero.store.writing import tables
 
 
 class ScriptedMemory(ScriptedRecording):
-    """Writes allocations, and what is in use after them."""
+    """The part of a scripted run that writes allocations and the memory in use after them."""
 
     @cached_property
     def _live(self) -> dict[tuple[int, int], dict[tuple[int, int], int]]:
-        """Blocks by (op, stack), of each (process, kind)."""
+        """The number of blocks in use by (op, stack), for each (process, memory kind)."""
         return {}
 
     def memory(
@@ -31,8 +31,9 @@ class ScriptedMemory(ScriptedRecording):
         failures: int = 0,
         unpaired: int = 0,
     ) -> None:
-        """What one line did in the second at_s: `count` allocations of size_bytes each, `freed` of them freed, ever
-        since; failures: more of them that were refused.
+        """Writes the allocations of a line in the second at_s: `count` of size_bytes each, of which `freed` were freed.
+
+        failures: further allocations that failed.
         """
         op = BY_NAME[name]
         assert op.memory is not None, f"{name} allocates nothing"

@@ -1,4 +1,4 @@
-"""The recording that a script writes, through the real writer: its session, its processes, texts and stacks."""
+"""Writes a scripted recording through the real writer: its session, processes, texts and stacks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FLUSH_ROWS = 20_000
 
 
 class ScriptedRecording:
-    """Writes one recording. What a method writes is stored as the recorder would have."""
+    """Writes one recording, whose rows are stored as the recorder would store them."""
 
     def __init__(
         self,
@@ -55,15 +55,15 @@ class ScriptedRecording:
         self._stacks: set[int] = set()
 
     def at(self, seconds: float) -> int:
-        """The unix time of a moment of the scene, ns."""
+        """The unix time (ns) of a time of the run (seconds since its start)."""
         return BEGIN_NS + int(seconds * SECOND_NS)
 
     def text(self, text: str) -> int:
-        """The number of a text."""
+        """The number of an interned text."""
         return self._writer.intern(text)
 
     def append(self, table: Table, count: int = 1, /, **columns: tables.Column) -> None:
-        """Rows of any table; `session` is filled in."""
+        """Writes `count` rows of a table; the column `session` is filled in."""
         if "session" in table.columns:
             columns.setdefault("session", self._writer.session)
         self._rows(table, table.rows(count, **columns))
@@ -75,14 +75,14 @@ class ScriptedRecording:
             self.flush()
 
     def flush(self) -> None:
-        """Stores what was written so far: readers see it."""
+        """Stores the rows written so far, so that readers see them."""
         self._writer.flush()
         self._appended = 0
 
     def process(
         self, pid: int, name: str, *, parent: Actor | None = None, start_s: float = -3600, **columns: Value
     ) -> Actor:
-        """A traced process, an hour old unless it began at start_s."""
+        """Writes a traced process that started at start_s, by default an hour before the recording."""
         number = self._writer.process_id(pid, self.at(start_s))
         self.append(
             tables.PROCESSES,
@@ -99,15 +99,15 @@ class ScriptedRecording:
         return Actor(number=number, pid=pid, name=name)
 
     def _thread(self, process: int, tid: int, name: str) -> None:
-        """A thread with its name, once."""
+        """Writes a thread with its name, unless it is written already."""
         if tid not in self._threads:
             self._threads.add(tid)
             self.append(tables.THREADS, process=process, tid=tid, name=name)
 
     def stack(self, frames: Sequence[tuple[str, int, str]], *, native: Sequence[str] = ()) -> int:
-        """The number of a stack of (file, line, function), innermost first.
+        """The number of a stack of Python frames (file, line, function), innermost first.
 
-        native: functions inside those, of libc or, with a colon, of another file: `libcuda.so.1:cuModuleLoadData`.
+        native: native functions that they called, of libc or of a named library: `libcuda.so.1:cuModuleLoadData`.
         """
         number = self.text(f"stack {frames} {native}")
         if number not in self._stacks:

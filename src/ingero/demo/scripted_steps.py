@@ -1,4 +1,4 @@
-"""What a script's loop does in a step: the parts of its sync intervals, their thread-state time, and its calls."""
+"""The steps of a scripted loop: the parts of their sync intervals, the thread-state time of each part, the calls."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ Frames = Sequence[tuple[str, int, str]]  # (file, line, function), innermost fir
 
 BEGIN_NS = 1_760_000_000_000_000_000
 SYNC_INTERVAL_TIMES = ("prev_sync_end_ns", "first_launch_ns", "sync_start_ns", "gpu_done_ns", "sync_end_ns")
-_USUAL_CALLS: dict[str, tuple[float, float]] = {"cudaLaunchKernel": (80.0, 0.005), "cudaMemcpyAsync": (2.0, 0.01)}
+_DEFAULT_CALLS: dict[str, tuple[float, float]] = {"cudaLaunchKernel": (80.0, 0.005), "cudaMemcpyAsync": (2.0, 0.01)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """One sync interval: its parts in ms, and the thread-state time of the critical-path thread in each (ms).
 
-    What `empty` and `enqueue` (by name of STATES) do not name is `run`, of the sync `sleep`.
+    `idle`, `launch` and `sync` hold ms by name of STATES; the rest is `run` in the first two, and `sleep` in the sync.
     """
 
-    empty_ms: float = 0.5
-    enqueue_ms: float = 1.0  # from the first launch to the sync
+    idle_ms: float = 0.5
+    launch_ms: float = 1.0  # from the first launch to the sync
     busy_ms: float = 6.0  # from the first launch until the GPU is done
-    late_ms: float = 0.05
-    empty: Mapping[str, float] = field(default_factory=dict)
-    enqueue: Mapping[str, float] = field(default_factory=dict)
+    return_delay_ms: float = 0.05
+    idle: Mapping[str, float] = field(default_factory=dict)
+    launch: Mapping[str, float] = field(default_factory=dict)
     sync: Mapping[str, float] = field(default_factory=dict)
     launches: int = 80
     size_bytes: int = 1 << 20
     flags: int = 0  # of SyncIntervalFlag
     noise: float = 0.004  # of busy_ms, one sigma
-    is_unseen: bool = False  # its launches are not traced: until the sync it is the host's part, in `empty`
-    ran_instead: tuple[tuple[int, str], ...] = ()  # (pid, name), in a WholeScene: equal shares of the `runq` time
-    stack: Frames = ()  # in a WholeScene: where the thread sleeps before its first launch
+    is_untraced: bool = False  # its launches are not traced: until the sync it is the host's part, in `idle`
+    ran_instead: tuple[tuple[int, str], ...] = ()  # (pid, name), in a FullScriptedRun: equal shares of the `runq` time
+    stack: Frames = ()  # in a FullScriptedRun: where the thread sleeps before its first launch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """One sync interval of a loop whose steps have one or more of them.
+    """One of the sync intervals that make up a step of a loop.
 
     calls: by name, how many and ms per call, the sync among them; sizes: bytes per call. longest: by name, ms of one
     more call in each interval, the first of its name.
@@ -57,9 +57,9 @@ class Phase:
     longest: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def made(self) -> Mapping[str, tuple[float, float]]:
-        """The calls of an interval, the usual ones unless they are named."""
-        return self.calls or _USUAL_CALLS | {self.sync_op: (1.0, self.step.busy_ms - self.step.enqueue_ms)}
+    def interval_calls(self) -> Mapping[str, tuple[float, float]]:
+        """The calls of one sync interval; _DEFAULT_CALLS and the sync unless `calls` says otherwise."""
+        return self.calls or _DEFAULT_CALLS | {self.sync_op: (1.0, self.step.busy_ms - self.step.launch_ms)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +71,12 @@ class Intervals:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of sync intervals."""
         return len(self.times["prev_sync_end_ns"])
 
     @property
     def seconds(self) -> Array:
-        """In which second of the recording each ended."""
+        """The second of the recording in which each interval ended."""
         seconds: Array = (self.times["sync_end_ns"] - BEGIN_NS) // SECOND_NS
         return seconds
 
@@ -87,7 +87,7 @@ class Intervals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actor:
-    """A process of the scene; its main thread has its pid."""
+    """A process of the run; its main thread has its pid."""
 
     number: int
     pid: int
@@ -95,21 +95,23 @@ class Actor:
 
 
 def ns_of(ms: float) -> int:
-    """The same time."""
+    """Milliseconds in ns."""
     return round(ms * 1e6)
 
 
 def intervals_of(step: Step, columns: Mapping[str, Sequence[int]]) -> Intervals:
-    """With the states of the thread: what a step does not name is `run`, in the sync `sleep`."""
-    a, f, s, r, b = (np.array(columns[name], np.int64) for name in SYNC_INTERVAL_TIMES)
-    f = s if step.is_unseen else f
+    """The sync intervals with these times, with the thread-state time that the step gives to each of their parts."""
+    host_ready, first, sync, done, back = (np.array(columns[name], np.int64) for name in SYNC_INTERVAL_TIMES)
+    first = sync if step.is_untraced else first
     states: dict[str, Array] = {}
-    parts = {"idle": (f - a, step.empty, "run"), "launch": (s - f, step.enqueue, "run")}
-    parts |= {"sync": (b - s, step.sync, "sleep")}
+    parts = {"idle": (first - host_ready, step.idle, "run"), "launch": (sync - first, step.launch, "run")}
+    parts |= {"sync": (back - sync, step.sync, "sleep")}
     for part, (lengths, named, rest) in parts.items():
-        spent = {name: np.minimum(ns_of(ms), lengths) for name, ms in named.items()}
-        total = np.sum(list(spent.values()), axis=0) if spent else np.zeros(len(a), np.int64)
+        state_ns = {name: np.minimum(ns_of(ms), lengths) for name, ms in named.items()}
+        total = np.sum(list(state_ns.values()), axis=0) if state_ns else np.zeros(len(first), np.int64)
         for name in STATES:
             more = np.maximum(lengths - total, 0) if name == rest else 0
-            states[f"{part}_{name}_ns"] = np.broadcast_to(spent.get(name, 0) + more, len(a)).astype(np.int64)
-    return Intervals(times=dict(zip(SYNC_INTERVAL_TIMES, (a, f, s, r, b), strict=True)), states=states)
+            states[f"{part}_{name}_ns"] = np.broadcast_to(state_ns.get(name, 0) + more, len(first)).astype(np.int64)
+    return Intervals(
+        times=dict(zip(SYNC_INTERVAL_TIMES, (host_ready, first, sync, done, back), strict=True)), states=states
+    )

@@ -1,4 +1,4 @@
-"""The stage on the simulated GPU: the CUDA libraries are built, the probes are real."""
+"""Runs a scenario on the simulated GPU: the CUDA libraries are simulated, the probes are real."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 
 from ingero.demo.gpusim.build import build, environment
 from ingero.demo.gpusim.knobs import Knobs
-from ingero.demo.stage import LIFE_S, Stage
+from ingero.demo.stage import LIFE_S, LiveRun
 from ingero.demo.workloads.program import Program
 
 _SLOW_BUS_GBPS = 4.0
 _FIRST_USE_US = 40_000.0  # of about one launch a step; all others take 4
 
 
-class SimulatedStage(Stage):
+class SimulatedRun(LiveRun):
     """Trains a small transformer: a data-loading worker, 150 launches and one sync per step, a copy where it waits."""
 
     def start(self, *, gate: Path | None, copied_bytes: int) -> Program:
-        """A process of its own; all of one scenario share the devices."""
+        """Starts a process; all processes of one scenario share the simulated GPUs."""
         # the runtime by its path: a release's Python is started so that it does not heed LD_LIBRARY_PATH (ld.so(8))
         variables = {**os.environ, **environment(build(), ctl=self.knobs, sched="block", runtime="12")}
         arguments: list[object] = ["--seconds", LIFE_S, "--workers", 1, "--knob", self.host_knobs, "--out", os.devnull]
@@ -28,19 +28,19 @@ class SimulatedStage(Stage):
         return Program.module("train", *arguments, *(("--gate", gate) if gate else ()), environment=variables)
 
     def driver_environment(self) -> dict[str, str]:
-        """The simulated NVML tells which process is on which GPU, as the driver's does."""
+        """The variables with which the recorder finds the simulated NVML, which lists the processes on each GPU."""
         return environment(build(), ctl=self.knobs)
 
     @contextmanager
     def slow_copies(self) -> Iterator[None]:
-        """The bus becomes slower."""
+        """Makes the bus slower."""
         self._say(f"the bus carries {_SLOW_BUS_GBPS:.0f} GB/s instead of 12")
         with self._knob("pcie_gbps", _SLOW_BUS_GBPS), self.in_effect():
             yield
 
     @contextmanager
     def slow_first_use(self) -> Iterator[None]:
-        """In each step another kernel is launched for the first time: it is loaded and compiled."""
+        """Makes each step launch a new kernel, which has to be loaded and compiled."""
         with self._knob("first_launch_us", _FIRST_USE_US):
             yield
 

@@ -1,4 +1,4 @@
-"""What a scenario runs with: a training loop on a GPU, a recorder beside it, and disturbances to switch on."""
+"""Runs a scenario live: a training loop on a GPU, a recorder beside it, and faults to switch on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
-from ingero.demo.faults import Fault, Target
+from ingero.demo.faults import Fault, Workload
 from ingero.demo.workloads.host_knobs import HostKnobs
 from ingero.demo.workloads.program import Program, module_environment
 from ingero.errors import IngeroError
@@ -27,7 +27,7 @@ Watcher = Callable[[Path, int], None]
 
 
 class RecorderFailedError(IngeroError):
-    """`ingero trace` ended with an error; it has said which."""
+    """`ingero trace` ended with an error, which it has printed."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -36,11 +36,11 @@ class RecorderFailedError(IngeroError):
         )
 
 
-class Stage(abc.ABC):
+class LiveRun(abc.ABC):
     """The workloads and the recorder of one scenario; a context manager that ends all of them.
 
-    say: tells what happens. watch_recording: called now and then with the recording and the pid that it is about.
-    python: runs the workload on a real GPU.
+    say: prints what happens. watch_recording: called every half second with the recording and the watched pid.
+    python: the interpreter that runs the workload on a real GPU.
     """
 
     def __init__(self, folder: Path, *, say: Callable[[str], None], watch_recording: Watcher, python: Path) -> None:
@@ -54,7 +54,7 @@ class Stage(abc.ABC):
         self._main: Program | None = None
         self.fault: Window | None = None  # when one was in effect
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> LiveRun:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -66,7 +66,7 @@ class Stage(abc.ABC):
     def start(self, *, gate: Path | None, copied_bytes: int) -> Program:
         """Starts a training loop; with a gate it waits for that file before its first call.
 
-        copied_bytes: of each batch, with calls that wait for them; 0: small batches, copied without waiting.
+        copied_bytes: size of each batch, copied with calls that wait; 0: small batches, copied without waiting.
         """
 
     def driver_environment(self) -> dict[str, str]:
@@ -75,16 +75,16 @@ class Stage(abc.ABC):
 
     @abc.abstractmethod
     def slow_copies(self) -> AbstractContextManager[None]:
-        """Copies to the device take a large part of each step."""
+        """Makes copies to the GPU take a large part of each step."""
 
     @abc.abstractmethod
     def slow_first_use(self) -> AbstractContextManager[None]:
-        """Calls take long, as those do that load code."""
+        """Makes the first launch of a kernel slow, as when its code has to be loaded."""
 
-    # What does not
+    # What is the same on both
 
     def train(self, *, is_gated: bool = False, copied_bytes: int = 0) -> Program:
-        """A training loop: running, or with is_gated waiting for `open_gate`. The first is the one that is watched."""
+        """Starts a training loop; with is_gated it waits for `open_gate`. The first loop is the one that is watched."""
         program = self._stack.enter_context(
             self.start(gate=self._gate if is_gated else None, copied_bytes=copied_bytes)
         )
@@ -93,16 +93,16 @@ class Stage(abc.ABC):
         return program
 
     def open_gate(self, text: str) -> None:
-        """Lets the gated ones go."""
+        """Lets the gated loops start."""
         self._say(text)
         self._gate.touch()
 
     def record(self, *programs: Program) -> None:
-        """Attaches the probes; answers when they are."""
-        self.record_pids(*(one.pid for one in programs))
+        """Records these programs; returns when the probes are attached."""
+        self.record_pids(*(program.pid for program in programs))
 
     def record_pids(self, *numbers: int, options: Sequence[str] = ()) -> None:
-        """As `record`, of any processes. options: further ones of `ingero trace`."""
+        """Records processes by pid; returns when the probes are attached. options: more options of `ingero trace`."""
         pids = ",".join(map(str, numbers))
         self._say(f"ingero trace --pid {pids}")
         command = [sys.executable, "-m", "ingero.cli.main", "trace", "--max-overhead=0", "--max-cpu=0"]
@@ -120,7 +120,7 @@ class Stage(abc.ABC):
         threading.Thread(target=_read_away, args=(output,), daemon=True).start()
 
     def watch(self, seconds: float) -> None:
-        """Lets time pass, and shows what is recorded meanwhile."""
+        """Waits for `seconds` and shows the recording while it grows."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             time.sleep(min(_POLL_S, left))
@@ -130,7 +130,7 @@ class Stage(abc.ABC):
                 self._watch_recording(self.recording, self._main.pid)
 
     def finish(self) -> int:
-        """Ends the recording in good order; answers the pid that it is about."""
+        """Ends the recording cleanly; returns the pid of the watched loop."""
         assert self._recorder is not None
         assert self._main is not None
         self._recorder.send_signal(signal.SIGINT)
@@ -141,18 +141,18 @@ class Stage(abc.ABC):
 
     @contextmanager
     def hogs(self, *, name: str, per_cpu: int, nice: int = 0) -> Iterator[None]:
-        """Spinning processes, so many for each CPU."""
+        """Runs spinning processes, per_cpu of them for each CPU."""
         assert self._main is not None
-        target = Target(pid=self._main.pid, knobs=self.knobs, host_knobs=self.host_knobs)
+        workload = Workload(pid=self._main.pid, knobs=self.knobs, host_knobs=self.host_knobs)
         fault = Fault("cpu_hog", culprit=name, per_cpu=per_cpu, nice=nice)
-        with self.in_effect(), fault.apply(target) as injection:  # the first of them run while the others are started
+        with self.in_effect(), fault.apply(workload) as injection:  # the first of them run while the others are started
             self._say(f"{len(injection.culprits)} processes named {name} want the CPUs")
             yield
         self._say(f"{name} ended")
 
     @contextmanager
     def spikes(self, *, every: int, ms: float) -> Iterator[None]:
-        """The training thread sleeps in one of so many steps."""
+        """Makes the training thread sleep for `ms` in every `every`-th step."""
         knobs = HostKnobs(self.host_knobs)
         before = knobs.change(stall_ms=ms, stall_every=every)
         self._say(f"one step in {every} sleeps {ms:.0f} ms")
@@ -163,12 +163,12 @@ class Stage(abc.ABC):
             knobs.write(before)
 
     def to_the_end(self, fault: AbstractContextManager[None]) -> None:
-        """Begins a fault that lasts for longer than the recording, so that nothing healthy follows it."""
+        """Starts a fault that outlasts the recording, so that nothing healthy follows it."""
         self._stack.enter_context(fault)
 
     @contextmanager
     def in_effect(self) -> Iterator[None]:
-        """Remembers from when to when a fault was on."""
+        """Notes the time range in which a fault was in effect."""
         begin_ns = time.time_ns()
         try:
             yield
@@ -177,7 +177,7 @@ class Stage(abc.ABC):
 
 
 def _read_away(lines: Iterator[str]) -> None:
-    """The recorder's own lines, one a second, are shown as a table instead."""
+    """Reads and drops the recorder's lines, one a second: the demo shows a table instead."""
     for _ in lines:
         pass
 

@@ -15,16 +15,16 @@ _SESSION = 1  # the only one
 
 
 def store_incidents(path: Path) -> None:
-    """Diagnoses the whole of a recording of one session and stores what it finds."""
+    """Diagnoses a recording of one session and stores the incidents in it."""
     with open_reader(path) as reader:
         window = reader.window(None, 0)
         incidents = diagnose(reader, window).incidents if window else ()
     db = apsw.Connection(str(path))
     try:
-        for one in incidents:
+        for incident in incidents:
             for table, rows in (
-                (tables.INCIDENTS, incident_rows(one, _SESSION)),
-                (tables.CAUSAL_CHAINS, chain_rows(one, _SESSION)),
+                (tables.INCIDENTS, incident_rows(incident, _SESSION)),
+                (tables.CAUSAL_CHAINS, chain_rows(incident, _SESSION)),
             ):
                 db.executemany(table.insert_sql(), rows)
     finally:

@@ -1,8 +1,8 @@
-"""A recording made by hand that has every table of a real one, each in agreement with the others.
+"""A scripted recording with every table of a real one, all in agreement with each other.
 
-A training loop of a script leaves its sync intervals and sums (scene.py); here the same loop also leaves its steps, its
-time off the CPU, recorded calls with stacks, samples, progress marks, kernels, copies, and what each second says of the
-host and of the GPU. All of it is computed from the same intervals, so that every view gives the same answer.
+scene.py writes the sync intervals and sums of a scripted training loop; here the loop also gets its steps, off-CPU
+time, recorded calls with stacks, stack samples, progress marks, kernels, copies, and rows of the host and the GPU for
+each second. All of them are computed from the same intervals, so that all views agree.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from zlib import crc32
 
 import numpy as np
 
-from ingero.demo.scene import BEGIN_NS, Actor, Array, Frames, Intervals, Phase, Scene
+from ingero.demo.scene import BEGIN_NS, Actor, Array, Frames, Intervals, Phase, ScriptedRun
 from ingero.events import STATES, THREAD_STATES, WAKER_KINDS, CallFlag, SyncIntervalFlag
 from ingero.ops import BY_NAME, OPS, Kind, Source
 from ingero.store import histograms
@@ -53,8 +53,8 @@ _FUNCTION = 0x5600_0000_0000
 _LIBRARIES = {Source.CUDA: "libcudart.so.12", Source.DRIVER: "libcuda.so.1", Source.NCCL: "libnccl.so.2"}
 
 
-class WholeScene(Scene):
-    """A scene on two CPUs and one GPU, in which every process trains. A context manager, as `Scene`."""
+class FullScriptedRun(ScriptedRun):
+    """A run on two CPUs and one GPU, in which every process trains. A context manager, as `ScriptedRun`."""
 
     def __init__(self, path: Path, *, seconds: float, node: str = "demo", **identity: str) -> None:
         options: dict[str, str | int | float | bool | None] = {"stack": True, "nccl": True, "node": node}
@@ -68,7 +68,7 @@ class WholeScene(Scene):
         self._turn = 0  # of those who ran instead
         self._sums_by: dict[tuple[object, ...], dict[str, Any]] = {}
 
-    def __enter__(self) -> WholeScene:
+    def __enter__(self) -> FullScriptedRun:
         super().__enter__()
         self._host()
         return self
@@ -107,7 +107,7 @@ class WholeScene(Scene):
     def neighbors(
         self, names: Sequence[tuple[int, str]], begin_s: float, end_s: float, *, nice: int = 0, threads: int = 1
     ) -> None:
-        """Processes, not traced, that keep the CPUs busy from begin_s to end_s, with so many threads each."""
+        """Adds untraced processes (pid, name) of `threads` threads each that are busy from begin_s to end_s."""
         for pid, _ in names:
             self.scheduling(pid, begin_s, nice=nice, cpus_allowed=f"0-{CPUS - 1}", cpu_weight=100)
         for second in range(self._seconds):
@@ -115,7 +115,7 @@ class WholeScene(Scene):
             self._others[second] += within * len(names) * threads
 
     def _host(self) -> None:
-        """What a recorder notes once."""
+        """Writes the rows that a recorder writes once: clocks, cgroup, GPU, overhead limiter and probes."""
         self.append(tables.CLOCK_PAIRS, mono_ns=1000 * SECOND_NS, unix_ns=BEGIN_NS)
         self.append(tables.CGROUPS, cgroup_id=1, kernel_cgroup_id=1, node=self._node, cgroup_path="/")
         self.append(
@@ -126,7 +126,7 @@ class WholeScene(Scene):
             memory_bytes=_GPU_BYTES,
             gpu_index=0,
         )
-        self.append(tables.OVERHEAD_LIMITER, time_ns=BEGIN_NS, level=0, agent_level=0, reason="start")
+        self.append(tables.OVERHEAD_LEVELS, time_ns=BEGIN_NS, level=0, agent_level=0, reason="start")
         probes = [op for op in OPS if op.source in _LIBRARIES]
         self.append(
             tables.PROBES,
@@ -141,7 +141,7 @@ class WholeScene(Scene):
         )
 
     def append(self, table: Table, count: int = 1, /, **columns: tables.Column) -> None:
-        """As `Scene.append`; of sums, one row for all that have the same key."""
+        """Like `ScriptedRun.append`, except that rows of sums with the same key are added up to one row."""
         key = _SUMMED.get(table.name)
         if key is None:
             super().append(table, count, **columns)
@@ -175,7 +175,7 @@ class WholeScene(Scene):
     def cycle(
         self, actor: Actor, begin_s: float, end_s: float, phases: Sequence[Phase], *, stream: int = 0
     ) -> list[tuple[float, float, float]]:
-        """As `Scene.cycle`, with the steps that the recorder finds."""
+        """Like `ScriptedRun.cycle`, plus the rows of the steps that a recorder would find."""
         before = len(self._loops[actor.number])
         known = [_with_sizes(phase) for phase in phases]
         steps = super().cycle(actor, begin_s, end_s, known, stream=stream)
@@ -183,11 +183,11 @@ class WholeScene(Scene):
         return steps
 
     def _steps(self, actor: Actor, phases: Sequence[Phase], parts: Sequence[Intervals]) -> None:
-        """One row for all sync intervals of a step."""
+        """Writes one row per step, which covers all of its sync intervals."""
         marker = BY_NAME[phases[-1].sync_op]
         host = {f"host_{name}_ns": _sum(parts, "idle", name) + _sum(parts, "launch", name) for name in STATES}
         blocked = {f"blocked_{name}_ns": _sum(parts, "sync", name) for name in STATES}
-        launches, size = (sum(getattr(one.step, name) for one in phases) for name in ("launches", "size_bytes"))
+        launches, size = (sum(getattr(phase.step, name) for phase in phases) for name in ("launches", "size_bytes"))
         self.append(
             tables.STEPS,
             parts[-1].count,
@@ -205,19 +205,19 @@ class WholeScene(Scene):
             copies=2,
             syncs=len(phases),
             host_to_gpu_bytes=size,
-            blocked_sync_ns=sum(one.times["sync_end_ns"] - one.times["sync_start_ns"] for one in parts),
+            blocked_sync_ns=sum(part.times["sync_end_ns"] - part.times["sync_start_ns"] for part in parts),
             flags=int(SyncIntervalFlag.STEP),
             **host,
             **blocked,
         )
 
     def _off_cpu(self, actor: Actor, phase: Phase, intervals: Intervals) -> None:
-        """The time off the CPU, at the end of each part; a sleep and the wait for a CPU after it are one."""
+        """Writes off-CPU intervals, which end with their part; a sleep and the run-queue wait after it share a row."""
         ends = {"idle": "first_launch_ns", "launch": "sync_start_ns", "sync": "sync_end_ns"}
         for part, end in ends.items():
             states = intervals.of_part(part)
             begins = intervals.times[end] - sum(ns for name, ns in states.items() if name != "run")
-            for state in (one for one in STATES if one not in ("run", "runq") and states[one].any()):
+            for state in (name for name in STATES if name not in ("run", "runq") and states[name].any()):
                 ready = begins + states[state]
                 self._intervals_of(actor, phase, part, state, begins, ready, states["runq"])
                 begins = ready
@@ -260,7 +260,7 @@ class WholeScene(Scene):
             )
 
     def _culprits(self, phase: Phase, runnable: Array) -> dict[str, tables.Column]:
-        """Who ran during each wait: one after the other, so that all get equal shares."""
+        """The columns of which process ran during each wait: in turn, so that all get equal shares."""
         who = (self._turn + np.arange(len(runnable))) % len(phase.step.ran_instead)
         names = [self.text(name) for _, name in phase.step.ran_instead]
         pids = [pid for pid, _ in phase.step.ran_instead]
@@ -271,15 +271,15 @@ class WholeScene(Scene):
         }
 
     def _ran_instead(self, actor: Actor, phase: Phase, intervals: Intervals) -> None:
-        """Which process ran for how long while the thread was runnable, by second."""
+        """Writes by second which process ran for how long while the thread was runnable."""
         runnable = sum(intervals.of_part(part)["runq"] for part in ("idle", "launch", "sync"))
         if not phase.step.ran_instead or not np.any(runnable):
             return
         culprits = self._culprits(phase, np.asarray(runnable))
         for second, mine in _by_second(intervals.times["sync_end_ns"]):
             for pid, name in phase.step.ran_instead:
-                his = mine & (np.asarray(culprits["culprit_pid"]) == pid)
-                if not his.any():
+                of_culprit = mine & (np.asarray(culprits["culprit_pid"]) == pid)
+                if not of_culprit.any():
                     continue
                 self.append(
                     tables.CULPRITS,
@@ -289,23 +289,23 @@ class WholeScene(Scene):
                     culprit_pid=pid,
                     culprit_name=self.text(name),
                     culprit_cgroup_id=1,
-                    ns=int(np.asarray(runnable)[his].sum()),
-                    switches=int(his.sum()),
+                    ns=int(np.asarray(runnable)[of_culprit].sum()),
+                    switches=int(of_culprit.sum()),
                 )
 
     # Its calls
 
     def _recorded(self, phase: Phase, mine: Array, name: str) -> int:
-        """How many of an operation's calls in these intervals have a row each."""
-        per_step = 1 if name == phase.sync_op else min(_CALLS_OF_STEP, round(phase.made[name][0]))
+        """How many of an operation's calls in these intervals are stored as rows."""
+        per_step = 1 if name == phase.sync_op else min(_CALLS_OF_STEP, round(phase.interval_calls[name][0]))
         long = int(mine.sum()) if name in phase.longest else 0
         return long + int(per_step * (np.flatnonzero(mine) % _RECORDED == 0).sum())
 
     def _recorded_calls(self, actor: Actor, phase: Phase, intervals: Intervals) -> None:
-        """Rows of some steps' calls: launches, copies and the sync; and of each long call."""
+        """Writes calls as rows: launches, copies and the sync of a part of the steps, and every long call."""
         some = slice(None, None, _RECORDED)
         first, sync = intervals.times["first_launch_ns"][some], intervals.times["sync_start_ns"][some]
-        for name, (per_step, ms) in phase.made.items():
+        for name, (per_step, ms) in phase.interval_calls.items():
             if name == phase.sync_op:
                 continue
             count = min(_CALLS_OF_STEP, round(per_step))
@@ -319,8 +319,8 @@ class WholeScene(Scene):
         known: dict[str, tables.Column] = dict(states)
         if states["runq_ns"].any() and phase.step.ran_instead:
             known |= {
-                name: np.asarray(one)[some]
-                for name, one in self._culprits(phase, intervals.of_part("sync")["runq"]).items()
+                name: np.asarray(column)[some]
+                for name, column in self._culprits(phase, intervals.of_part("sync")["runq"]).items()
             }
         back = intervals.times["sync_end_ns"][some]
         self._rows_of(
@@ -347,7 +347,7 @@ class WholeScene(Scene):
         size_bytes: int = 0,
         flags: int = int(CallFlag.SAMPLED),
     ) -> None:
-        """Calls that only ran."""
+        """Writes calls that were on a CPU from entry to return."""
         is_launch = bool(BY_NAME[name].kind & Kind.LAUNCH)
         stack = self.stack(_FORWARD, native=(f"{_TORCH}:launch_kernel",)) if is_launch else self.stack(_COPY)
         known: dict[str, tables.Column] = {"stack_hash": stack, "flags": flags, "arg0": size_bytes}
@@ -366,12 +366,14 @@ class WholeScene(Scene):
         self.append(tables.EVENTS, len(begins), start_ns=begins, duration_ns=lengths, **(dict(place) | known | columns))
 
     def _samples_of(self, actor: Actor, phase: Phase, intervals: Intervals) -> None:
-        """Where the thread was outside its calls, in some of the steps."""
+        """Writes stack samples of the thread outside its calls, for a part of the steps."""
         some = slice(None, None, _SAMPLED)
         first, sync = intervals.times["first_launch_ns"][some], intervals.times["sync_start_ns"][some]
         asleep = intervals.of_part("idle")["sleep"][some]
         ran = np.maximum(first - intervals.times["prev_sync_end_ns"][some] - asleep, 0)
-        in_calls = sum(round(count * ms * 1e6) for name, (count, ms) in phase.made.items() if name != phase.sync_op)
+        in_calls = sum(
+            round(count * ms * 1e6) for name, (count, ms) in phase.interval_calls.items() if name != phase.sync_op
+        )
         between = np.maximum(sync - first - in_calls - sum(round(ms * 1e6) for ms in phase.longest.values()), 0)
         for times, spent, state, stack in (
             (first - ran // 2, ran, "run", _BATCH),
@@ -395,7 +397,7 @@ class WholeScene(Scene):
     # The GPU's side
 
     def _marks(self, actor: Actor, phase: Phase, intervals: Intervals) -> None:
-        """How far the GPU was at each sync."""
+        """Writes the progress mark of each sync."""
         each = phase.step.launches + 2
         positions = self._positions[actor.number] + each * np.arange(1, intervals.count + 1)
         self._positions[actor.number] = int(positions[-1])
@@ -412,11 +414,11 @@ class WholeScene(Scene):
         )
 
     def _per_second(self, actor: Actor, phase: Phase, intervals: Intervals) -> None:
-        """Kernels that were launched, calls inside launches, and bytes that were copied."""
+        """Writes by second the launched kernels, the nested calls inside launches, and the copied bytes."""
         launch = BY_NAME["cuLaunchKernel"]
         for second, mine in _by_second(intervals.times["sync_end_ns"]):
             place: dict[str, Value] = {"start_ns": self.at(second), "process": actor.number}
-            is_launched = "cudaLaunchKernel" in phase.made
+            is_launched = "cudaLaunchKernel" in phase.interval_calls
             launches = int(mine.sum()) * phase.step.launches * is_launched
             whole = sum(part for _, part in _KERNELS)
             parts = [launches * part // whole for _, part in _KERNELS]
@@ -426,18 +428,18 @@ class WholeScene(Scene):
                     self.append(tables.KERNEL_LAUNCHES, function=_FUNCTION + at, count=count, **place)
             if is_launched:
                 nested: dict[str, Value] = {"source": int(launch.source), "op": launch.code, "count": 0, "sum_ns": 0}
-                nested["nested"] = round(phase.made["cudaLaunchKernel"][0] * int(mine.sum()))
-                self.append(tables.OP_STATS, **(nested | place | dict.fromkeys((f"{one}_ns" for one in STATES), 0)))
+                nested["nested"] = round(phase.interval_calls["cudaLaunchKernel"][0] * int(mine.sum()))
+                self.append(tables.OP_STATS, **(nested | place | dict.fromkeys((f"{state}_ns" for state in STATES), 0)))
             for name, size in phase.sizes.items():
                 op = BY_NAME[name]
-                count = round(phase.made[name][0] * int(mine.sum()))
+                count = round(phase.interval_calls[name][0] * int(mine.sum()))
                 key: dict[str, Value] = {"source": int(op.source), "op": op.code, "host_to_gpu_bytes": count * size}
                 self.append(tables.COPIES, **(place | key))
 
     # At the end
 
     def _finish(self) -> None:
-        """What each second says of threads, of the host and of the GPU."""
+        """Writes by second the thread-state time, the host snapshot and the GPU sample."""
         self._append_sums()
         self.append(tables.CLOCK_PAIRS, mono_ns=1000 * SECOND_NS + self._end_ns - BEGIN_NS, unix_ns=self._end_ns)
         edges = np.minimum(BEGIN_NS + SECOND_NS * np.arange(self._seconds + 1), self._end_ns)
@@ -449,22 +451,22 @@ class WholeScene(Scene):
         for second in range(self._seconds):
             cpus = min(1.0, ran[second] / lengths_ns[second] / CPUS + self._others[second] / CPUS + _MARGIN)
             self._snapshot(int(edges[second + 1]), cpus, self._others[second])
-            shares = {number: float(one[second] / lengths_ns[second]) for number, one in busy.items()}
+            shares = {number: float(busy_ns[second] / lengths_ns[second]) for number, busy_ns in busy.items()}
             self._gpu_sample(int(edges[second + 1]), shares)
 
     def _thread_states(self, number: int, loops: Sequence[Intervals], edges: Array) -> Array:
-        """What the threads of a process did in each second; answers for how long they ran."""
-        spent = {name: np.zeros(len(edges) - 1, np.int64) for name in STATES}
+        """Writes the thread-state time of a process by second; returns its time on a CPU (ns) by second."""
+        state_ns = {name: np.zeros(len(edges) - 1, np.int64) for name in STATES}
         for part, begin, end in (
             ("idle", "prev_sync_end_ns", "first_launch_ns"),
             ("launch", "first_launch_ns", "sync_start_ns"),
             ("sync", "sync_start_ns", "sync_end_ns"),
         ):
             for name in STATES:
-                spent[name] += _split(loops, part, name, (begin, end), edges)
+                state_ns[name] += _split(loops, part, name, (begin, end), edges)
         lengths = np.diff(edges)
-        spent["sleep"] += np.maximum(lengths - sum(spent.values()), 0)
-        switches = np.histogram(np.concatenate([one.times["sync_end_ns"] for one in loops]), edges)[0]
+        state_ns["sleep"] += np.maximum(lengths - sum(state_ns.values()), 0)
+        switches = np.histogram(np.concatenate([intervals.times["sync_end_ns"] for intervals in loops]), edges)[0]
         self.append(
             tables.THREAD_STATE_SECONDS,
             len(lengths),
@@ -474,9 +476,9 @@ class WholeScene(Scene):
             threads=1,
             switches=switches,
             major_faults=0,
-            **{f"{name}_ns": ns for name, ns in spent.items()},
+            **{f"{name}_ns": ns for name, ns in state_ns.items()},
         )
-        return spent["run"]
+        return state_ns["run"]
 
     def _snapshot(self, time_ns: int, cpus: float, others: float) -> None:
         second = (time_ns - BEGIN_NS) / SECOND_NS - 1
@@ -499,7 +501,7 @@ class WholeScene(Scene):
         )
 
     def _gpu_sample(self, time_ns: int, shares: Mapping[int, float]) -> None:
-        """As the driver answers: no more than all of the GPU, and each process's part of it."""
+        """Writes a GPU sample as NVML would return it: at most 100% in all, and the share of each process."""
         there = {number: share for number, share in shares.items() if share}
         whole = max(sum(there.values()), 1.0)
         processes = [
@@ -524,15 +526,15 @@ class WholeScene(Scene):
 
 
 def _with_sizes(phase: Phase) -> Phase:
-    """Of the usual copies, equal parts of what an interval copies."""
-    count = round(phase.made.get("cudaMemcpyAsync", (0, 0))[0])
+    """The phase with the size of each of its usual copies: equal parts of the bytes of a sync interval."""
+    count = round(phase.interval_calls.get("cudaMemcpyAsync", (0, 0))[0])
     if phase.sizes or not count:
         return phase
     return replace(phase, sizes={"cudaMemcpyAsync": phase.step.size_bytes // count})
 
 
 def _folded(name: str, old: Any, new: Any) -> Any:
-    """A column of a row of sums with what another row adds."""
+    """The value of a column of sums after `new` is added to `old` (None: there is none yet)."""
     if name == "histogram":
         counts = histograms.merge([new])
         return counts if old is None else old + counts
@@ -555,20 +557,20 @@ _IDLE: dict[str, int] = {f"{name}_ns": 0 for name in STATES if name != "run"}
 
 
 def _sum(parts: Sequence[Intervals], part: str, name: str) -> Array:
-    total: Array = np.sum([one.of_part(part)[name] for one in parts], axis=0)
+    total: Array = np.sum([intervals.of_part(part)[name] for intervals in parts], axis=0)
     return total
 
 
 def _by_second(times: Array) -> list[tuple[int, Array]]:
-    """Each second of the recording in which some of these times lie, and which."""
+    """The seconds of the recording that hold any of these times, each with the mask of those times."""
     seconds = (times - BEGIN_NS) // SECOND_NS
     return [(int(second), seconds == second) for second in np.unique(seconds)]
 
 
 def _split(loops: Sequence[Intervals], part: str, name: str, of: tuple[str, str], edges: Array) -> Array:
-    """The time in one state, divided among the seconds in which its part of the interval lies."""
-    begin, end = (np.concatenate([one.times[edge] for one in loops]) for edge in of)
-    ns = np.concatenate([one.of_part(part)[name] for one in loops])
+    """The time (ns) in one thread state by second: spread evenly over the part of the interval that it belongs to."""
+    begin, end = (np.concatenate([intervals.times[edge] for intervals in loops]) for edge in of)
+    ns = np.concatenate([intervals.of_part(part)[name] for intervals in loops])
     order = np.argsort(begin, kind="stable")
     begin, end, ns = begin[order], np.maximum(end[order], begin[order] + 1), ns[order]
     done = np.concatenate([[0], np.cumsum(ns)])
@@ -579,8 +581,8 @@ def _split(loops: Sequence[Intervals], part: str, name: str, of: tuple[str, str]
 
 
 def _within(loops: Sequence[Intervals], begin: str, end: str, edges: Array) -> Array:
-    """How long each second was covered by the time between two edges of the intervals."""
-    begins, ends = (np.concatenate([one.times[name] for one in loops]) for name in (begin, end))
+    """How much (ns) of each second lies between two given edges of the intervals."""
+    begins, ends = (np.concatenate([intervals.times[name] for intervals in loops]) for name in (begin, end))
     lows, highs = np.maximum(begins[:, None], edges[None, :-1]), np.minimum(ends[:, None], edges[None, 1:])
     covered: Array = np.maximum(highs - lows, 0).sum(axis=0)
     return covered

@@ -1,4 +1,4 @@
-"""Where the wall time of a stream went: GPU idle, busy, returned late, each with the clocks of its path."""
+"""Time breakdown of a stream: GPU idle, GPU busy and sync return delay, with the states of the critical-path thread."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _NOT_RECORDED = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """One part of the sync intervals: its length, and the clocks of the critical-path thread, in the order of STATES.
+class PartBreakdown:
+    """One part of the sync intervals: its length, and the critical-path thread's time by state (order of STATES).
 
-    unknown_ns: the share of the part that no thread's clocks cover.
+    unknown_ns: the time of the part without recorded thread states.
     """
 
     total_ns: int
     states_ns: tuple[int, ...]
     unknown_ns: int
 
-    def clock(self, name: str) -> int:
-        """Nanoseconds of one clock."""
+    def in_state(self, name: str) -> int:
+        """The time in one thread state, ns."""
         return self.states_ns[STATES.index(name)]
 
 
@@ -49,17 +49,17 @@ class StreamBreakdown:
     launches: int
     size_bytes: int
     wall_ns: int
-    idle: Part
+    idle: PartBreakdown
     busy_ns: int
-    launching: Part
+    launching: PartBreakdown
     return_delay_ns: int
     return_delay_low_ns: int
     return_delay_high_ns: int
-    sync: Part
+    sync: PartBreakdown
 
 
 def stream_breakdowns(sync_intervals: Array) -> list[StreamBreakdown]:
-    """One account per stream (process, device, stream), the one with the most device work first."""
+    """One breakdown per stream (process, device, stream), the one with the most GPU work first."""
     if not len(sync_intervals):
         return []
     keys = sync_intervals[["process", "device", "stream"]]
@@ -68,7 +68,7 @@ def stream_breakdowns(sync_intervals: Array) -> list[StreamBreakdown]:
 
 
 def breakdowns_of_sums(gpu_streams: Iterable[GpuStreamSums]) -> list[StreamBreakdown]:
-    """The same from sums that were kept while it was recorded."""
+    """One breakdown per stream from sums kept during the recording, the one with the most GPU work first."""
     breakdowns = [
         StreamBreakdown(
             process=gpu_stream.process,
@@ -94,7 +94,7 @@ def breakdowns_of_sums(gpu_streams: Iterable[GpuStreamSums]) -> list[StreamBreak
 
 
 def main_stream(breakdowns: list[StreamBreakdown], process: int) -> StreamBreakdown | None:
-    """The stream that paces a process: the one with the most device work. Streams are never summed."""
+    """The stream of a process with the most GPU work, which sets its pace. Streams are never summed."""
     return next((breakdown for breakdown in breakdowns if breakdown.process == process), None)
 
 
@@ -102,7 +102,7 @@ def _breakdown(sync_intervals: Array) -> StreamBreakdown:
     def total(name: str) -> int:
         return int(sync_intervals[name].sum(dtype=np.int64))
 
-    back = sync_intervals["sync_end_ns"]
+    sync_end_ns = sync_intervals["sync_end_ns"]
     return StreamBreakdown(
         process=int(sync_intervals["process"][0]),
         pid=int(sync_intervals["pid"][0]),
@@ -112,30 +112,30 @@ def _breakdown(sync_intervals: Array) -> StreamBreakdown:
         incomplete=int(((sync_intervals["flags"] & int(SyncIntervalFlag.INCOMPLETE)) != 0).sum()),
         launches=total("launches"),
         size_bytes=total("bytes"),
-        wall_ns=int((back - sync_intervals["prev_sync_end_ns"]).sum()),
+        wall_ns=int((sync_end_ns - sync_intervals["prev_sync_end_ns"]).sum()),
         idle=_part(sync_intervals, "idle", sync_intervals["idle_ns"]),
         busy_ns=total("busy_ns"),
         launching=_part(sync_intervals, "launch", sync_intervals["sync_start_ns"] - sync_intervals["first_launch_ns"]),
         return_delay_ns=total("return_delay_ns"),
-        return_delay_low_ns=int((back - sync_intervals["gpu_done_high_ns"]).sum()),
-        return_delay_high_ns=int((back - sync_intervals["gpu_done_low_ns"]).sum()),
-        sync=_part(sync_intervals, "sync", back - sync_intervals["sync_start_ns"]),
+        return_delay_low_ns=int((sync_end_ns - sync_intervals["gpu_done_high_ns"]).sum()),
+        return_delay_high_ns=int((sync_end_ns - sync_intervals["gpu_done_low_ns"]).sum()),
+        sync=_part(sync_intervals, "sync", sync_end_ns - sync_intervals["sync_start_ns"]),
     )
 
 
-def _summed(gpu_stream: GpuStreamSums, index: int, name: str) -> Part:
-    return Part(
+def _summed(gpu_stream: GpuStreamSums, index: int, name: str) -> PartBreakdown:
+    return PartBreakdown(
         total_ns=gpu_stream.sums[f"{name}_ns"],
         states_ns=tuple(int(value) for value in gpu_stream.states_ns[index]),
         unknown_ns=gpu_stream.sums[f"{name}_unknown_ns"],
     )
 
 
-def _part(sync_intervals: Array, name: str, lengths: Array) -> Part:
-    clocks = sync_intervals[f"{name}_state_ns"]
-    is_known = clocks[:, 0] != _NOT_RECORDED
-    return Part(
+def _part(sync_intervals: Array, name: str, lengths: Array) -> PartBreakdown:
+    state_ns = sync_intervals[f"{name}_state_ns"]
+    is_known = state_ns[:, 0] != _NOT_RECORDED
+    return PartBreakdown(
         total_ns=int(lengths.sum()),
-        states_ns=tuple(int(value) for value in clocks[is_known].sum(axis=0, dtype=np.int64)),
+        states_ns=tuple(int(value) for value in state_ns[is_known].sum(axis=0, dtype=np.int64)),
         unknown_ns=int(lengths[~is_known].sum()),
     )

@@ -1,4 +1,4 @@
-"""What a diagnosis says: findings of rules, the incidents they become, and what could not be told.
+"""The records of a diagnosis: findings of rules, incidents, verdicts per process, and causes that were not evaluated.
 
 Times are unix ns. `lost_ns` is always end to end: what the process's main stream took beyond its reference.
 """
@@ -24,14 +24,14 @@ Fact: TypeAlias = "int | float | str | bool | None"
 Identity: TypeAlias = "tuple[str, str, str, bool]"  # cause, resource, root, whether it is counted against zero
 
 UNEXPLAINED = "unexplained"  # stands where a cause would, if there is none
-HIGH_RATIO = 0.20  # of wall time
-MEDIUM_RATIO = 0.05
-_MUCH_LONGER = 2  # times the mean, before the longest call is shown beside it
-_OF_A_PACKAGE = ("__init__.py", "__main__.py")  # names that alone say nothing
+HIGH_RATIO = 0.20  # lost share of wall time from which a finding is of high severity
+MEDIUM_RATIO = 0.05  # and from which of medium severity
+_MIN_LONGEST_RATIO = 2  # of the longest call to the mean, before the longest is shown beside it
+_PACKAGE_FILES = ("__init__.py", "__main__.py")  # file names that mean nothing without the package's name
 
 
 class Severity(enum.IntEnum):
-    """How bad a finding is."""
+    """The severity of a finding or an incident."""
 
     LOW = 1
     MEDIUM = 2
@@ -42,8 +42,9 @@ class Severity(enum.IntEnum):
 class FindingKind(enum.Enum):
     """What a finding claims.
 
-    INCIDENT: time was lost against a reference seen to be better. BOTTLENECK: slow for as long as it was seen, a share
-    of wall time against zero. EVENT: something happened that needs no lost time to matter (a kill, a hang, a leak).
+    INCIDENT: time was lost against a better reference that was seen. BOTTLENECK: slow for as long as the process was
+    seen; its lost time is a share of wall time, compared with zero. EVENT: something that matters without any lost
+    time (a kill, a hang, a leak).
     """
 
     INCIDENT = "incident"
@@ -55,7 +56,7 @@ class FindingKind(enum.Enum):
 class CodeLine:
     """A place in the workload's own code; line 0: only the function is known.
 
-    waiting_thread: PID/TID of the thread that is there, where it is not the calling one but waits for it.
+    waiting_thread: PID/TID of the thread at this line, where that thread waits for the calling thread.
     """
 
     file: str
@@ -68,9 +69,9 @@ class CodeLine:
 
     @property
     def short(self) -> str:
-        """With the file's name only; of a package's own file with the package's."""
+        """The line with its file's name only, preceded by the package's name for `__init__.py` and `__main__.py`."""
         path = PurePath(self.file)
-        return self._text(f"{path.parent.name}/{path.name}" if path.name in _OF_A_PACKAGE else path.name)
+        return self._text(f"{path.parent.name}/{path.name}" if path.name in _PACKAGE_FILES else path.name)
 
     def _text(self, file: str) -> str:
         place = f"{file}:{self.line}" if self.line else file
@@ -80,13 +81,13 @@ class CodeLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """The line of Python and the call on the critical path of the affected process, or why it is not known.
+    """The line of Python and the call on the critical path of the affected process, or why the line is not known.
 
-    call: the traced call at that line, "" outside of GPU calls. mean_ns, baseline_ns: of one such call, or outside of
-    calls of one `per` (step, sync interval); None: not known, or no baseline. longest_ns: of the recorded calls.
-    is_exact: means are of every call, not of the recorded ones or of samples. state: what the thread did outside of
-    calls. who: the thread that was there, where it is not on the critical path itself.
-    why_not: a clause where line is None.
+    call: the traced call at that line; "" outside GPU calls. mean_ns, baseline_ns: mean duration of such a call, or
+    outside calls the time per `per` (step, sync interval); None: not known, or no baseline. longest_ns: the longest of
+    the recorded calls. is_exact: the means are of every call, not of recorded calls or samples only. state: what the
+    thread did outside calls. who: the thread at the line, where it is not on the critical path itself. why_not: a
+    clause that says why `line` is None.
     """
 
     line: CodeLine | None = None
@@ -115,14 +116,14 @@ class Where:
         about = "" if self.is_exact else "about "
         each = f" per {self.per}" if self.per else ""
         more = [] if self.baseline_ns is None else [f"baseline {format_ns(self.baseline_ns)}"]
-        if self.longest_ns is not None and self.longest_ns > _MUCH_LONGER * self.mean_ns:
+        if self.longest_ns is not None and self.longest_ns > _MIN_LONGEST_RATIO * self.mean_ns:
             more.append(f"longest {format_ns(self.longest_ns)}")
         return f" {about}{format_ns(self.mean_ns)}{each}" + (f" ({', '.join(more)})" if more else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contributing:
-    """Another cause of the same lost time, with its part of it."""
+    """Another cause of an incident's lost time, with the part that it explains."""
 
     cause: str
     lost_ns: int
@@ -132,10 +133,10 @@ class Contributing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Culprit:
-    """Who took the time.
+    """A process that took the affected process's time.
 
-    lost_ns: time it occupied while the affected process waited; container: short name, "" on the host; job: of a
-    scheduler, as texts name it.
+    lost_ns: how long it occupied the resource while the affected process waited. container: short name, "" on the host.
+    job: the batch scheduler's job, as texts name it.
     """
 
     pid: int
@@ -161,10 +162,10 @@ class Affected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """One link of the chain from the stall to its root, with the three checks it passed.
+    """One link of the chain from the stall to its root cause, with the three checks that it passed.
 
-    text: what happened, as a sentence. seen_ns, expected_ns: in the window, expected from the reference (None where
-    there is none). structure: the waits-for edge seen; order: why the cause came first.
+    text: what happened, as a sentence. seen_ns: its time in the window. expected_ns: its time by the reference, None
+    without one. structure: the waits-for edge that was seen. order: why the cause came first.
     """
 
     text: str
@@ -176,14 +177,14 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fix:
-    """What to do: a sentence, and where there is one the command with real pids, cores and names."""
+    """A recommended action: a sentence, and where one exists a command with real pids, CPUs and names."""
 
     text: str
     command: str = ""
 
 
 class Part(enum.Enum):
-    """Where in the sync intervals time was lost."""
+    """The part of a sync interval in which time was lost."""
 
     IDLE = "idle"  # nothing was queued
     LAUNCH = "launch"  # the host's part of GPU busy: launches came too slowly for the GPU
@@ -193,7 +194,7 @@ class Part(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Lost time of one part in one state of the critical-path thread: of STATES, "gpu_execution" or "unknown"."""
+    """A part of the sync intervals and a state of the critical-path thread: of STATES, "gpu_execution" or "unknown"."""
 
     part: Part
     state: str
@@ -204,10 +205,10 @@ class Finding:
     """What one rule says about one case.
 
     claims: the lost time that it explains, by bucket. resource, root: with `cause` the identity of the incident.
-    summary: one sentence that a human can forward. evidence: the numbers behind it.
-    is_whole: whether it is a cause by itself, not only a part of one that it can be joined to. least_ratio: of wall
-    time; what is lost by it below that is explained, but not told. is_apart: whether the loop's own work is known not
-    to be a part of it.
+    summary: one sentence that a person can forward. evidence: the numbers behind the summary.
+    stands_alone: whether it is a cause by itself; otherwise it counts only as a part of a cause that it is joined to.
+    min_wall_ratio: a smaller share of wall time counts as explained, but is not reported. is_outside_loop: whether its
+    time is known to hold none of the loop's own work.
     """
 
     cause: str
@@ -215,36 +216,36 @@ class Finding:
     claims: Mapping[Bucket, int] = field(default_factory=dict)
     resource: str = ""
     root: str = ""
-    kind: FindingKind | None = None  # None: as the case says
-    severity: Severity | None = None  # None: by the lost share
-    window: Window | None = None  # None: the case's
+    kind: FindingKind | None = None  # None: the case's kind
+    severity: Severity | None = None  # None: by the lost share of wall time
+    window: Window | None = None  # None: the case's window
     culprits: Sequence[Culprit] = ()
     line: CodeLine | None = None
     chain: Sequence[Link] = ()
     fixes: Sequence[Fix] = ()
     evidence: Mapping[str, Fact] = field(default_factory=dict)
-    process: int = 0  # whose it is, where no case says it; 0: of nobody in particular
-    affected: Affected | None = None  # who lost the time, where no case says it
-    wall_ns: int = 0  # of which the lost time is a share, where no case says it
-    is_whole: bool = True
-    least_ratio: float = 0.0
-    is_apart: bool = False
-    absorbs: Sequence[int] = ()  # numbers of processes whose own findings at that time are the reason for this one
-    waits_for: Sequence[int] = ()  # pids of the workers whose lateness it is about
+    process: int = 0  # number of the process it is about, for a finding without a case; 0: no process in particular
+    affected: Affected | None = None  # the process that lost the time, for a finding without a case
+    wall_ns: int = 0  # wall time that the lost time is a share of, for a finding without a case
+    stands_alone: bool = True
+    min_wall_ratio: float = 0.0
+    is_outside_loop: bool = False
+    absorbed_processes: Sequence[int] = ()  # numbers of processes: their findings of the same time explain this one
+    waited_for_pids: Sequence[int] = ()  # pids of the workers that were late
 
     @property
     def lost_ns(self) -> int:
-        """The lost time that it explains."""
+        """The lost time that the finding explains, ns."""
         return sum(self.claims.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Impact:
-    """What the worst affected process noticed, and the same in its baseline (None where there is none).
+    """The impact on the worst affected process, beside its baseline (None without one).
 
-    judged_by: `step` or `sync interval`; rates and quantiles are of these. involuntary_off_cpu_ratio: of its time, the
-    critical-path thread could have run or was throttled; voluntary sleep does not count. context_switches,
-    involuntary_context_switches: of all its threads.
+    judged_by: `step` or `sync interval`, which rates and quantiles are of. involuntary_off_cpu_ratio: share of time in
+    which the critical-path thread was runnable or throttled; voluntary sleep does not count. context_switches,
+    involuntary_context_switches: of all threads of the process.
     """
 
     judged_by: str
@@ -262,7 +263,7 @@ class Impact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A piece of an incident's timeline, from some time before it to some time after: lost share of wall time."""
+    """A piece of the timeline from before an incident to after it, with the lost share of its wall time."""
 
     begin_ns: int
     end_ns: int
@@ -271,13 +272,12 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """One cause on one resource with one root, whoever its affected processes are.
+    """One cause on one resource with one root, with all processes affected by it.
 
-    end_ns: None while it goes on. lost_ns: of its affected processes' streams, the longest (streams are never summed).
-    lost_ratio: of the wall time of the incident; explained_ratio: what all causes found together explain of the
-    affected process's lost time.
-    account: lost ns by "part.state". peak_ratio: the worst second. node: of several in the recording, the one that it
-    and everybody in it is on; "": it holds one.
+    end_ns: None while it is ongoing. lost_ns: of the affected process that lost most (streams are never summed).
+    lost_ratio: share of the incident's wall time. explained_ratio: share of the affected process's lost time that all
+    causes together explain. breakdown: lost ns by "part.state". peak_ratio: lost share of the worst second. node: the
+    node of the incident and of all its processes; "" in a recording of one node.
     """
 
     number: int
@@ -308,15 +308,15 @@ class Incident:
 
     @property
     def identity(self) -> Identity:
-        """What it is the same incident by, as it grows; a bottleneck is one of its own."""
+        """The key that stays equal while the incident grows; a bottleneck never equals an incident of its cause."""
         return (self.cause, self.resource, self.root, self.kind is FindingKind.BOTTLENECK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotEvaluated:
-    """A cause that this recording cannot show, with the reason: silence about it is no all-clear.
+    """A cause that this recording cannot show, with the reason: its absence from the findings proves nothing.
 
-    time ranges: the parts of the window in which it cannot, in order; none: all of it.
+    time_ranges: the parts of the window in which it cannot be shown, in order; empty: the entire window.
     """
 
     cause: str
@@ -325,22 +325,22 @@ class NotEvaluated:
 
     @property
     def text(self) -> str:
-        """The reason, and when."""
+        """The reason, with the time ranges that it holds for."""
         if not self.time_ranges:
             return self.reason
         begin_ns, end_ns = self.time_ranges[0].begin_ns, self.time_ranges[-1].end_ns
         first, last = (format_time_of_day(at, of_ns=end_ns - begin_ns) for at in (begin_ns, end_ns))
-        length = format_ns(sum(one.duration_ns for one in self.time_ranges))
+        length = format_ns(sum(window.duration_ns for window in self.time_ranges))
         times = f" in {len(self.time_ranges)} time ranges" if len(self.time_ranges) > 1 else ""
         return f"{self.reason}, from {first} to {last}, {length}{times}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessVerdict:
-    """What is said of a process as a whole; has_incident: see `Diagnosis.incidents`.
+    """The verdict on one process; has_incident: its incidents are in `Diagnosis.incidents`.
 
-    how, steps: how its steps are known, and how many there are; of SYNC they are sync intervals. None and 0 where there
-    are neither. node: as of an incident.
+    how, steps: how its steps are known, and their number; for SYNC they are sync intervals; None and 0 without either.
+    node: the node of the process; "" in a recording of one node.
     """
 
     process: int
@@ -358,7 +358,7 @@ class ProcessVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """Everything that was found in a window, worst first, and what was not looked at. profiles: of an imported one."""
+    """All incidents of a window, worst first, and what was not checked. profiles: of an imported recording."""
 
     window: Window
     incidents: tuple[Incident, ...]
@@ -369,7 +369,7 @@ class Diagnosis:
 
 
 def severity_of(lost_ratio: float) -> Severity:
-    """By the lost share of wall time."""
+    """The severity of an incident that lost this share of wall time."""
     if lost_ratio >= HIGH_RATIO:
         return Severity.HIGH
     return Severity.MEDIUM if lost_ratio >= MEDIUM_RATIO else Severity.LOW

@@ -1,4 +1,4 @@
-"""The control group of a process: its id as the BPF programs see it, its CPU limits, and its throttling."""
+"""The cgroup of a process: its id as the BPF programs see it, its CPU limits, and its throttling."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _US = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class _Mount:
-    """A mounted hierarchy: `root` is the group that `point` shows.
+class _HierarchyMount:
+    """A mounted cgroup hierarchy: `root` is the cgroup that `point` shows.
 
     own: the group of this process in it, where a control group namespace says paths relative to that; else "".
     """
@@ -32,7 +32,7 @@ class _Mount:
         return posixpath.normpath(f"{self.own}{path}") if self.own else path
 
     def folder(self, path: str) -> Path | None:
-        """The folder of a group; None where it lies outside what is mounted here (another cgroup namespace)."""
+        """The folder of a cgroup; None if it lies outside what is mounted here (another cgroup namespace)."""
         if self.root not in ("/", path) and not path.startswith(f"{self.root}/"):
             return None
         inside = path if self.root == "/" else path[len(self.root) :]
@@ -41,13 +41,13 @@ class _Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CgroupMounts:
-    """Where the hierarchies are mounted: controller name -> mount, and "" -> the v2 hierarchy."""
+    """Mounts of the cgroup hierarchies: controller name -> mount, and "" -> the v2 hierarchy."""
 
-    by_controller: Mapping[str, _Mount]
+    by_controller: Mapping[str, _HierarchyMount]
 
     @property
     def identifying(self) -> str:
-        """The hierarchy whose ids tell groups apart: memory where it is a v1 controller, else v2 ("").
+        """The hierarchy whose ids identify cgroups: memory if it is a v1 controller, else v2 ("").
 
         On hosts that mount both, services often share one v2 group while v1 tells them apart.
         """
@@ -59,14 +59,14 @@ class CgroupMounts:
         return mount.absolute(path) if mount else path
 
     def folder(self, controller: str, path: str) -> Path | None:
-        """The folder of a group in one hierarchy, if that is mounted and shows the group."""
+        """The folder of a cgroup in one hierarchy, if that is mounted and shows the cgroup."""
         mount = self.by_controller.get(controller)
         return mount.folder(path) if mount else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cgroup:
-    """The control groups of one process.
+    """The cgroups of one process.
 
     id: of the group in the identifying hierarchy, the inode of its folder; None where that is not visible.
     path: of the group in that hierarchy.
@@ -80,7 +80,7 @@ class Cgroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuLimits:
-    """What a group may use. None: no limit known.
+    """CPU limits of a cgroup. None: no limit known.
 
     quota_cores: CPU time per wall time, in cores; the lowest on the way up to the root.
     quota_path: the group that sets it.
@@ -94,9 +94,9 @@ class CpuLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuShare:
-    """What a group gets of the CPUs. None: not set, or not visible here.
+    """CPU weight and quota of a cgroup. None: not set, or not visible here.
 
-    weight: against the groups beside it, 100 where nobody set it; v1 shares are converted as the kernel does.
+    weight: relative to sibling cgroups, 100 by default; v1 shares are converted as the kernel does.
     quota_us: CPU time that all of a group may use in each period_us of wall time.
     """
 
@@ -107,7 +107,7 @@ class CpuShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IoLimit:
-    """One limit of a group. device: major:minor; limit: as `io.max` has it, such as rbps=1000; path: the group's."""
+    """One I/O limit of a cgroup. device: major:minor; limit: as in `io.max`, such as rbps=1000; path: the cgroup's."""
 
     device: str
     limit: str
@@ -116,13 +116,13 @@ class IoLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throttling:
-    """How often and how long a group was kept off the CPU by its quota, since it was made."""
+    """How often and how long a cgroup was throttled by its CPU quota, since it was created."""
 
     throttled_periods: int
     throttled_ns: int
 
 
-_MOST_IO_LIMITS = 32  # of a group and those around it
+_MAX_IO_LIMITS = 32  # of a group and those around it
 _IO_V1 = {
     "rbps": "blkio.throttle.read_bps_device",
     "wbps": "blkio.throttle.write_bps_device",
@@ -133,7 +133,7 @@ _IO_V1 = {
 
 def read_mounts(proc: Path = PROC) -> CgroupMounts:
     """The hierarchies that this process sees mounted."""
-    found: dict[str, _Mount] = {}
+    found: dict[str, _HierarchyMount] = {}
     for line in _text(proc / "self/mountinfo").splitlines():
         before, _, after = line.partition(" - ")
         fields, kind = before.split(), after.split()
@@ -146,23 +146,27 @@ def read_mounts(proc: Path = PROC) -> CgroupMounts:
     return CgroupMounts(by_controller=found)
 
 
-def _seen_from_its_root(root: str, point: Path) -> _Mount:
-    """In a namespace whose root lies `/../..` below that of the host, the host's hierarchy is mounted with that root.
+def _seen_from_its_root(root: str, point: Path) -> _HierarchyMount:
+    """Corrects the root of a mount seen from a cgroup namespace whose root lies below the host's (`/../..`).
 
     How many groups deep this process is is known by it, but not their names: it is looked for.
     """
     if not _ABOVE.fullmatch(root):
-        return _Mount(root, point)
+        return _HierarchyMount(root, point)
     level = [point]
     for _ in range(root.count("/")):
         level = [Path(entry.path) for folder in level for entry in _subfolders(folder)]
     me = str(os.getpid())
     own = next((folder for folder in level if me in _text(folder / "cgroup.procs").split()), None)
-    return _Mount(root, point) if own is None else _Mount("/", point, f"/{_printable(str(own.relative_to(point)))}")
+    return (
+        _HierarchyMount(root, point)
+        if own is None
+        else _HierarchyMount("/", point, f"/{_printable(str(own.relative_to(point)))}")
+    )
 
 
 def read_cgroup(pid: int, mounts: CgroupMounts, proc: Path = PROC) -> Cgroup | None:
-    """The groups of a process, or None when it is gone."""
+    """The cgroups of a process, or None if it is gone."""
     paths = {
         name: mounts.absolute(name, path) for name, path in parse_cgroup(_text(proc / str(pid) / "cgroup")).items()
     }
@@ -174,29 +178,29 @@ def read_cgroup(pid: int, mounts: CgroupMounts, proc: Path = PROC) -> Cgroup | N
 
 
 def find_cgroups(ids: Collection[int], mounts: CgroupMounts) -> dict[int, Cgroup]:
-    """The groups of the identifying hierarchy with these ids, as far as they exist and are visible here."""
+    """The cgroups of the identifying hierarchy with these ids, if they exist and are visible here."""
     mount = mounts.by_controller.get(mounts.identifying)
     found: dict[int, Cgroup] = {}
     folders = [(mount.point, mount.root)] if mount else []
     if mount and _inode(mount.point) in ids:
-        found[_inode(mount.point) or 0] = _identified(mount.root, _inode(mount.point), mounts)
+        found[_inode(mount.point) or 0] = _identify_cgroup(mount.root, _inode(mount.point), mounts)
     while folders and len(found) < len(ids):
         folder, path = folders.pop()
         for entry in _subfolders(folder):
             inside = f"{path.rstrip('/')}/{_printable(entry.name)}"
             if entry.inode() in ids:
-                found[entry.inode()] = _identified(inside, entry.inode(), mounts)
+                found[entry.inode()] = _identify_cgroup(inside, entry.inode(), mounts)
             folders.append((Path(entry.path), inside))
     return found
 
 
 def members(cgroup: Cgroup, mounts: CgroupMounts) -> list[int]:
-    """The pids in a group now, in no order."""
+    """The pids in a cgroup now, unordered."""
     folder = mounts.folder(mounts.identifying, cgroup.path)
     return [int(line) for line in _text(folder / "cgroup.procs").split() if line.isdigit()] if folder else []
 
 
-def _identified(path: str, number: int | None, mounts: CgroupMounts) -> Cgroup:
+def _identify_cgroup(path: str, number: int | None, mounts: CgroupMounts) -> Cgroup:
     return Cgroup(id=number, path=path, paths={mounts.identifying: path})
 
 
@@ -221,7 +225,7 @@ def parse_cgroup(text: str) -> dict[str, str]:
 
 
 def read_cpu_limits(cgroup: Cgroup, mounts: CgroupMounts) -> CpuLimits:
-    """The CPU limits of a group, inherited ones included."""
+    """The CPU limits of a cgroup, inherited ones included."""
     lowest: tuple[float, str] | None = None
     for folder, path in _upwards(cgroup, mounts, "cpu"):
         cores = _quota_cores(folder)
@@ -232,7 +236,7 @@ def read_cpu_limits(cgroup: Cgroup, mounts: CgroupMounts) -> CpuLimits:
 
 
 def read_cpu_share(cgroup: Cgroup, mounts: CgroupMounts) -> CpuShare:
-    """What the scheduler goes by: the nearest weight, and the tightest quota on the way up to the root."""
+    """The CPU share in effect: the nearest weight, and the tightest quota on the way up to the root."""
     weight: int | None = None
     tightest: tuple[int, int] | None = None
     for folder, _ in _upwards(cgroup, mounts, "cpu"):
@@ -245,7 +249,7 @@ def read_cpu_share(cgroup: Cgroup, mounts: CgroupMounts) -> CpuShare:
 
 
 def read_io_limits(cgroup: Cgroup, mounts: CgroupMounts) -> tuple[IoLimit, ...]:
-    """What a group may move from and to each block device, by its own limits and those of the groups around it."""
+    """The I/O limits of a cgroup per block device: its own and those of its parents."""
     found: list[IoLimit] = []
     for folder, path in _upwards(cgroup, mounts, "io" if "io" in mounts.by_controller else "blkio"):
         for line in _text(folder / "io.max").splitlines():  # v2: "8:0 rbps=1000 wbps=max riops=max wiops=max"
@@ -256,17 +260,17 @@ def read_io_limits(cgroup: Cgroup, mounts: CgroupMounts) -> tuple[IoLimit, ...]:
             lines = (line.split() for line in _text(folder / file).splitlines())
             mine = (words for words in lines if len(words) == 2)  # "8:0 1000"; others are totals
             found += [IoLimit(device=words[0], limit=f"{name}={words[1]}", path=path) for words in mine]
-    return tuple(found[:_MOST_IO_LIMITS])
+    return tuple(found[:_MAX_IO_LIMITS])
 
 
 def cpu_stat_file(cgroup: Cgroup, mounts: CgroupMounts) -> Path | None:
-    """The `cpu.stat` of a group; None where it is not visible."""
+    """The path of the `cpu.stat` of a cgroup; None if not visible."""
     folder = next(iter(_upwards(cgroup, mounts, "cpu")), None)
     return folder[0] / "cpu.stat" if folder else None
 
 
 def read_throttling(cpu_stat: Path) -> Throttling | None:
-    """Reads a `cpu.stat`; None when the group is gone or has no CPU controller."""
+    """Reads a `cpu.stat`; None if the cgroup is gone or has no CPU controller."""
     pairs = (line.split() for line in _text(cpu_stat).splitlines())
     values = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
     if "nr_throttled" not in values:
@@ -277,7 +281,7 @@ def read_throttling(cpu_stat: Path) -> Throttling | None:
 
 
 def frozen_by(cgroup: Cgroup, mounts: CgroupMounts) -> Path | None:
-    """The file through which the group's processes were frozen, as `docker pause` does it; None where they are not.
+    """The file through which a cgroup was frozen, as by `docker pause`; None if it is not.
 
     Source: cgroup.freeze in Documentation/admin-guide/cgroup-v2.rst, freezer.state in cgroup-v1/freezer-subsystem.rst.
     """
@@ -298,7 +302,7 @@ def parse_cpu_list(text: str) -> frozenset[int]:
 
 
 def _upwards(cgroup: Cgroup, mounts: CgroupMounts, controller: str) -> list[tuple[Path, str]]:
-    """The group's folders in the hierarchy of a controller, from itself to the root, with their paths."""
+    """The folders of a cgroup in a controller's hierarchy, from itself to the root, with their paths."""
     name = controller if controller in mounts.by_controller else _UNIFIED
     path = cgroup.paths.get(name)
     steps: list[tuple[Path, str]] = []
@@ -325,7 +329,7 @@ def _quota_cores(folder: Path) -> float | None:
 
 
 def _quota(folder: Path) -> tuple[int, int] | None:
-    """CPU time per period, in us."""
+    """The CPU quota of a folder: time and period, us."""
     limit = _text(folder / "cpu.max").split()  # v2: "QUOTA PERIOD" in us, QUOTA may be "max"
     if not limit:
         limit = [_text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")]  # v1: -1 is no limit
@@ -356,7 +360,7 @@ def _unescape(field: str) -> str:
 
 
 def _printable(path: str) -> str:
-    """A path as a database takes it: whoever may make groups may put any byte into their names."""
+    """A path as a database can store it: names of cgroups may hold any byte."""
     return path.encode("utf-8", "backslashreplace").decode()
 
 

@@ -1,4 +1,4 @@
-"""What else than capabilities may forbid things to this process: an AppArmor profile or an SELinux domain.
+"""Finds an AppArmor profile or SELinux domain that may restrict this process beyond its capabilities.
 
 Both refuse with the errors of missing capabilities (EPERM, EACCES), and say so only in the kernel's log.
 """
@@ -11,21 +11,21 @@ from pathlib import Path
 from ingero.foreign_text import decoded, visible
 
 PROC, SYS = Path("/proc"), Path("/sys")
-_MOST_BYTES = 256
+_MAX_BYTES = 256
 # They forbid nothing that matters here (selinux-policy: unconfined, and the domain of privileged containers).
 _FREE_DOMAINS = frozenset({"unconfined_t", "unconfined_service_t", "spc_t", "kernel_t", "init_t", "initrc_t"})
 
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """text: whose rules bind this process. fix: how to do without, and where a denial is logged."""
+    """A confinement of this process. text: whose rules. fix: how to run without, and where denials are logged."""
 
     text: str
     fix: str
 
 
 def confinement(proc: Path = PROC, sys: Path = SYS) -> Confinement | None:
-    """The rules that bind this process; None where none does, or they only log."""
+    """The confinement of this process; None if there is none, or it only logs."""
     profile = _read(proc / "self/attr/apparmor/current")
     label = _read(proc / "self/attr/current")
     if not profile and label.count(":") < 2:
@@ -49,6 +49,6 @@ def confinement(proc: Path = PROC, sys: Path = SYS) -> Confinement | None:
 def _read(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            return visible(decoded(file.read(_MOST_BYTES).strip(b"\0\n ")))
+            return visible(decoded(file.read(_MAX_BYTES).strip(b"\0\n ")))
     except OSError:
         return ""

@@ -1,4 +1,4 @@
-"""Which container, pod or job a process belongs to, by the path of its control group and its environment."""
+"""Finds the container, pod or job of a process, by its cgroup path and its environment."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _NAMESPACE_FILE = "var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Who runs a control group. None: does not apply or is not known.
+    """What runs a cgroup: orchestrator, runtime, job or unit. None: does not apply or is not known.
 
     orchestrator: kubernetes, ecs, slurm, nomad, mesos, docker, podman, containerd, lxc, systemd-nspawn or systemd.
     runtime: what started the container, where the path says so.
@@ -88,20 +88,20 @@ class Placement:
 
     @property
     def is_containerized(self) -> bool:
-        """Whether the group belongs to a container."""
+        """Whether the cgroup belongs to a container."""
         return self.container_id is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """The Kubernetes names of a process; None where neither environment nor files say."""
+    """The Kubernetes names of a process; None if neither environment nor files say."""
 
     name: str | None
     namespace: str | None
 
 
 def placement_of(cgroup_path: str) -> Placement:
-    """Reads the path of a control group, of v1 or v2, also one seen from inside another namespace (`/../..`)."""
+    """The placement in a cgroup path, v1 or v2, also one seen from inside another namespace (`/../..`)."""
     cgroup_path = cgroup_path.removesuffix(_DELETED)
     runtime, container_id = _container(cgroup_path)
     pods = _POD.findall(cgroup_path)  # the innermost counts: a cluster may run in a pod
@@ -131,20 +131,20 @@ def placement_of(cgroup_path: str) -> Placement:
 
 
 def placement_among(paths: Iterable[str]) -> Placement:
-    """Who runs a process, by its groups in all hierarchies: the first with a pod, a container or job, or a unit.
+    """The placement of a process by its cgroups in all hierarchies: first a pod, then container or job, then unit.
 
     On hosts with cgroup v1 and v2 one hierarchy may tell the container and another its daemon, or the machine inside
     which a cluster runs and the pod in that.
     """
     places = [placement_of(path) for path in paths]
-    telling = [place for place in places if place.is_containerized or place.job or place.step]
-    of_pod = [place for place in telling if place.pod_uid]
+    placed = [place for place in places if place.is_containerized or place.job or place.step]
+    of_pod = [place for place in placed if place.pod_uid]
     units = [place for place in places if place.unit]
-    return next(iter((*of_pod, *telling, *units, *places)), Placement())
+    return next(iter((*of_pod, *placed, *units, *places)), Placement())
 
 
 def placement_in(placement: Placement, environ: Mapping[str, str]) -> Placement:
-    """What the environment of a process adds to its container: an orchestrator that the path does not show.
+    """The placement completed by the environment: an orchestrator that the path does not show.
 
     Sources: Kubernetes, "Accessing the Service" (KUBERNETES_SERVICE_HOST); Amazon ECS, "Task metadata endpoint version
     4"; Nomad, "Runtime environment settings"; Mesos, "Docker Containerizer".
@@ -165,7 +165,7 @@ def placement_in(placement: Placement, environ: Mapping[str, str]) -> Placement:
 
 
 def slurm_job_of(environ: Mapping[str, str]) -> str | None:
-    """The Slurm job that started a process: its group need not say, and one group may hold several jobs.
+    """The Slurm job that started a process: its cgroup need not say, and one cgroup may hold several jobs.
 
     Source: sbatch(1), "OUTPUT ENVIRONMENT VARIABLES".
     """
@@ -188,7 +188,7 @@ def pod_of(pid: int, environ: Mapping[str, str], *, node_name: str, files: RootF
 
 
 def owner_of(pod: str | None, environ: Mapping[str, str]) -> str | None:
-    """What made a pod, as kubectl takes it (`deployment/train`), where its name and environment leave no doubt.
+    """The owner of a pod in kubectl's form (`deployment/train`), if name and environment leave no doubt.
 
     A bare pod, a StatefulSet's and a Job's may have the same name. Sources: apimachinery, rand.SafeEncodeString; the
     documents of Indexed Jobs, of Kubeflow's PyTorchJob, of LeaderWorkerSet and of KubeRay.

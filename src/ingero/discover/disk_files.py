@@ -1,4 +1,4 @@
-"""What the search for libraries on disk asks of file systems, anybody's among them; asked here and now.
+"""File system queries of the search for libraries on disk, run in this process.
 
 A file system that does not answer holds up who asks: a recording asks through the sandbox
 (capture/foreign/disk_files.py).
@@ -13,12 +13,12 @@ from pathlib import Path
 from ingero.discover.library_search import library_copies_on_disk
 from ingero.discover.processes import PROC
 
-_MOST_FOUND = 4096  # at once: anybody may name a folder of a million
+_MAX_FOUND = 4096  # at once: a foreign folder may have a million
 
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file that is called like a traced library."""
+    """A file named like a traced library."""
 
     path: Path
     inode: int
@@ -26,15 +26,15 @@ class FoundFile:
 
 
 class DiskFiles:
-    """Raises OSError where there is no answer."""
+    """Queries file systems directly. Raises OSError if there is no answer."""
 
     def root(self, pid: int) -> tuple[int, int]:
-        """Device and inode of a process's root; of this one's own for 0."""
+        """Device and inode of a process's root folder; pid 0: of this process's."""
         status = (PROC / str(pid) / "root" if pid else Path("/")).stat()
         return status.st_dev, status.st_ino
 
     def present(self, paths: Sequence[Path]) -> list[bool]:
-        """Whether something lies at each of these."""
+        """Whether each of these paths exists."""
         return [path.exists() for path in paths]
 
     def copies(
@@ -46,11 +46,11 @@ class DiskFiles:
         homes: Sequence[Path] | None = None,
         has_well_known: bool = True,
     ) -> list[FoundFile]:
-        """As `library_copies_on_disk`."""
+        """Finds library files; see `library_copies_on_disk`."""
         paths = library_copies_on_disk(
             root=root, prefixes=prefixes, environs=environs, homes=homes, has_well_known=has_well_known
         )
-        return [one for path in paths[:_MOST_FOUND] if (one := _found(path))]
+        return [one for path in paths[:_MAX_FOUND] if (one := _found(path))]
 
 
 def _found(path: Path) -> FoundFile | None:

@@ -1,6 +1,6 @@
-"""Which distribution this is, and what it calls the things that people are told to install.
+"""The Linux distribution, and its names of the packages that users may need.
 
-A package that it does not have is never named: whoever pastes the command would learn nothing from its failure.
+A package that it does not have is never named: the failing command would tell the user nothing.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 
 _FILES = (Path("/etc/os-release"), Path("/usr/lib/os-release"))
-_MOST_BYTES = 64 << 10
-_LEAST_LIBBPF = "1.0"
+_MAX_BYTES = 64 << 10
+_MIN_LIBBPF = "1.0"
 _OWN_LIBBPF = "install a wheel of ingero for manylinux, which brings its own, or name one by INGERO_LIBBPF"
 # The first release with libbpf 1.0; a release without a number (testing, rolling) is newer than all.
 _LIBBPF_SINCE = {"debian": (12,), "ubuntu": (22, 10), "fedora": (38,)}
@@ -21,7 +21,7 @@ _LIBBPF_SINCE = {"debian": (12,), "ubuntu": (22, 10), "fedora": (38,)}
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """As os-release says it; empty where there is no such file. version: empty for a rolling release."""
+    """The distribution by os-release; empty without such a file. version: empty for a rolling release."""
 
     id: str = ""
     like: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ class Distribution:
     version: tuple[int, ...] = ()
 
     def is_of(self, *families: str) -> bool:
-        """Whether it is one of these, or made from one."""
+        """Whether the distribution is one of these, or derived from one."""
         return any(one in families for one in (self.id, *self.like))
 
     @property
@@ -37,7 +37,7 @@ class Distribution:
         """How to get libbpf 1.0 or newer."""
         since = _LIBBPF_SINCE.get(self.id)
         if since is not None and self.version and self.version < since:
-            return f"{self.name or self.id} has no libbpf {_LEAST_LIBBPF}: {_OWN_LIBBPF}"
+            return f"{self.name or self.id} has no libbpf {_MIN_LIBBPF}: {_OWN_LIBBPF}"
         for families, line in (
             (("debian", "ubuntu"), "sudo apt-get install libbpf1"),
             (("fedora", "rhel", "centos"), "sudo dnf install libbpf"),
@@ -47,7 +47,7 @@ class Distribution:
             if self.is_of(*families) and self.id in _LIBBPF_SINCE:
                 return line
             if self.is_of(*families):
-                return f"{line} (it must be {_LEAST_LIBBPF} or newer), or {_OWN_LIBBPF}"
+                return f"{line} (it must be {_MIN_LIBBPF} or newer), or {_OWN_LIBBPF}"
         return _OWN_LIBBPF
 
     @property
@@ -65,7 +65,7 @@ class Distribution:
         return "upgrade the kernel to your distribution's current one, and restart"
 
     def driver_fix(self, least: int) -> str:
-        """How to get NVIDIA's driver. least: the oldest major version that will do."""
+        """How to get NVIDIA's driver. least: the oldest sufficient major version."""
         if self.id == "ubuntu":
             return f"sudo apt install nvidia-driver-{least}, or a newer one; in a container: docker run --gpus all"
         return (
@@ -75,7 +75,7 @@ class Distribution:
 
 
 def read_distribution(text: str) -> Distribution:
-    """From the text of an os-release file; lines that cannot be read are left out."""
+    """Reads the text of an os-release file; malformed lines are skipped."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         key, is_given, value = line.strip().partition("=")
@@ -95,11 +95,11 @@ def read_distribution(text: str) -> Distribution:
 
 @lru_cache(maxsize=1)
 def this_distribution() -> Distribution:
-    """That of this machine, or of the container that ingero is in."""
+    """The distribution of this host, or of the container that ingero is in."""
     for path in _FILES:
         try:
             with path.open("rb") as file:
-                return read_distribution(file.read(_MOST_BYTES).decode(errors="replace"))
+                return read_distribution(file.read(_MAX_BYTES).decode(errors="replace"))
         except OSError:
             continue
     return Distribution()

@@ -1,4 +1,4 @@
-"""Finds the probe sites that only cuGetProcAddress knows: pointers it hands out that are no exported symbol.
+"""Finds probe sites that only cuGetProcAddress knows: entry points that are not exported symbols.
 
 One copy of libcuda is asked in a short-lived, isolated child process (`driver_offsets_child.py`), never in a traced
 one. What the child answers is checked here against the code segments of the file.
@@ -25,15 +25,15 @@ from ingero.discover.sites import MissingSite, Origin, Site, SiteReport, assign
 from ingero.ops import Library, Op
 
 _CHILD = Path(__file__).parent / "driver_offsets_child.py"
-_LOOK_S = 0.1
-_MOST_KILLED = 8  # that have not ended yet
+_POLL_PERIOD_S = 0.1
+_MAX_KILLED = 8  # that have not ended yet
 _ANSWER_BYTES = 1 << 20  # 150 addresses need 2 KB; the child's own limit is the same
-_MOST_DRIVER_BYTES = 512 << 20  # the child copies it into memory; libcuda.so.1 of driver 580 has 100 MB
+_MAX_DRIVER_BYTES = 512 << 20  # the child copies it into memory; libcuda.so.1 of driver 580 has 100 MB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverOffsets:
-    """What one copy of libcuda answered.
+    """The entry points that one copy of libcuda returned.
 
     sites: places that no exported symbol covers.
     replaced: exported sites whose code runs into one of `sites`; a probe in both would count a call twice.
@@ -50,7 +50,7 @@ class DriverOffsets:
     failure: str = ""
 
     def added_to(self, report: SiteReport) -> SiteReport:
-        """The same report with the driver's own entry points."""
+        """The report plus the driver's unexported entry points."""
         sites = tuple(site for site in report.sites if site not in self.replaced) + self.sites
         seen = {site.op.id for site in self.sites}
         missing: tuple[MissingSite, ...] = tuple(one for one in report.missing if one.op.id not in seen)
@@ -91,15 +91,15 @@ def ask_driver(
     environ: Mapping[str, str] | None = None,
     is_over: Callable[[], bool] = lambda: False,
 ) -> list[int | None] | str:
-    """What an open copy of libcuda answers for each of `entry_points()`: addresses, or why there are none.
+    """The addresses that an open copy of libcuda returns for each of `entry_points()`, or why there are none.
 
-    needed: the names of the libraries that it needs. is_over: whether whoever asks is to end, and does not wait longer.
+    needed: the names of the libraries that it needs. is_over: whether the caller should stop waiting.
     """
     size_bytes = os.fstat(descriptor).st_size
-    if size_bytes > _MOST_DRIVER_BYTES:
-        return f"it is larger than {_MOST_DRIVER_BYTES >> 20} MiB, larger than any driver"
+    if size_bytes > _MAX_DRIVER_BYTES:
+        return f"it is larger than {_MAX_DRIVER_BYTES >> 20} MiB, larger than any driver"
     _killed[:] = [one for one in _killed if one.poll() is None]
-    if len(_killed) >= _MOST_KILLED:
+    if len(_killed) >= _MAX_KILLED:
         return "those that were asked before have not ended yet"
     wanted = entry_points()
     request = {
@@ -133,11 +133,11 @@ _killed: list[subprocess.Popen[bytes]] = []
 
 
 def _status_of(process: subprocess.Popen[bytes], timeout_s: float, is_over: Callable[[], bool]) -> int | None:
-    """How it ended; None: it was killed. That is not waited for: its library may lie where nobody answers."""
+    """The exit status; None: it was killed. Its end is not awaited: its library may be on a file system that hangs."""
     until_s = time.monotonic() + timeout_s
     while (left_s := until_s - time.monotonic()) > 0 and not is_over():
         try:
-            return process.wait(min(left_s, _LOOK_S))
+            return process.wait(min(left_s, _POLL_PERIOD_S))
         except subprocess.TimeoutExpired:
             continue
     if process.poll() is None:
@@ -148,7 +148,7 @@ def _status_of(process: subprocess.Popen[bytes], timeout_s: float, is_over: Call
 
 
 def _parse(raw: bytes, expected: int) -> list[int | None] | str:
-    """The answer is written by a process that ran foreign code: nothing in it is taken on trust."""
+    """Validates the answer: it comes from a process that ran foreign code."""
     try:
         answer: Any = json.loads(raw)
     except ValueError:
@@ -164,14 +164,14 @@ def _parse(raw: bytes, expected: int) -> list[int | None] | str:
 
 
 def _is_trusted(descriptor: int, file: LibraryFile) -> bool:
-    """Whether only root (or the agent's own user) can have written the file: then it may be loaded unisolated."""
+    """Whether only root (or the agent's own user) can have written the file: then isolation is not required."""
     status = os.fstat(descriptor)
     owner_only = not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return owner_only and status.st_uid in (0, os.geteuid()) and not str(file.path).startswith("/proc/")
 
 
 def read_answer(elf: ElfFile, exported: Sequence[Site], addresses: Sequence[int | None]) -> DriverOffsets:
-    """What the addresses of `ask_driver` mean in their file. exported: the sites of its exported symbols."""
+    """Turns the addresses of `ask_driver` into sites. exported: the sites of the file's exported symbols."""
     wanted = entry_points()
     named: list[tuple[Op, str, int]] = []
     outside = 0
@@ -196,7 +196,7 @@ def _running_into(elf: ElfFile, exported: Sequence[Site], targets: set[int]) -> 
 
 
 def _next_place(elf: ElfFile, offset: int) -> int:
-    """Where the code at a site goes on after leading no-operations and one direct jump."""
+    """The offset where code continues after leading no-ops and one direct jump."""
     if elf.machine != "EM_X86_64":
         return offset
     code = elf.read_at(offset)

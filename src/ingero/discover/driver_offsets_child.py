@@ -1,6 +1,6 @@
 """Asks one copy of libcuda for its entry points: a script that runs in a short-lived process of its own.
 
-The file may belong to anybody, and loading a library runs its code. So this process first gives up everything: it
+The file is untrusted, and loading a library runs its code. So this process first gives up everything: it
 moves into namespaces of its own where only a copy of the file exists and no network, becomes nobody, and drops its
 capabilities. It never calls cuInit and needs no GPU. Standard library only; nothing of ingero is imported.
 
@@ -21,13 +21,13 @@ from typing import Any
 _NOBODY = 65534
 _NEW_NAMESPACES = 0x00020000 | 0x40000000 | 0x08000000 | 0x04000000  # CLONE_NEWNS, NEWNET, NEWIPC, NEWUTS
 _NEW_USER = 0x10000000  # CLONE_NEWUSER
-_MS_REC, _MS_PRIVATE, _MS_NODEV, _MS_NOSUID = 0x4000, 1 << 18, 4, 2
+_MS_REC, _MS_PRIVATE, _MS_NODEV, _MS_NOSUID = 0x4000, 1 << 18, 4, 2  # linux/mount.h
 _NEW_ROOT = b"/proc"  # a folder that exists everywhere; only this process sees it change
-_PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 4, 38
-_RTLD_DI_LINKMAP = 2
-_CAPABILITY_VERSION_3 = 0x20080522
-_MOST_ADDRESSES_BYTES = 512 << 20  # beside those of the library; this process begins with 40 MB
-_MOST_DATA_BYTES, _MOST_FILES = 128 << 20, 32  # libcuda takes 5 MB as it is loaded
+_PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 4, 38  # linux/prctl.h
+_RTLD_DI_LINKMAP = 2  # dlfcn.h
+_CAPABILITY_VERSION_3 = 0x20080522  # linux/capability.h
+_MAX_ADDRESSES_BYTES = 512 << 20  # beside those of the library; this process begins with 40 MB
+_MAX_DATA_BYTES, _MAX_FILES = 128 << 20, 32  # libcuda takes 5 MB as it is loaded
 _NOT_INITIALIZED = 3  # CUDA_ERROR_NOT_INITIALIZED
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -82,7 +82,7 @@ def _load_dependency(name: str) -> None:
 
 
 def _isolate(fd: int) -> str:
-    """Leaves this process alone with a copy of the file; answers the path of the copy.
+    """Isolates this process with a copy of the file; returns the path of the copy.
 
     Raises:
         OSError: the kernel or a sandbox around the agent does not allow it.
@@ -121,12 +121,12 @@ def _drop_privileges(library_bytes: int) -> None:
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     _check(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0))  # or /proc/self/fd stays closed to the new user
     for limit, value in (
-        (resource.RLIMIT_AS, 4 * library_bytes + _MOST_ADDRESSES_BYTES),
+        (resource.RLIMIT_AS, 4 * library_bytes + _MAX_ADDRESSES_BYTES),
         (resource.RLIMIT_CPU, 5),
         (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_DATA, _MOST_DATA_BYTES),
+        (resource.RLIMIT_DATA, _MAX_DATA_BYTES),
         (resource.RLIMIT_FSIZE, 1 << 20),
-        (resource.RLIMIT_NOFILE, _MOST_FILES),
+        (resource.RLIMIT_NOFILE, _MAX_FILES),
         (resource.RLIMIT_NPROC, 0),
     ):
         resource.setrlimit(limit, (value, value))

@@ -46,7 +46,7 @@ class UnreadableElfError(IngeroError):
 
 
 class ElfFile:
-    """One shared library, open for lookups; use it in a `with` statement. descriptor: as of FileSource.
+    """A shared library, open for lookups; use it in a `with` statement. descriptor: see FileSource.
 
     Raises:
         OSError: the file cannot be opened.
@@ -78,7 +78,7 @@ class ElfFile:
         return self._source.fileno()
 
     def functions(self, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
-        """Where exported functions begin: name -> file offsets; names that are not exported are left out.
+        """File offsets of exported functions: name -> file offsets; names that are not exported are left out.
 
         A name has several offsets when it is exported in several versions. Data, undefined symbols and indirect
         functions (whose symbol is a resolver, not the function) are left out.
@@ -87,21 +87,21 @@ class ElfFile:
         return {name: offsets for name, offsets in found if offsets}
 
     def data(self, names: Iterable[str]) -> dict[str, int]:
-        """Where exported variables lie: name -> address relative to the load base; those not exported are left out."""
+        """Addresses of exported variables: name -> address relative to the load base; others are left out."""
         found = ((name, self._data_symbol(name)) for name in names)
         return {name: symbol[1] for name, symbol in found if symbol}
 
     def data_bytes(self, name: str) -> int:
-        """How long an exported variable is; 0: not known."""
+        """The size of an exported variable, bytes; 0: not known."""
         symbol = self._data_symbol(name)
         return symbol[2] if symbol else 0
 
     def bias(self, start: int, file_offset: int) -> int | None:
-        """As ElfImage.bias."""
+        """The load bias; see `ElfImage.bias`."""
         return self.image.bias(start, file_offset)
 
     def file_offset(self, vaddr: int) -> int | None:
-        """The file offset of an address relative to the load base; None where no code of the file lies."""
+        """The file offset of an address relative to the load base; None if no code of the file lies there."""
         for load in self.image.loads:
             if load.is_executable and load.vaddr <= vaddr < load.vaddr + load.file_bytes:
                 return vaddr - load.vaddr + load.offset

@@ -23,7 +23,7 @@ _VARIANT = re.compile(r"(?:_v\d+)?(?:_ptsz|_ptds)?\Z")
 
 @dataclass(frozen=True, slots=True)
 class EntryPoint:
-    """One thing to ask for.
+    """One entry point to ask for.
 
     version: the CUDA version that introduced this form, as 1000 * major + 10 * minor.
     suffix: `_ptsz` or `_ptds` where the default stream is the calling thread's own, else empty.

@@ -1,4 +1,4 @@
-"""Which kind of file system a file lies on, and who keeps it to themselves."""
+"""The type of file system that a file is on, and FUSE mounts that only their user may read."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from ingero.discover.processes import PROC
 from ingero.foreign_text import decoded
 
-_MOST_MOUNTINFO_BYTES = 4 << 20  # of thousands of mounts
+_MAX_MOUNTINFO_BYTES = 4 << 20  # of thousands of mounts
 _LAYERS = "overlay"  # of images; what is written into it goes with its container
 
 
 def file_system_of(path: Path, proc: Path = PROC) -> str:
-    """Its type as the kernel names it, such as ext4; "" where that cannot be told."""
+    """The type of a path's file system as the kernel names it, such as ext4; "" if unknown."""
     try:
         device = path.stat().st_dev
         mounts = (proc / "self/mountinfo").read_text(errors="replace")
@@ -30,7 +30,7 @@ def file_system_of(path: Path, proc: Path = PROC) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptMount:
-    """A file system in user space that nobody but its user may read, root included. place: as its processes see it."""
+    """A FUSE mount that only its user may read, not even root. place: as its processes see it."""
 
     place: str
     kind: str
@@ -42,7 +42,7 @@ class KeptMount:
 
     @property
     def way_out(self) -> str:
-        """What helps."""
+        """The fix for that."""
         return (
             "mount it with -o allow_root (user_allow_other in /etc/fuse.conf), copy the library to a local disk, "
             "or start an AppImage with --appimage-extract-and-run"
@@ -50,7 +50,7 @@ class KeptMount:
 
 
 def kept_mount(pid: int, device: int, proc: Path = PROC) -> KeptMount | None:
-    """The FUSE mount of a process that a device number belongs to; None where that is another file system.
+    """The FUSE mount of a process with a device number; None if it is another file system.
 
     Source: fuse_allow_current_process() in fs/fuse/dir.c: without allow_other only the user of the mount gets in, and
     allow_root is libfuse's own.
@@ -58,7 +58,7 @@ def kept_mount(pid: int, device: int, proc: Path = PROC) -> KeptMount | None:
     number = f"{os.major(device)}:{os.minor(device)}"
     try:
         with (proc / str(pid) / "mountinfo").open("rb") as file:
-            mounts = decoded(file.read(_MOST_MOUNTINFO_BYTES), most=_MOST_MOUNTINFO_BYTES)
+            mounts = decoded(file.read(_MAX_MOUNTINFO_BYTES), most=_MAX_MOUNTINFO_BYTES)
     except OSError:
         return None
     for line in mounts.splitlines():
@@ -70,5 +70,5 @@ def kept_mount(pid: int, device: int, proc: Path = PROC) -> KeptMount | None:
 
 
 def goes_with_its_container(path: Path, proc: Path = PROC) -> bool:
-    """Whether a file lies in a container's own layers, and not in anything that was mounted into it."""
+    """Whether a file lies in a container's own layers, not in a volume mounted into it."""
     return file_system_of(path, proc) == _LAYERS

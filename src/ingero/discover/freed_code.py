@@ -1,4 +1,4 @@
-"""Where an interpreter frees its code objects: the destructor that their type names.
+"""Finds where an interpreter frees its code objects: the destructor of their type.
 
 Source: CPython's PyTypeObject (Include/cpython/object.h): from 3.8 on tp_dealloc is the fifth word behind the header.
 """
@@ -19,12 +19,12 @@ _DESTRUCTOR_AT = 32  # behind the object's header: size, name, two sizes of its 
 
 
 class NoDestructorError(ValueError):
-    """The destructor of code objects is not to be found, or a probe on it would cost too much; the message says why."""
+    """The destructor of code objects is not found, or a probe on it would cost too much; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destructor:
-    """path: of the file, so that this process can open it while `held` is there. offset: of the probe in it, bytes."""
+    """A probe site. path: of the file; this process can open it while `held` exists. offset: of the probe, bytes."""
 
     path: str
     offset: int
@@ -32,11 +32,11 @@ class Destructor:
 
 
 def code_destructor(pid: int, interpreter: Interpreter, proc: Path = PROC) -> Destructor:
-    """The function that is called for every code object of an interpreter before its memory is given back.
+    """The function that an interpreter calls for every code object before freeing it.
 
     Raises:
         NoDestructorError: see there.
-        OSError: the process has ended, or may not be looked at.
+        OSError: the process has ended, or may not be read.
     """
     with ProcessMemory(pid, proc) as memory:
         address = memory.word(pointer_at(interpreter))
@@ -50,7 +50,7 @@ def code_destructor(pid: int, interpreter: Interpreter, proc: Path = PROC) -> De
 
 
 def pointer_at(interpreter: Interpreter) -> int:
-    """Where in its memory the address of the destructor stands."""
+    """The address of the pointer to the destructor."""
     return interpreter.code_type + interpreter.layout.object_header_bytes + _DESTRUCTOR_AT
 
 
@@ -67,7 +67,7 @@ def destructor_mapping(address: int, interpreter: Interpreter, maps: bytes) -> M
 
 
 def offset_of_probe(elf: ElfFile, offset: int) -> int:
-    """Where in its file the probe goes. offset: of the function.
+    """The file offset of the probe. offset: of the function.
 
     Raises:
         NoDestructorError: it would cost too much.

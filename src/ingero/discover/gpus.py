@@ -1,4 +1,4 @@
-"""The GPUs of this machine and what they are doing, as NVIDIA's management library (NVML) tells it.
+"""The GPUs of this host and their state, from NVIDIA's management library (NVML).
 
 Source: NVML API reference (device queries, clocks event reasons).
 """
@@ -38,7 +38,7 @@ _ANSWER_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU. `index` is NVML's, in the order of PCI bus ids; `mig_uuids` are those of its MIG slices.
+    """A GPU. `index` is NVML's, in the order of PCI bus ids; `mig_uuids`: of its MIG slices.
 
     minor: the number of its device node, /dev/nvidiaN; None where the driver does not say.
     """
@@ -55,7 +55,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSample:
-    """What one GPU is doing now. None: the GPU or its driver does not tell.
+    """The state of one GPU now. None: the GPU or its driver does not report it.
 
     busy_percent: share of the last sample period with any kernel running; it says nothing about how full the GPU was.
     slowdowns: why the clocks are lower than they could be; throttle_reasons: the same as NVML's bits.
@@ -97,7 +97,7 @@ class Nvml:
     _nvml: ModuleType | None = None
 
     def sample(self) -> tuple[GpuSample, ...]:
-        """One sample per GPU; empty where there is none. A GPU that has fallen off the bus is left out."""
+        """One sample per GPU; empty without GPUs. A GPU that has fallen off the bus is left out."""
         nvml = self._nvml
         if nvml is None:
             return ()
@@ -107,7 +107,7 @@ class Nvml:
 
 @contextlib.contextmanager
 def open_nvml() -> Iterator[Nvml]:
-    """NVML for the time of a `with` block. Without a driver it has no GPUs and says why."""
+    """Opens NVML for a `with` block. Without a driver it has no GPUs and says why."""
     # Loaded here: most commands never look at a GPU, and the module takes 30 ms.
     nvml = importlib.import_module("pynvml")
     try:
@@ -116,19 +116,19 @@ def open_nvml() -> Iterator[Nvml]:
         yield Nvml(reason=f"NVML: {error}")
         return
     try:
-        yield _opened(nvml)
+        yield _open(nvml)
     finally:
         _ask(nvml, nvml.nvmlShutdown)
 
 
 @lru_cache(maxsize=1)
 def known_nvml() -> Nvml:
-    """What NVML says of this machine, asked once, without samples. A driver that hangs is the reason for no GPUs."""
+    """NVML facts of this host, asked once, without samples. If the driver hangs, there are no GPUs and a reason."""
     return ask_within(_ANSWER_S)
 
 
 def ask_within(limit_s: float, opened: Callable[[], AbstractContextManager[Nvml]] = open_nvml) -> Nvml:
-    """NVML's facts, from a thread that is left behind if the driver does not answer in time."""
+    """NVML facts, read in a thread that is abandoned if the driver does not answer in time."""
     answers: list[Nvml] = []
 
     def ask() -> None:
@@ -145,7 +145,7 @@ def ask_within(limit_s: float, opened: Callable[[], AbstractContextManager[Nvml]
 
 
 def present_gpus() -> tuple[Gpu, ...]:
-    """The GPUs of this machine, asked for once; none where NVML does not work."""
+    """The GPUs of this host, asked for once; none if NVML does not work."""
     return known_nvml().gpus
 
 
@@ -158,7 +158,7 @@ def visible_uuids(
 ) -> tuple[str | None, ...]:
     """The UUID behind each CUDA device ordinal of a process that was started with this environment.
 
-    None stands for an ordinal whose GPU cannot be told from outside, and for all where even their number cannot: a
+    None stands for an ordinal whose GPU is not known from outside, and for all where even their number cannot: a
     title has wiped the environment, or a container was given its GPUs without a word in it. With different models in
     one machine CUDA numbers them by speed unless CUDA_DEVICE_ORDER says PCI_BUS_ID. A MIG slice stands for the GPU
     that it is part of; where one of several GPUs is sliced, its slice must be named for the order to be known. A worker
@@ -199,7 +199,7 @@ def _is_chosen_inside(environ: Mapping[str, str]) -> bool:
 
 
 def device_nodes(pid: int, gpus: Sequence[Gpu], files: RootFiles | None = None) -> frozenset[int] | None:
-    """Minor numbers of the GPUs whose device node is in a process's root; None where none is, or that is not known."""
+    """Minor numbers of the GPUs with a device node in a process's root; None if none, or not known."""
     minors = [gpu.minor for gpu in gpus if gpu.minor is not None]
     try:
         nodes = (files or RootFiles()).devices(pid, [f"dev/nvidia{minor}" for minor in minors])
@@ -212,7 +212,7 @@ def device_nodes(pid: int, gpus: Sequence[Gpu], files: RootFiles | None = None) 
 def _chosen(
     asked: str, order: Mapping[int, str | None], gpus: Sequence[Gpu], *, is_count_known: bool = False
 ) -> tuple[str | None, ...]:
-    """What CUDA_VISIBLE_DEVICES leaves of devices, by number or by name; the first says which, another kind ends it.
+    """The GPUs that CUDA_VISIBLE_DEVICES selects, by number or name; the first entry sets the kind, others end it.
 
     is_count_known: then another number hides itself and all behind it; else it is a device that is not known.
     """
@@ -242,7 +242,7 @@ def _named(word: str, order: Mapping[int, str | None], gpus: Sequence[Gpu], *, i
 
 
 def _number(word: str) -> int | None:
-    """The number at the beginning of an entry, which is all that CUDA reads of it (`0-3` is 0, `1gpu` 1)."""
+    """The number at the start of an entry, all that CUDA reads of it (`0-3` is 0, `1gpu` 1)."""
     match = _LEADING.match(word)
     return int(match[1] or match[2]) if match else None
 
@@ -262,14 +262,14 @@ def _is_slice(word: str) -> bool:
 
 
 def _of_slurm(environ: Mapping[str, str]) -> str | None:
-    """The numbers that Slurm gives the GPUs of a step or job; empty where it does not say; None outside a job."""
+    """The GPU numbers that Slurm assigned to a step or job; empty if it does not say; None outside a job."""
     if not (environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")):
         return None
     return environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS") or "-"
 
 
 def _gpu_count(job: str, environ: Mapping[str, str]) -> int | None:
-    """How many GPUs of the node a job of Slurm has."""
+    """The number of GPUs of this node in a Slurm job."""
     mine = [one.strip() for one in job.split(",")]
     if all(_NUMBER.fullmatch(one) for one in mine):
         return len(mine)
@@ -278,7 +278,7 @@ def _gpu_count(job: str, environ: Mapping[str, str]) -> int | None:
 
 
 def _slurms(gpus: Sequence[Gpu], asked: str, job: str, environ: Mapping[str, str]) -> dict[int, str | None]:
-    """The GPUs behind the numbers of CUDA_VISIBLE_DEVICES in a job of Slurm, as far as they are certain.
+    """The GPUs of CUDA_VISIBLE_DEVICES in a Slurm job, as far as they are certain.
 
     With ConstrainDevices they count the job's own GPUs from 0, without it those of the node; the variables do not say
     which is the case. A number too high for the job is the node's; the node's last one is the same by either count.
@@ -306,7 +306,7 @@ def _slurms(gpus: Sequence[Gpu], asked: str, job: str, environ: Mapping[str, str
 def _present(
     gpus: Sequence[Gpu], environ: Mapping[str, str], *, is_containerized: bool, nodes: Collection[int] | None
 ) -> list[Gpu] | None:
-    """The GPUs that a process can reach; None where that is not known."""
+    """The GPUs that a process can reach; None if not known."""
     present = _in_container(gpus, environ.get("NVIDIA_VISIBLE_DEVICES")) if is_containerized else list(gpus)
     if nodes is not None and all(gpu.minor is not None for gpu in gpus):
         there = [gpu for gpu in gpus if gpu.minor in nodes]
@@ -318,7 +318,7 @@ def _present(
 
 
 def _in_container(gpus: Sequence[Gpu], asked: str | None) -> list[Gpu] | None:
-    """The GPUs that NVIDIA_VISIBLE_DEVICES puts into a container; None where another way decides.
+    """The GPUs that NVIDIA_VISIBLE_DEVICES puts into a container; None if another mechanism decides.
 
     Without the variable, with `void` or nothing in it, and with the folder of the device plugin's strategy
     `volume-mounts`, a container may have been given any device: by CDI, --device, --privileged or DRA. With a device
@@ -336,7 +336,7 @@ def _in_container(gpus: Sequence[Gpu], asked: str | None) -> list[Gpu] | None:
 
 
 def _is_no_gpu(word: str) -> bool:
-    """An extra comma's nothing, or a CDI device of another kind."""
+    """Whether an entry names no GPU: empty (an extra comma), or another kind of CDI device."""
     return not word or (_OTHER_CDI.fullmatch(word) is not None and _CDI.fullmatch(word) is None)
 
 
@@ -351,14 +351,14 @@ def _is_meant(word: str, gpu: Gpu) -> bool:
 
 
 def _device_word(word: str) -> str:
-    """A device as NVIDIA_VISIBLE_DEVICES or CDI names it (`nvidia.com/gpu=2`, `GPU-...::3`, `0:1`): its name alone."""
+    """The bare name of a GPU in NVIDIA_VISIBLE_DEVICES or CDI form (`nvidia.com/gpu=2`, `GPU-...::3`, `0:1`)."""
     match = _CDI.fullmatch(word.strip())
     name = match[1] if match else word.strip()
     replica = _REPLICA.fullmatch(name)  # the device plugin's time slices of one GPU
     return replica[1] if replica else name
 
 
-def _opened(nvml: ModuleType) -> Nvml:
+def _open(nvml: ModuleType) -> Nvml:
     count = _ask(nvml, nvml.nvmlDeviceGetCount) or 0
     gpus = tuple(gpu for gpu in (_gpu(nvml, index) for index in range(count)) if gpu is not None)
     cuda = _ask(nvml, nvml.nvmlSystemGetCudaDriverVersion)
@@ -423,7 +423,7 @@ def _sample(nvml: ModuleType, gpu: Gpu, handle: Any) -> GpuSample:
 
 
 def slowdowns_of(throttle_reasons: int) -> tuple[str, ...]:
-    """Their names, without that the GPU is idle."""
+    """The names of slowdown reasons, without "GPU is idle"."""
     return tuple(name for bit, name in THROTTLE_REASONS.items() if throttle_reasons & bit)
 
 
@@ -440,7 +440,7 @@ def _processes(nvml: ModuleType, handle: Any) -> Sequence[Any]:
 
 
 def _slices_of(processes: Sequence[Any]) -> dict[int, str]:
-    """GPU instance and compute instance of each process that is in one."""
+    """GPU instance and compute instance of each process in a MIG slice."""
     return {
         process.pid: f"{process.gpuInstanceId}/{process.computeInstanceId}"
         for process in processes
@@ -449,14 +449,14 @@ def _slices_of(processes: Sequence[Any]) -> dict[int, str]:
 
 
 def _sm_percents(nvml: ModuleType, handle: Any, since_us: int) -> dict[int, int]:
-    """The newest sample of each process since a Unix time; a sliced GPU and some virtual ones have none."""
+    """The newest utilization sample of each process since a unix time; MIG and some virtual GPUs have none."""
     found = _ask(nvml, nvml.nvmlDeviceGetProcessUtilization, handle, since_us) or ()
     newest = {one.pid: one for one in sorted(found, key=lambda one: one.timeStamp) if one.timeStamp >= since_us}
     return {pid: min(one.smUtil, 100) for pid, one in newest.items()}
 
 
 def _ask(nvml: ModuleType, function: Callable[..., _T], *arguments: Any) -> _T | None:
-    """One query; None where this GPU, driver or container does not answer it."""
+    """Runs one NVML query; None if this GPU, driver or container does not answer it."""
     try:
         return function(*arguments)
     except nvml.NVMLError:

@@ -1,4 +1,4 @@
-"""What kind of machine this is, for the record of a session."""
+"""Facts of this host for the record of a session."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MACHINE_ID = re.compile(r"[0-9a-fA-F]{32}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
-    """One machine. None: not known.
+    """Facts of a host. None: not known.
 
     cpu_cores: logical CPUs that are online.
     gpu_model: the names of all GPUs, each once, joined by a comma.
@@ -46,7 +46,7 @@ class HostFacts:
 def read_host(
     *, nvml: Nvml | None = None, libraries: Iterable[LibraryFile] = (), proc: Path = PROC, etc: Path = Path("/etc")
 ) -> HostFacts:
-    """Reads the facts of this machine; GPUs and CUDA from what the caller has already found."""
+    """Reads the facts of this host; GPUs and CUDA from what the caller has found."""
     system = os.uname()
     nvml = nvml or Nvml()
     return HostFacts(
@@ -66,7 +66,7 @@ def read_host(
 
 
 def machine_id(*, proc: Path = PROC, etc: Path = Path("/etc")) -> str:
-    """What tells this installation from another of the same name, the same after a reboot; "" where it has none.
+    """An id of this installation, stable across reboots; "" if it has none.
 
     The first process's file comes first: that of a container is the image's. machine-id(5) is confidential, so this is
     a keyed hash of it, 32 hexadecimal digits, as sd_id128_get_machine_app_specific(3) would give away.

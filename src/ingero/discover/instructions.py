@@ -1,4 +1,4 @@
-"""Where inside a function's first bytes a probe goes, and what its instruction there costs.
+"""Chooses where in a function's first bytes a probe goes, by the cost of the instruction there.
 
 The kernel emulates a few instructions at a probe; every other one is single-stepped, which cost 33 times as much where
 it was measured (16 us against 0.48 us a hit, Linux 6.18 in a virtual machine). Functions built for indirect branch
@@ -19,7 +19,7 @@ _NOP5 = bytes.fromhex("0f1f440000")
 
 
 class FirstInstruction(enum.Enum):
-    """What stands where the probe goes, as far as its cost depends on it."""
+    """The kind of instruction under a probe, as far as its cost depends on it."""
 
     NOP = "nop"
     PUSH = "push"

@@ -1,4 +1,4 @@
-"""Finds the CPython interpreter in a process and proves that its frames can be read; else says why not.
+"""Finds the CPython interpreter in a process and verifies that its frames can be read, or says why not.
 
 Source: CPython's public names `_PyRuntime`, `Py_Version` (3.11), `PyCode_Type`; PyMemberDef in Include/descrobject.h.
 """
@@ -38,7 +38,7 @@ _CACHE_TAG = re.compile(rb"(?<=\0)cpython-(3\d{1,2})(?=\0)")
 _CACHE_TAG_BYTES = 16
 _DELETED = " (deleted)"
 _MISSING_RIGHT = "it may not be opened: CAP_CHECKPOINT_RESTORE or CAP_DAC_READ_SEARCH is missing"
-_LEAST_CODE_BYTES = 1 << 20  # CPython's own is twice that
+_MIN_CODE_BYTES = 1 << 20  # CPython's own is twice that
 _VERSION_IN_NAME = re.compile(r"python(\d)\.(\d+)")
 _MEMBERS_AT = 224  # PyTypeObject.tp_members behind the object's header
 _MEMBER_BYTES, _MEMBER_OFFSET_AT = 40, 16  # PyMemberDef
@@ -80,7 +80,7 @@ class Interpreter:
 
     @property
     def lock(self) -> range:
-        """Where threads sleep that wait for the interpreter lock: it is part of `_PyRuntime`, other locks are not."""
+        """The address range of the interpreter lock: it is part of `_PyRuntime`, other locks are not."""
         return range(self.runtime, self.runtime + (0 if self.layout.is_free_threaded else self.runtime_bytes))
 
     def __str__(self) -> str:
@@ -103,7 +103,7 @@ class UnreadableInterpreter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class InterpreterFile:
     """A file that may hold an interpreter. start, offset: of its first mapping; text: where its code is."""
 
     path: str
@@ -113,14 +113,14 @@ class Candidate:
 
     @property
     def file(self) -> str:
-        """Its name."""
+        """The name of the file."""
         return PurePath(self.path).name
 
 
 @dataclass(slots=True)
-class Examined:
-    """What was found in candidates. place: of the one with the interpreter. problems: by their place, why one that
-    holds an interpreter cannot be read; "" of one that could not be opened for want of a right.
+class ExaminedFiles:
+    """Result of examining candidates. place: index of the one with the interpreter. problems: by index, why one that
+    holds an interpreter cannot be read; "" of one that could not be opened for lack of permission.
     """
 
     interpreter: Interpreter | UnreadableInterpreter | None = None
@@ -129,7 +129,7 @@ class Examined:
 
 
 class ProcessFiles:
-    """What is asked of a process to find its interpreter; asked here and now.
+    """The files of a process that are needed to find its interpreter, read in this process.
 
     Raises:
         OSError: from all; it has ended, may not be read, or does not answer.
@@ -139,22 +139,22 @@ class ProcessFiles:
         self._pid, self._proc = pid, proc
 
     def maps(self) -> bytes:
-        """What it maps, as the kernel tells it."""
+        """The text of /proc/PID/maps."""
         return read_maps(self._pid, self._proc)
 
     def program(self) -> str:
-        """The path of what it runs."""
+        """The path of the program."""
         return str((self._proc / str(self._pid) / "exe").readlink())
 
-    def examined(
-        self, candidates: Sequence[Candidate], libc: Sequence[Candidate], mappings: Sequence[Mapping]
-    ) -> Examined:
-        """As `examined`. mappings: of the candidates, then of the C library."""
+    def examine(
+        self, candidates: Sequence[InterpreterFile], libc: Sequence[InterpreterFile], mappings: Sequence[Mapping]
+    ) -> ExaminedFiles:
+        """Examines candidates; see the function `examine`. mappings: of the candidates, then of the C library."""
 
-        def opened(place: int) -> ElfFile:
+        def open_candidate(place: int) -> ElfFile:
             return ElfFile(self._proc / str(self._pid) / "map_files" / mappings[place].range_name)
 
-        return examined(candidates, libc, opened, lambda: ProcessMemory(self._pid, self._proc))
+        return examine(candidates, libc, open_candidate, lambda: ProcessMemory(self._pid, self._proc))
 
 
 def find_interpreter(
@@ -170,7 +170,7 @@ def find_interpreter(
         program = files.program().removesuffix(_DELETED)
         first, libc = _candidates(mappings, program), _c_library(mappings)
         candidates = [_candidate(one, mappings) for one in first]
-        found = files.examined(candidates, [_candidate(one, mappings) for one in libc], [*first, *libc])
+        found = files.examine(candidates, [_candidate(one, mappings) for one in libc], [*first, *libc])
     except (TimeoutError, BlockingIOError):
         return not_answered(pid)
     except OSError:
@@ -190,44 +190,44 @@ def find_interpreter(
 
 
 def not_answered(pid: int) -> UnreadableInterpreter:
-    """Of a process that does not answer, which says nothing about what it runs."""
+    """The result for a process that does not answer: nothing is known of its program."""
     return UnreadableInterpreter(file=f"process {pid}", reason="it does not answer", is_starting=True)
 
 
-def _candidate(mapping: Mapping, mappings: list[Mapping]) -> Candidate:
+def _candidate(mapping: Mapping, mappings: list[Mapping]) -> InterpreterFile:
     text = _text(mapping.path, mappings)
-    return Candidate(path=mapping.path, start=mapping.start, offset=mapping.offset, text=text)
+    return InterpreterFile(path=mapping.path, start=mapping.start, offset=mapping.offset, text=text)
 
 
 def _c_library(mappings: list[Mapping]) -> list[Mapping]:
-    """Where the C library begins, which must be asked how large its threads are; x86-64 needs no such answer."""
+    """The C library, needed for the size of its thread structure; not on x86-64."""
     if platform.machine() == "x86_64":
         return []
     return [one for one in mappings if _LIBC.match(PurePath(one.path).name) and not one.offset]
 
 
-def examined(
-    candidates: Sequence[Candidate],
-    libc: Sequence[Candidate],
-    opened: Callable[[int], ElfFile],
+def examine(
+    candidates: Sequence[InterpreterFile],
+    libc: Sequence[InterpreterFile],
+    open_candidate: Callable[[int], ElfFile],
     open_memory: Callable[[], ProcessMemory],
-) -> Examined:
-    """Looks for the interpreter in files, and proves in the process's memory that its frames can be read.
+) -> ExaminedFiles:
+    """Finds the interpreter in files, and verifies in the process's memory that its frames can be read.
 
-    opened: opens the file of a candidate by its place; behind them come those of the C library.
+    open_candidate: opens the file of a candidate by its place; behind them come those of the C library.
     """
-    found = Examined()
+    found = ExaminedFiles()
     for place, candidate in enumerate(candidates):
         try:
-            with opened(place) as elf:
+            with open_candidate(place) as elf:
                 image = _image(elf, candidate)
         except PermissionError:
             found.problems[place] = ""
             continue
         except (OSError, UnreadableElfError):
             continue
-        if isinstance(image, _Image):
-            bias_in = partial(_thread_bias, list(enumerate(libc, len(candidates))), opened)
+        if isinstance(image, _InterpreterImage):
+            bias_in = partial(_thread_bias, list(enumerate(libc, len(candidates))), open_candidate)
             found.interpreter, found.place = _prove(candidate, image, open_memory, bias_in), place
             return found
         if image:
@@ -236,19 +236,19 @@ def examined(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Image:
-    """What a file says of the interpreter in it. addresses: in the process; tag: 310 of `cpython-310`, or empty."""
+class _InterpreterImage:
+    """The interpreter in a file. addresses: in the process; tag: 310 of `cpython-310`, or empty."""
 
     addresses: dict[str, int]
     runtime_bytes: int
     tag: str
 
 
-def _image(elf: ElfFile, mapping: Candidate) -> _Image | str:
+def _image(elf: ElfFile, mapping: InterpreterFile) -> _InterpreterImage | str:
     """The interpreter in a file; why there is one that cannot be read; "" where there is none."""
     symbols, bias = elf.data(_SYMBOLS), elf.bias(mapping.start, mapping.offset)
     if "_PyRuntime" in symbols and bias is not None:
-        return _Image(
+        return _InterpreterImage(
             addresses={name: bias + vaddr for name, vaddr in symbols.items()},
             runtime_bytes=elf.data_bytes("_PyRuntime"),
             tag="" if "Py_Version" in symbols else _tag(elf),
@@ -264,7 +264,7 @@ def _image(elf: ElfFile, mapping: Candidate) -> _Image | str:
 
 
 def _tag(elf: ElfFile) -> str:
-    """Which version a CPython takes itself for: it names its compiled files by it (PEP 3147)."""
+    """The version in the cache tag of a CPython (PEP 3147)."""
     found = first_in_section(elf, ".rodata", _CACHE_TAG, _CACHE_TAG_BYTES)
     return found[1].decode() if found else ""
 
@@ -280,7 +280,7 @@ def _closed(pid: int, mapping: Mapping, proc: Path) -> UnreadableInterpreter | N
 
 
 def _of_another_kind(mappings: list[Mapping], program: str) -> UnreadableInterpreter | None:
-    """A Python that is no CPython."""
+    """An interpreter other than CPython among the mappings or the program, with the reason; None if there is none."""
     for path in dict.fromkeys((*(mapping.path for mapping in mappings), program)):
         name = PurePath(path).name
         for kind, pattern in _OTHER_KINDS.items():
@@ -293,7 +293,7 @@ def _of_another_kind(mappings: list[Mapping], program: str) -> UnreadableInterpr
 
 
 def _is_loading(mappings: list[Mapping]) -> bool:
-    """Whether a program waits for its libraries, of which one may be an interpreter: it has its loader and no libc."""
+    """Whether a program is still loading libraries, which may include an interpreter: loader mapped, no libc."""
     names = {PurePath(mapping.path).name for mapping in mappings}
     return any(map(_LOADER.match, names)) and not any(map(_LIBC.match, names))
 
@@ -313,14 +313,14 @@ def _candidates(mappings: list[Mapping], program: str) -> list[Mapping]:
             places[mapping.path] = 0
         elif mapping.path == program:
             places[mapping.path] = 1
-        elif "x" in mapping.permissions and mapping.end - mapping.start >= _LEAST_CODE_BYTES:
+        elif "x" in mapping.permissions and mapping.end - mapping.start >= _MIN_CODE_BYTES:
             places.setdefault(mapping.path, 2)
     return [first[path] for path in sorted(places, key=lambda path: places[path])]
 
 
 def _prove(
-    candidate: Candidate,
-    image: _Image,
+    candidate: InterpreterFile,
+    image: _InterpreterImage,
     open_memory: Callable[[], ProcessMemory],
     thread_bias_in: Callable[[ProcessMemory], int],
 ) -> Interpreter | UnreadableInterpreter:
@@ -359,16 +359,18 @@ def _text(path: str, mappings: list[Mapping]) -> range:
     return range(min(one.start for one in parts), max(one.end for one in parts)) if parts else range(0)
 
 
-def _thread_bias(libc: Sequence[tuple[int, Candidate]], opened: Callable[[int], ElfFile], memory: ProcessMemory) -> int:
+def _thread_bias(
+    libc: Sequence[tuple[int, InterpreterFile]], open_candidate: Callable[[int], ElfFile], memory: ProcessMemory
+) -> int:
     """x86-64: the thread pointer is what pthread_self() returns. arm64: that lies below it, as far as libc says.
 
     Source: glibc, sysdeps/aarch64/nptl/tls.h; nptl_db/structs.def.
     """
     if platform.machine() == "x86_64":
         return 0
-    for place, one in libc:
-        with opened(place) as elf:
-            at, bias = elf.data([_PTHREAD_SIZE]).get(_PTHREAD_SIZE), elf.bias(one.start, one.offset)
+    for place, library in libc:
+        with open_candidate(place) as elf:
+            at, bias = elf.data([_PTHREAD_SIZE]).get(_PTHREAD_SIZE), elf.bias(library.start, library.offset)
         if at is not None and bias is not None:
             return -int.from_bytes(memory.read(bias + at, 4), "little")
     raise UnknownLayoutError("its C library does not say how large its threads are")
@@ -378,7 +380,7 @@ class _StartingError(Exception):
     """The interpreter has not made its first thread yet."""
 
 
-def _version(memory: ProcessMemory, file: str, image: _Image) -> tuple[int, int]:
+def _version(memory: ProcessMemory, file: str, image: _InterpreterImage) -> tuple[int, int]:
     if "Py_Version" in image.addresses:
         number = int.from_bytes(memory.read(image.addresses["Py_Version"], 4), "little")
         return number >> 24, number >> 16 & 0xFF
@@ -391,7 +393,7 @@ def _version(memory: ProcessMemory, file: str, image: _Image) -> tuple[int, int]
 
 
 def _check_members(memory: ProcessMemory, code_type: int, layout: PythonLayout) -> None:
-    """The members that Python code sees of a code object must lie where we would read them."""
+    """Checks that members of a code object, as Python code sees them, lie where they would be read."""
     at = memory.word(code_type + _MEMBERS_AT + layout.object_header_bytes)
     if not at:
         raise _StartingError("it is still starting")
@@ -414,7 +416,7 @@ def _check_members(memory: ProcessMemory, code_type: int, layout: PythonLayout) 
 
 
 def _check_thread(memory: ProcessMemory, runtime: int, layout: PythonLayout) -> None:
-    """The first thread must point back at its interpreter and at a thread of the C library."""
+    """Checks that the first thread points back at its interpreter and at a thread of the C library."""
     offsets = layout.offsets
     interpreter = memory.word(runtime + offsets["runtime.interpreters"])
     thread = memory.word(interpreter + offsets["interpreter.threads"]) if interpreter else 0

@@ -1,4 +1,4 @@
-"""The job of a scheduler that a process belongs to, by the path of its control group and its environment."""
+"""Finds the scheduler job of a process, by its cgroup path and its environment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ingero.discover.rooted import RootFiles
 
 _WORD = re.compile(r"[\w.@\[\]+-]{1,128}")
 _SPECIAL_STEPS = {0xFFFFFFFA: "interactive", 0xFFFFFFFB: "batch", 0xFFFFFFFC: "extern"}  # slurm.h
-_MOST_AD_BYTES = 256 << 10
+_MAX_AD_BYTES = 256 << 10
 _AD_NUMBER = re.compile(rb"^(ClusterId|ProcId)\s*=\s*(\d{1,12})\s*$", re.MULTILINE | re.IGNORECASE)
 
 # Each with where the form comes from.
@@ -29,7 +29,7 @@ _PATHS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One job. id: as its scheduler's own commands take it; step: a part of it, where the scheduler has such."""
+    """A scheduler job. id: as the scheduler's commands take it; step: a part of it, if the scheduler has steps."""
 
     scheduler: str
     id: str
@@ -39,7 +39,7 @@ class Job:
 def job_of(
     place: Placement, cgroup_path: str, environ: Mapping[str, str], pid: int, files: RootFiles | None = None
 ) -> Job | None:
-    """The job that a process was started for: the scheduler that gave it its resources counts before one inside it.
+    """The job of a process: the scheduler that allocated its resources comes before one inside it.
 
     The environment says more than the group, which may hold several jobs; without one, the group's path.
     """
@@ -56,7 +56,7 @@ def job_of(
 
 
 def job_in_path(place: Placement, cgroup_path: str) -> Job | None:
-    """What the path of a control group alone tells."""
+    """The job that a cgroup path alone shows."""
     if place.job:
         return Job(scheduler="slurm", id=place.job, step=place.step)
     for pattern, scheduler in _PATHS:
@@ -97,7 +97,7 @@ def _htcondor(environ: Mapping[str, str], pid: int, files: RootFiles) -> Job | N
     if not ad.startswith("/"):
         return None
     try:
-        text = files.read(pid, ad.lstrip("/"), _MOST_AD_BYTES)
+        text = files.read(pid, ad.lstrip("/"), _MAX_AD_BYTES)
     except (OSError, ValueError):  # ValueError: a zero byte in the name
         text = b""
     numbers = {name.lower(): number.decode() for name, number in _AD_NUMBER.findall(text)}

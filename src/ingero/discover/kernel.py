@@ -1,4 +1,4 @@
-"""What this kernel and the agent's own privileges allow, read from /proc and /sys.
+"""Reads from /proc and /sys what this kernel and the agent's privileges allow.
 
 Features are looked for by name in the kernel's own type information, not guessed from its version: distributions
 backport them.
@@ -73,7 +73,7 @@ NEEDED_FEATURES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelFacts:
-    """What the kernel is and what it lets this process do. None: it does not say (or has no such switch).
+    """Facts of the kernel and of this process's privileges. None: not reported (or no such setting).
 
     version: (major, minor) of `release`.
     features: keys of `FEATURES` that the kernel has; empty without type information (BTF).
@@ -107,11 +107,11 @@ class KernelFacts:
 
     @property
     def absent(self) -> tuple[str, ...]:
-        """Those of `NEEDED_FEATURES` that the type information does not name."""
+        """The `NEEDED_FEATURES` that the kernel's type information does not name."""
         return tuple(name for name in NEEDED_FEATURES if name not in self.features)
 
     def lacks(self, *capabilities: str) -> tuple[str, ...]:
-        """Those of the named capabilities that this process does not have; some stand for others."""
+        """The named capabilities that this process lacks; some imply others."""
         implied = {name for held, names in _IMPLIED.items() if held in self.capabilities for name in names}
         return tuple(name for name in capabilities if name not in self.capabilities | implied)
 
@@ -164,7 +164,7 @@ def features_in(btf: Path, wanted: Iterable[str] = FEATURES) -> frozenset[str]:
 
 @lru_cache(maxsize=2)
 def _all_features(btf: Path) -> frozenset[str]:
-    """Looked for once: it takes 15 ms, and several ask."""
+    """All features, cached: finding them takes 15 ms."""
     try:
         raw = btf.read_bytes()
     except OSError:
@@ -173,7 +173,7 @@ def _all_features(btf: Path) -> frozenset[str]:
 
 
 def throttles_tasks(btf: Path = SYS / "kernel/btf/vmlinux") -> bool:
-    """Whether a CPU quota throttles task by task (6.18); where it throttles groups, culprits under it are unknown."""
+    """Whether a CPU quota throttles task by task (6.18); where it throttles cgroups, culprits are unknown."""
     return "task_throttling" in features_in(btf, ["task_throttling"])
 
 

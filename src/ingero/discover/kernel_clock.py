@@ -1,7 +1,7 @@
-"""The clocks that the kernel's programs read: those of the initial time namespace, whichever one this process is in.
+"""Reads the clocks of the initial time namespace, as BPF programs do, whatever this process's namespace.
 
-`bpf_ktime_get_ns`, samples of perf and `task_struct.start_boottime` know of no time namespace. What a process is told
-of CLOCK_MONOTONIC and CLOCK_BOOTTIME, and reads in /proc/PID/stat, is shifted by the offsets of its own.
+`bpf_ktime_get_ns`, samples of perf and `task_struct.start_boottime` know of no time namespace. What a process reads
+as CLOCK_MONOTONIC and CLOCK_BOOTTIME, and in /proc/PID/stat, is shifted by the offsets of its own.
 
 Source: time_namespaces(7); kernel/time/namespace.c; fs/proc/array.c, do_task_stat(), since Linux 5.11.
 """
@@ -24,10 +24,10 @@ _NS_PER_TICK = SECOND_NS // os.sysconf("SC_CLK_TCK")
 
 
 class TimeNamespaceError(IngeroError):
-    """What the kernel's clock is cannot be known in this time namespace."""
+    """The kernel's clock cannot be determined in this time namespace."""
 
 
-class Offsets(NamedTuple):
+class TimeNamespaceOffsets(NamedTuple):
     """What a time namespace adds to the kernel's clocks, ns."""
 
     monotonic_ns: int
@@ -35,7 +35,7 @@ class Offsets(NamedTuple):
 
 
 def monotonic_ns() -> int:
-    """CLOCK_MONOTONIC as the kernel has it.
+    """CLOCK_MONOTONIC of the initial time namespace, ns.
 
     Raises:
         TimeNamespaceError: it cannot be known.
@@ -44,7 +44,7 @@ def monotonic_ns() -> int:
 
 
 def boottime_ns() -> int:
-    """CLOCK_BOOTTIME as the kernel has it.
+    """CLOCK_BOOTTIME of the initial time namespace, ns.
 
     Raises:
         TimeNamespaceError: it cannot be known.
@@ -53,7 +53,7 @@ def boottime_ns() -> int:
 
 
 def suspended_ns() -> int:
-    """For how long the host has been suspended since its start.
+    """How long the host has been suspended since boot, ns.
 
     Raises:
         TimeNamespaceError: it cannot be known.
@@ -66,7 +66,7 @@ def suspended_ns() -> int:
 
 
 def start_ticks(shown: int) -> int:
-    """When a process started, in clock ticks since boot, of what its /proc/PID/stat shows here.
+    """The start of a process in clock ticks since boot, from what /proc/PID/stat shows here.
 
     Raises:
         TimeNamespaceError: it cannot be known.
@@ -75,8 +75,8 @@ def start_ticks(shown: int) -> int:
 
 
 @cache
-def own_offsets() -> Offsets:
-    """Of this process. It stays in its time namespace for good.
+def own_offsets() -> TimeNamespaceOffsets:
+    """The offsets of this process, which never changes its time namespace.
 
     Raises:
         TimeNamespaceError: they cannot be known.
@@ -84,26 +84,26 @@ def own_offsets() -> Offsets:
     return read_offsets(_SELF)
 
 
-def read_offsets(process: Path) -> Offsets:
-    """Of the process with this folder of /proc; none where the kernel knows no time namespaces.
+def read_offsets(process: Path) -> TimeNamespaceOffsets:
+    """The offsets of the process with this /proc folder; none on a kernel without time namespaces.
 
     Raises:
         TimeNamespaceError: it is in another one than its children will be, whose offsets are all that /proc shows; or
-            start times of processes, by which they are identified, cannot be told to a clock tick.
+            start times of processes, by which they are identified, cannot be determined to a clock tick.
     """
     try:
         own = str((process / "ns" / "time").readlink())
         of_children = str((process / "ns" / "time_for_children").readlink())
     except FileNotFoundError:
-        return Offsets(0, 0)
+        return TimeNamespaceOffsets(0, 0)
     if own == _INITIAL:
-        return Offsets(0, 0)
+        return TimeNamespaceOffsets(0, 0)
     if own != of_children:
         raise TimeNamespaceError(
             "this process is in another time namespace than its children will be: the kernel's time is not known",
             hint="start ingero from a shell inside the new time namespace (unshare --time --fork bash)",
         )
-    found = _parsed((process / "timens_offsets").read_text())
+    found = _parse((process / "timens_offsets").read_text())
     if found.boottime_ns < 0 or found.boottime_ns % _NS_PER_TICK:  # below 0, /proc shows starts modulo 2^64 ns
         raise TimeNamespaceError(
             f"this time namespace shifts CLOCK_BOOTTIME by {found.boottime_ns:,} ns: /proc does not show to the clock "
@@ -113,8 +113,8 @@ def read_offsets(process: Path) -> Offsets:
     return found
 
 
-def _parsed(text: str) -> Offsets:
-    """A line a clock: its name, seconds, and nanoseconds to be added to them."""
+def _parse(text: str) -> TimeNamespaceOffsets:
+    """Parses one line per clock: name, seconds, and nanoseconds to add."""
     rows = (line.split() for line in text.splitlines())
     found = {name: int(seconds) * SECOND_NS + int(rest) for name, seconds, rest in rows}
-    return Offsets(found["monotonic"], found["boottime"])
+    return TimeNamespaceOffsets(found["monotonic"], found["boottime"])

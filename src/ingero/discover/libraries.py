@@ -1,6 +1,6 @@
-"""Finds every copy of a traced library that any process maps, and which processes map it.
+"""Finds all copies of traced libraries that processes map, and which processes map them.
 
-Hundreds of processes are looked at often, so a process is read again only when the size of its address space has
+Hundreds of processes are scanned often, so a process is read again only when the size of its address space has
 changed: loading a library always changes it. What never has an address space (a kernel thread) is read once.
 """
 
@@ -20,12 +20,12 @@ from ingero.discover.file_systems import kept_mount
 from ingero.discover.library_files import MAPPED_NAME, LibraryFile, library_kind, may_be_traced
 from ingero.discover.library_reader import FileKey, LibraryReader
 from ingero.discover.linked_libraries import (
-    Linked,
+    LinkedLibraries,
     candidates,
     is_likely_host,
-    looked_for,
     names_of,
     stripped_reason,
+    wanted_libraries,
     way_out,
 )
 from ingero.discover.mapped_paths import Reach
@@ -46,7 +46,7 @@ class LibraryCopy:
     number: the same for the same file as long as its `LibraryScanner` lives.
     file: read through `file.path`, which may end with the process it goes through.
     mapped_path: as the processes name it.
-    pids: the processes that map it now, ascending; empty for a copy on disk that nobody has loaded yet.
+    pids: the processes that map it now, ascending; empty for a copy on disk that no process has loaded yet.
     """
 
     number: int
@@ -69,9 +69,9 @@ class UnreadableLibrary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryScan:
-    """What one look at all processes found.
+    """The result of one scan of all processes.
 
-    processes: how many were looked at; read_again: how many of them had changed.
+    processes: how many were scanned; read_again: how many of them had changed.
     skipped: processes that could not be read, by reason.
     living: the pids of all that were there.
     """
@@ -85,12 +85,12 @@ class LibraryScan:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Every process that maps a traced library."""
+        """The pids that map a traced library."""
         return tuple(sorted({pid for copy in self.copies for pid in copy.pids}))
 
 
 @dataclass(frozen=True, slots=True)
-class _Use:
+class _CopyUse:
     """How one process reaches one copy."""
 
     number: int
@@ -100,28 +100,28 @@ class _Use:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """What a process mapped, and the sign by which a change is noticed."""
+class _ScannedProcess:
+    """The copies a process mapped, and a fingerprint of its mappings to detect changes."""
 
     sign: tuple[int, bytes]
-    uses: tuple[_Use, ...] = ()
+    uses: tuple[_CopyUse, ...] = ()
     unreadable: tuple[UnreadableLibrary, ...] = ()
 
 
-def _as_changed(seen: _Seen) -> _Seen:
+def _as_changed(seen: _ScannedProcess) -> _ScannedProcess:
     return replace(seen, sign=(seen.sign[0], b""))
 
 
 @dataclass(slots=True)
-class _Found:
-    """What is known of a process that was not looked at to its end, by what is mapped where. inode: of its folder."""
+class _PartialScan:
+    """The partial result for a process whose scan was cut short, by mapping. inode: of its /proc folder."""
 
     inode: int
-    places: dict[tuple[str, int, int], tuple[_Use | UnreadableLibrary, ...]] = field(default_factory=dict)
+    places: dict[tuple[str, int, int], tuple[_CopyUse | UnreadableLibrary, ...]] = field(default_factory=dict)
 
     @property
-    def uses(self) -> tuple[_Use, ...]:
-        return tuple(one for found in self.places.values() for one in found if isinstance(one, _Use))
+    def uses(self) -> tuple[_CopyUse, ...]:
+        return tuple(one for found in self.places.values() for one in found if isinstance(one, _CopyUse))
 
     @property
     def unreadable(self) -> tuple[UnreadableLibrary, ...]:
@@ -129,14 +129,14 @@ class _Found:
 
 
 class PutOffError(IngeroError):
-    """Whose process it is has used up its share of the agent's time, or this turn is over; it is looked at again."""
+    """The owner of a process has used up its share of the agent's time, or the time slice is over; try later."""
 
     def __init__(self) -> None:
         super().__init__("it is put off", hint="its files take longer to read than others: check where they come from")
 
 
 class LibraryScanner:
-    """Remembers between two scans which process mapped what, and gives each file one number for good.
+    """Scans processes for library copies; remembers results between scans, and numbers each file for good.
 
     given_files: looked for as well, whatever they are called. reader: reads the files. is_turn_over: whether what is
     left is to be put off: a process may map thousands of files that are called like libraries.
@@ -153,13 +153,13 @@ class LibraryScanner:
         is_turn_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self._proc, self._reader, self._is_turn_over = proc, reader or LibraryReader(), is_turn_over
-        self.put_off: set[int] = set()  # processes that are to be looked at again: their share or the turn is used up
-        self._begun: dict[int, _Found] = {}  # of those what is known already
+        self.put_off: set[int] = set()  # processes to be scanned again: their share or the time slice is used up
+        self._begun: dict[int, _PartialScan] = {}  # of those what is known already
         self._given_names = [path.resolve().name for path in given_files]
-        self._seen: dict[int, _Seen] = {}
+        self._scanned_processes: dict[int, _ScannedProcess] = {}
         self._copies: dict[int, LibraryCopy] = {}
         self._numbers: dict[FileKey, tuple[int, ...]] = {}  # by what stat() says, to read each file once
-        self._linked: dict[FileKey, Linked] = {}  # likewise, of files of other names
+        self._linked: dict[FileKey, LinkedLibraries] = {}  # likewise, of files of other names
         self._next_number = 1
         self._given_numbers = [
             number for path in given_files for number in self._numbers_at(path.resolve(), str(path), Reach.PLAIN)
@@ -173,60 +173,60 @@ class LibraryScanner:
         return [self._copies[number] for number in dict.fromkeys(self._given_numbers) if number in self._copies]
 
     def scan(self, pids: Collection[int] | None = None) -> LibraryScan:
-        """Looks at every process once; pids: at no others.
+        """Scans all processes once; pids: only these.
 
         A copy stays known, with no pids, after its last process has gone.
         """
-        before, self._seen = self._seen, {}
+        before, self._scanned_processes = self._scanned_processes, {}
         return self._scanned({pid: inode for pid, inode in self._list() if pids is None or pid in pids}, before)
 
-    def look_again(self, pids: Iterable[int], waiting: Iterable[int] = ()) -> LibraryScan:
-        """Looks at these processes only; of the others, what the last scan found still holds.
+    def rescan(self, pids: Iterable[int], waiting: Iterable[int] = ()) -> LibraryScan:
+        """Scans these processes only; for others the last result still holds.
 
         waiting: others, at which it looks if they have changed.
         """
-        before, wanted = self._seen, set(pids)
+        before, wanted = self._scanned_processes, set(pids)
         again: dict[int, int] = {}
         for pid in sorted({*wanted, *waiting}, key=self.put_off.__contains__):  # who was put off comes last
             with suppress(OSError):
                 again[pid] = (self._proc / str(pid)).stat().st_ino
-        self._seen = {pid: seen for pid, seen in before.items() if pid not in again}
+        self._scanned_processes = {pid: seen for pid, seen in before.items() if pid not in again}
         known = {pid: before[pid] for pid in again if pid in before}
         return self._scanned(again, {pid: _as_changed(one) if pid in wanted else one for pid, one in known.items()})
 
-    def _scanned(self, inodes: Mapping[int, int], before: Mapping[int, _Seen]) -> LibraryScan:
+    def _scanned(self, inodes: Mapping[int, int], before: Mapping[int, _ScannedProcess]) -> LibraryScan:
         skipped: Counter[str] = Counter()
         for pid, inode in inodes.items():
             self.put_off.discard(pid)
-            seen = self._look_at(pid, inode, before.get(pid))
-            if isinstance(seen, _Seen):
-                self._seen[pid] = seen
+            seen = self._scan_process(pid, inode, before.get(pid))
+            if isinstance(seen, _ScannedProcess):
+                self._scanned_processes[pid] = seen
             else:
                 skipped[_reason(seen)] += 1
-        self.put_off &= self._seen.keys()  # the others have ended
+        self.put_off &= self._scanned_processes.keys()  # the others have ended
         self._begun = {pid: found for pid, found in self._begun.items() if pid in self.put_off}
-        read_again = sum(1 for pid in inodes if self._seen.get(pid) is not before.get(pid))
+        read_again = sum(1 for pid in inodes if self._scanned_processes.get(pid) is not before.get(pid))
         self._collect_uses()
         return LibraryScan(
             copies=tuple(self._copies.values()),
-            unreadable=tuple(problem for seen in self._seen.values() for problem in seen.unreadable),
-            processes=len(self._seen),
+            unreadable=tuple(problem for seen in self._scanned_processes.values() for problem in seen.unreadable),
+            processes=len(self._scanned_processes),
             read_again=read_again,
             skipped=dict(skipped),
-            living=frozenset(self._seen) | inodes.keys(),
+            living=frozenset(self._scanned_processes) | inodes.keys(),
         )
 
     def add_on_disk(self, paths: Iterable[Path]) -> tuple[UnreadableLibrary, ...]:
-        """Makes copies known that no process may have loaded yet; answers those that cannot be read, as of pid 0."""
+        """Adds copies that no process may have loaded yet; returns those that cannot be read, as of pid 0."""
         tried = (self._try_numbers_at(path, str(path), _reach_of(path)) for path in paths)
         return tuple(problem for problem in tried if problem is not None)
 
     def known(self) -> tuple[LibraryCopy, ...]:
-        """All copies, used or not, as of the last look."""
+        """All copies, used or not, as of the last scan."""
         return tuple(self._copies.values())
 
     def forget(self, number: int) -> None:
-        """Drops a copy that no process maps any more; found again, it gets another number."""
+        """Forgets a copy that no process maps any more; found again, it gets another number."""
         self._copies.pop(number, None)
         self._numbers = {key: numbers for key, numbers in self._numbers.items() if number not in numbers}
 
@@ -237,7 +237,7 @@ class LibraryScanner:
                 if entry.name.isdigit():
                     yield int(entry.name), entry.inode()
 
-    def _look_at(self, pid: int, inode: int, before: _Seen | None) -> _Seen | OSError:
+    def _scan_process(self, pid: int, inode: int, before: _ScannedProcess | None) -> _ScannedProcess | OSError:
         if before is not None and before.sign[0] != inode:
             before = None  # of an earlier process with this pid
         if before is not None and before.sign == (inode, _NO_PAGES):
@@ -246,18 +246,20 @@ class LibraryScanner:
             sign = (inode, _address_space_pages(f"{self._proc}/{pid}/statm"))
         except OSError as error:
             return error
-        return before if before is not None and before.sign == sign else self._look_anew(pid, sign, before)
+        return before if before is not None and before.sign == sign else self._scan_anew(pid, sign, before)
 
-    def _look_anew(self, pid: int, sign: tuple[int, bytes], before: _Seen | None) -> _Seen | OSError:
-        known = before or _Seen(sign)
+    def _scan_anew(
+        self, pid: int, sign: tuple[int, bytes], before: _ScannedProcess | None
+    ) -> _ScannedProcess | OSError:
+        known = before or _ScannedProcess(sign)
         begun = self._begun.pop(pid, None)
-        found = begun if begun and begun.inode == sign[0] else _Found(sign[0])
+        found = begun if begun and begun.inode == sign[0] else _PartialScan(sign[0])
         try:
             raw = self._maps(pid, is_new=before is None)
             if self._may_matter(raw):
                 with self._reader.on_behalf_of(pid):
-                    self._look_into(pid, raw, found)
-        except (TimeoutError, BlockingIOError):  # withheld: what was known may still hold, and it is looked at again
+                    self._examine_mappings(pid, raw, found)
+        except (TimeoutError, BlockingIOError):  # withheld: what was known may still hold, and it is read again
             return replace(known, sign=(sign[0], b""))
         except OSError as error:
             return error
@@ -265,11 +267,11 @@ class LibraryScanner:
             self.put_off.add(pid)
             self._begun[pid] = found
             uses = tuple(dict.fromkeys((*known.uses, *found.uses)))
-            return replace(known, sign=(sign[0], b""), uses=uses)  # it is looked at again
-        return _Seen(sign, found.uses, found.unreadable)
+            return replace(known, sign=(sign[0], b""), uses=uses)  # it is read again
+        return _ScannedProcess(sign, found.uses, found.unreadable)
 
     def _maps(self, pid: int, *, is_new: bool) -> bytes:
-        """What a process maps. is_new: it costs nobody's share: to find out whose process each is takes as long."""
+        """The mappings of a process. is_new: free of charge, as finding its owner takes as long."""
         if self._is_turn_over() or not (is_new or self._reader.may_read(pid)):
             raise PutOffError
         with nullcontext() if is_new else self._reader.on_behalf_of(pid):
@@ -278,25 +280,29 @@ class LibraryScanner:
     def _may_matter(self, raw: bytes) -> bool:
         return b"/libcuda" in raw or b"/libnccl" in raw or any(hint in raw for hint in self._given_hints)
 
-    def _look_into(self, pid: int, raw: bytes, found: _Found) -> None:
-        """Looks at what a process maps, except what has been found before; what it maps no more is forgotten."""
+    def _examine_mappings(self, pid: int, raw: bytes, found: _PartialScan) -> None:
+        """Examines the mappings of a process that are new; forgets those that are gone."""
         # A library has several mappings, one per segment: the last stands for all.
         files = {
             (mapped.path, mapped.device, mapped.inode): mapped for mapped in mappings_named(raw, self._mapped_name)
         }
-        wanted = looked_for(raw)
-        looks = [(mapped, partial(self._uses, pid, mapped)) for mapped in files.values()]
-        looks += [(mapped, partial(self._linked_uses, pid, mapped, wanted)) for mapped in candidates(raw, wanted)]
-        places = {(mapped.range_name, mapped.device, mapped.inode): look for mapped, look in reversed(looks)}
+        wanted = wanted_libraries(raw)
+        examinations = [(mapped, partial(self._uses, pid, mapped)) for mapped in files.values()]
+        examinations += [
+            (mapped, partial(self._linked_uses, pid, mapped, wanted)) for mapped in candidates(raw, wanted)
+        ]
+        places = {
+            (mapped.range_name, mapped.device, mapped.inode): examine for mapped, examine in reversed(examinations)
+        }
         found.places = {place: uses for place, uses in found.places.items() if place in places}
-        for place, look in reversed(places.items()):
+        for place, examine in reversed(places.items()):
             if place not in found.places:
                 if self._is_turn_over():
                     raise PutOffError
-                found.places[place] = tuple(look())
+                found.places[place] = tuple(examine())
 
-    def _uses(self, pid: int, mapped: MappedRange) -> Iterator[_Use | UnreadableLibrary]:
-        """How a process reaches a mapped library; none where that has gone meanwhile, or is only called like one."""
+    def _uses(self, pid: int, mapped: MappedRange) -> Iterator[_CopyUse | UnreadableLibrary]:
+        """How a process reaches a mapped library; none if it is gone, or only named like one."""
         name = Path(mapped.path).name
         is_chance = not may_be_traced(name)  # a namesake of a given file may be anything
         try:
@@ -304,7 +310,7 @@ class LibraryScanner:
             if is_chance and key not in self._numbers:
                 return
             for number in self._numbers_of(key, path, mapped.path, reach):
-                yield _Use(number, mapped.path, path, reach)
+                yield _CopyUse(number, mapped.path, path, reach)
         except PutOffError:
             raise
         except (FileNotFoundError, ProcessLookupError):
@@ -315,13 +321,13 @@ class LibraryScanner:
 
     def _linked_uses(
         self, pid: int, mapped: MappedRange, wanted: Collection[Library]
-    ) -> Iterator[_Use | UnreadableLibrary]:
-        """As `_uses`, of a file that may hold wanted libraries; none if it does not, or cannot be looked at."""
+    ) -> Iterator[_CopyUse | UnreadableLibrary]:
+        """Like `_uses`, for a file that may contain wanted libraries; none if it does not, or cannot be read."""
         name = Path(mapped.path).name
         try:
             path, reach, key = self._reader.reach(self._proc / str(pid), mapped)
             if key in self._numbers:  # a given file
-                yield from (_Use(number, mapped.path, path, reach) for number in self._numbers[key])
+                yield from (_CopyUse(number, mapped.path, path, reach) for number in self._numbers[key])
                 return
             if key not in self._linked:
                 self._linked[key] = self._reader.identify_linked(path, name)
@@ -341,7 +347,7 @@ class LibraryScanner:
             return
         for file in self._linked[key].files:
             if file.library in wanted:
-                yield _Use(self._number_of_file(file, mapped.path, reach), mapped.path, path, reach)
+                yield _CopyUse(self._number_of_file(file, mapped.path, reach), mapped.path, path, reach)
         for library in self._linked[key].stripped & set(wanted):
             reason, hint = stripped_reason(library, mapped.path), way_out(library)
             yield UnreadableLibrary(pid=pid, mapped_path=mapped.path, reason=reason, hint=hint, library=library)
@@ -378,10 +384,10 @@ class LibraryScanner:
         return number
 
     def _collect_uses(self) -> None:
-        """Gives each copy its processes, and a path that does not go through one that has ended."""
-        users: dict[int, dict[int, _Use]] = {number: {} for number in self._copies}
-        for pid in sorted(self._seen):
-            for use in self._seen[pid].uses:
+        """Assigns each copy its processes, and a path that does not go through an ended one."""
+        users: dict[int, dict[int, _CopyUse]] = {number: {} for number in self._copies}
+        for pid in sorted(self._scanned_processes):
+            for use in self._scanned_processes[pid].uses:
                 if use.number in users:
                     users[use.number].setdefault(pid, use)
         for number, uses in users.items():

@@ -1,4 +1,4 @@
-"""What identifies one file of a traced library: its kind, its build, and whether two paths are the same file.
+"""Identifies files of traced libraries: kind, build, and whether two paths are the same file.
 
 A probe binds to the inode of the real file. On overlayfs (containers) one real file shows a different device number in
 every mount, so device and inode alone would let the same file be probed twice and its calls be counted twice.
@@ -21,7 +21,7 @@ from ingero.ops import OPS, Library
 _KINDS = {library.value: library for library in Library}
 _NAME = r"lib(?:cudart|cuda|nccl)(?:-[0-9a-f]{6,})?\.so(?:\.\d+)*"  # wheels repaired by auditwheel carry a hash
 _FILE_NAME = re.compile(rf"{_NAME}\Z")
-# What the linker is given and nobody runs: its functions only say so, or it is a link to the real one.
+# Files for the linker, never run: their functions only report that, or it is a link to the real one.
 _FOR_THE_LINKER = "libcuda.so"
 STUB_FOLDER = "stubs"  # of the CUDA toolkit, in each of its layouts
 # mov $34,%eax; ret, with what may stand before it without optimization; on arm64 mov w0, #34; ret
@@ -38,7 +38,7 @@ _OVERLAYFS = 0x794C7630  # OVERLAYFS_SUPER_MAGIC, include/uapi/linux/magic.h
 _STATFS_BYTES = 256  # struct statfs is 120 bytes on 64-bit Linux and begins with f_type
 _libc = ctypes.CDLL(None, use_errno=True)
 _PROBES_PER_KIND = 8  # rows looked up to tell the kind of a library with a name of its own
-# What every version has among its constants, and nobody who only calls it: a variable that it reads, an error's text.
+# Constants of every version, absent from its callers: a variable that it reads, an error's text.
 TEXT_OF = {
     Library.NCCL: b"NCCL_SOCKET_IFNAME",
     Library.CUDART: b"CUDA driver version is insufficient for CUDA runtime version",
@@ -46,7 +46,7 @@ TEXT_OF = {
 
 
 class StubLibraryError(IngeroError):
-    """A driver library made for linking: it has the names of the real one, and none of its functions does anything."""
+    """A driver stub library made for linking: its functions do nothing."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(
@@ -56,7 +56,7 @@ class StubLibraryError(IngeroError):
 
 
 class NotATracedLibraryError(IngeroError):
-    """A file that is none of the libraries whose calls are traced."""
+    """The file is none of the traced libraries."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(
@@ -86,7 +86,7 @@ class LibraryFile:
     machine: str
 
     def is_same_file(self, other: LibraryFile) -> bool:
-        """Whether a probe in one is a probe in the other.
+        """Whether both are the same file, so that a probe in one is a probe in the other.
 
         Two equal builds with the same inode number count as one file as soon as one of them lies on overlayfs. Two
         libraries that were linked into one file are two: each has calls of its own.
@@ -98,7 +98,7 @@ class LibraryFile:
 
 
 def may_be_traced(file_name: str) -> bool:
-    """Whether a file of this name may hold a traced library: one with a kind, or a name that says too little."""
+    """Whether a file of this name may hold a traced library: a known name, or an ambiguous one."""
     return _FILE_NAME.match(file_name) is not None
 
 
@@ -115,12 +115,12 @@ def library_kind(file_name: str) -> Library | None:
 
 
 def identify(path: Path, name: str | None = None, descriptor: int | None = None) -> LibraryFile:
-    """As `identify_all`; of a file that holds several libraries the first."""
+    """The traced library in a file; the first if it holds several (see `identify_all`)."""
     return identify_all(path, name, descriptor)[0]
 
 
 def identify_all(path: Path, name: str | None = None, descriptor: int | None = None) -> tuple[LibraryFile, ...]:
-    """Reads which traced libraries a file holds: one as a rule, several where they were linked into another one.
+    """Reads which traced libraries a file holds: usually one, several if they were linked into another library.
 
     name: the file name to judge by, where `path` is only a way to reach it (/proc/PID/map_files/...). A file with a
         name of its own is judged by its soname, then by what it exports, or has in its table of symbols.
@@ -143,7 +143,7 @@ def identify_all(path: Path, name: str | None = None, descriptor: int | None = N
 
 
 def _is_stub(elf: ElfFile, path: Path) -> bool:
-    """Whether a driver's functions do nothing but answer CUDA_ERROR_STUB_LIBRARY."""
+    """Whether a driver's functions only return CUDA_ERROR_STUB_LIBRARY."""
     if path.parent.name == STUB_FOLDER:
         return True
     places = [offset for offsets in elf.functions(_DRIVERS_OWN).values() for offset in offsets]
@@ -151,7 +151,7 @@ def _is_stub(elf: ElfFile, path: Path) -> bool:
 
 
 def describe(elf: ElfFile, kind: Library) -> LibraryFile:
-    """An open file as a copy of a traced library."""
+    """Describes an open file as a copy of a traced library."""
     return LibraryFile(
         library=kind,
         path=elf.path,
@@ -172,7 +172,7 @@ def _is_on_overlay(descriptor: int) -> bool:
 
 
 def _kinds_by_symbols(elf: ElfFile) -> tuple[Library, ...]:
-    """Functions of the driver beside those of another library are what loads the driver's: nothing links that in."""
+    """The libraries whose functions a file has. Driver functions beside others only load it: it is never linked in."""
     found = tuple(one for one in Library if _has_functions_of(elf, one) and not only_loads(elf, one))
     return tuple(one for one in found if one is not Library.CUDA) or found
 
@@ -183,7 +183,7 @@ def _has_functions_of(elf: ElfFile, library: Library) -> bool:
 
 
 def only_loads(elf: ElfFile, library: Library) -> bool:
-    """Whether a file's functions of a library's names load that and call it (ctranslate2, JAX, TensorFlow's stubs)."""
+    """Whether a file's functions named like a library's only load and call it (ctranslate2, JAX, TensorFlow stubs)."""
     text = TEXT_OF.get(library)
     if text is None:
         return False

@@ -1,4 +1,4 @@
-"""What is asked of the files of traced libraries: where they can be reached, what they are, where their probes go."""
+"""Reads files of traced libraries: how to reach them, what they are, where their probes go."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ingero.discover.driver_offsets import driver_offsets
 from ingero.discover.library_files import LibraryFile, identify_all
-from ingero.discover.linked_libraries import Linked, identify_linked
+from ingero.discover.linked_libraries import LinkedLibraries, identify_linked
 from ingero.discover.mapped_paths import Reach, reachable_path
 from ingero.discover.mappings import Mapping
 from ingero.discover.memory_files import MemoryFiles
@@ -23,27 +23,27 @@ FileKey = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibrarySites:
-    """Where the probes of one file go.
+    """The probe sites of one file.
 
-    path: to attach them by, for as long as `held` is open. telling: file offset -> cookie, of the calls that tell of
+    path: to attach them by, for as long as `held` is open. naming: file offset -> cookie, of the calls that tell of
     communicators or of kernels. failure: why only exported symbols are known; "" where all are.
     """
 
     report: SiteReport
-    telling: dict[int, int]
+    naming: dict[int, int]
     path: str
     failure: str = ""
-    held: Held | None = field(default=None, compare=False)
+    held: HeldFile | None = field(default=None, compare=False)
 
 
-class Held:
+class HeldFile:
     """An open file; closed with this."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
 
     def close(self) -> None:
-        """Now."""
+        """Closes the file now."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -52,7 +52,7 @@ class Held:
 
 
 class LibraryReader:
-    """Reads in this very process. Whoever has rights that the authors of the files have not lets another one do it
+    """Reads library files in this process. A process with more rights than the files' authors uses another one
     (`capture/libraries/library_readers.py`).
 
     Raises:
@@ -60,35 +60,35 @@ class LibraryReader:
     """
 
     def on_behalf_of(self, pid: int) -> AbstractContextManager[None]:
-        """What is done inside is done because of this process; 0: of a file on the disk that nobody has mapped."""
+        """Attributes the work in the block to a process; 0: a file on disk that no process has mapped."""
         del pid
         return nullcontext()
 
     def may_read(self, pid: int) -> bool:
-        """Whether anything may be done because of this process now."""
+        """Whether work for this process is allowed now."""
         del pid
         return True
 
     def withholds(self, pid: int) -> bool:
-        """Whether a process holds the lock of its memory, as far as is known: a probe would wait for that."""
+        """Whether a process is known to hold its memory lock: a probe would wait for that."""
         del pid
         return False
 
     def maps(self, process: Path) -> bytes:
-        """What a process maps, as the kernel tells it."""
+        """The text of a process's maps."""
         return MemoryFiles(process.parent).maps(int(process.name))
 
     def reach(self, process: Path, mapped: Mapping) -> tuple[Path, Reach, FileKey]:
-        """As `reachable_path`, with what lies there."""
+        """A path to a mapped file (see `reachable_path`), and its key."""
         path, reach = reachable_path(process, mapped)
         return path, reach, self.key(path)
 
     def key(self, path: Path) -> FileKey:
-        """What lies at a path."""
+        """The key of the file at a path."""
         return file_key(path.stat())
 
     def keys(self, paths: Iterable[Path]) -> Iterator[FileKey | None]:
-        """The same of many; None where nothing does."""
+        """The keys of files at many paths; None if there is no file."""
         for path in paths:
             try:
                 yield self.key(path)
@@ -99,25 +99,25 @@ class LibraryReader:
         """As there."""
         return identify_all(path, name=name)
 
-    def identify_linked(self, path: Path, name: str) -> Linked:
+    def identify_linked(self, path: Path, name: str) -> LinkedLibraries:
         """As there."""
         return identify_linked(path, name)
 
     def sites(self, file: LibraryFile) -> LibrarySites:
-        """Where its probes go."""
+        """The probe sites of a file."""
         report, failure = probe_sites(file), ""
         if file.library is Library.CUDA:
             answer = driver_offsets(file, report.sites)
             report, failure = answer.added_to(report), answer.failure
-        return LibrarySites(report=report, telling=telling_sites(file), path=str(file.path), failure=failure)
+        return LibrarySites(report=report, naming=naming_sites(file), path=str(file.path), failure=failure)
 
 
-def telling_sites(file: LibraryFile, descriptor: int | None = None) -> dict[int, int]:
-    """Of NCCL those that tell of communicators, of CUDA those that tell what kernels are called."""
+def naming_sites(file: LibraryFile, descriptor: int | None = None) -> dict[int, int]:
+    """The sites of calls that name communicators (NCCL) or kernels (CUDA)."""
     tells = communicator_sites if file.library is Library.NCCL else kernel_name_sites
     return tells(file, descriptor)
 
 
 def file_key(status: os.stat_result) -> FileKey:
-    """What `stat` says of one file."""
+    """The key of a file, from its `stat`."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

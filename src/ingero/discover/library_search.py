@@ -11,7 +11,7 @@ from ingero.discover.library_files import STUB_FOLDER, may_be_traced
 from ingero.discover.rooted import open_regular
 
 _LDCONFIG_CACHE = Path("etc/ld.so.cache")
-_MOST_CACHE_BYTES = 16 << 20  # a usual one has 0.1 MB
+_MAX_CACHE_BYTES = 16 << 20  # a usual one has 0.1 MB
 _CACHE_MAGIC = b"glibc-ld.so.cache1.1"
 _CACHE_HEADER = struct.Struct("<20sII20x")  # magic, number of entries, bytes of strings
 _CACHE_ENTRY = struct.Struct("<iIIIQ")  # flags, name, path, osversion, hwcap
@@ -74,10 +74,10 @@ def library_copies_on_disk(
 
     root: where the places are looked for; in another process's (/proc/PID/root) links are left out, because from here
         they would lead into our own.
-    prefixes: more Python prefixes (virtual or conda environments), such as the one a target runs from.
-    environs: environments of processes: their LD_LIBRARY_PATH, VIRTUAL_ENV and CONDA_PREFIX are looked at, too.
-    homes: whose home folders are looked at; None: everybody's.
-    has_well_known: False: only what `prefixes` and `environs` name is looked at.
+    prefixes: more Python prefixes (virtual or conda environments), such as the one a traced process runs from.
+    environs: environments of processes: their LD_LIBRARY_PATH, VIRTUAL_ENV and CONDA_PREFIX are searched, too.
+    homes: the home folders to search; None: all.
+    has_well_known: False: only what `prefixes` and `environs` name is searched.
     """
     folders = [*_prefix_folders(prefixes), *_environ_folders(environs)]
     cached: list[Path] = []
@@ -150,7 +150,7 @@ def _is_inside(path: Path, folder: Path) -> bool:
 
 
 def _cached_by_ldconfig(cache: Path, root: Path) -> Iterator[Path]:
-    """The paths that the dynamic loader's cache names; none when it is missing or of another format.
+    """The paths in the dynamic loader's cache; none if it is missing or of another format.
 
     Source: glibc sysdeps/generic/dl-cache.h (struct cache_file_new).
     """
@@ -159,7 +159,7 @@ def _cached_by_ldconfig(cache: Path, root: Path) -> Iterator[Path]:
     except OSError:
         return
     with os.fdopen(file, "rb") as opened:
-        raw = opened.read(_MOST_CACHE_BYTES)
+        raw = opened.read(_MAX_CACHE_BYTES)
     start = raw.find(_CACHE_MAGIC)  # an older cache may come first in the same file
     if start < 0 or len(raw) < start + _CACHE_HEADER.size:
         return

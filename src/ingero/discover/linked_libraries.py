@@ -1,4 +1,4 @@
-"""NCCL or the CUDA runtime, linked into another library or into the program: found by symbols, named without any."""
+"""Finds NCCL or the CUDA runtime linked into another library or the program: by symbols, or named without any."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ingero.discover.symbol_table import function_offsets, section_contains
 from ingero.ops import Library
 
 # NCCL's own code is over 1 MiB, the runtime's (12.9) 0.5 MiB: a file that maps much less executable holds neither
-_LEAST_CODE_BYTES = {Library.NCCL: 1 << 20, Library.CUDART: 3 << 17}
+_MIN_CODE_BYTES = {Library.NCCL: 1 << 20, Library.CUDART: 3 << 17}
 # who is known to be linked with them; the others are only asked for what they export, which takes a few reads
 _KNOWN_HOSTS = re.compile(r"torch_cuda|c10_cuda|tensorflow|paddle|mxnet|xla|jax|nccl")
 # no plugin of NCCL, and no other library of CUDA
@@ -22,8 +22,8 @@ _ITSELF = {
     library: re.compile(rb"/%s(?:-[0-9a-f]{6,})?\.so(?:\.\d+)*(?: \(deleted\))?$" % name.encode(), re.MULTILINE)
     for library, name in ((one, one.value) for one in TEXT_OF)
 }
-_OF_CUDA_ITSELF = "libcu"  # cuBLAS, cuDNN and others have a runtime of their own inside, which is nobody's business
-# Any of them: what nobody calls of an archive, the linker leaves out.
+_OF_CUDA_ITSELF = "libcu"  # cuBLAS, cuDNN and others have a runtime of their own inside, which does not matter here
+# Any of them: the linker leaves out unused parts of an archive.
 _WITNESSES = {
     Library.NCCL: ("ncclCommInitRank", "ncclCommInitRankConfig", "ncclCommInitAll"),
     Library.CUDART: ("cudaLaunchKernel", "cudaMalloc", "cudaMemcpy", "cudaMemcpyAsync", "cudaDeviceSynchronize"),
@@ -37,39 +37,39 @@ _STILL_SEEN = {Library.CUDART: "; those of the driver below it are"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Linked:
-    """What was linked into one file. stripped: what it holds and does not say where."""
+class LinkedLibraries:
+    """Libraries linked into one file. stripped: libraries it contains without symbols."""
 
     files: tuple[LibraryFile, ...] = ()
     stripped: frozenset[Library] = frozenset()
 
 
 def stripped_reason(library: Library, path: str) -> str:
-    """Why calls are not seen of a library that was linked into a file without symbols."""
+    """Why calls of a library linked into a file without symbols are not traced."""
     what, seen = _WHAT[library], _STILL_SEEN.get(library, "")
     return f"{what} is linked into {path} statically and its symbols were stripped: its calls are not seen{seen}"
 
 
 def names_of(libraries: Collection[Library]) -> str:
-    """What people call these."""
+    """The common names of libraries."""
     return " or ".join(text for library, text in _WHAT.items() if library in libraries)
 
 
 def way_out(library: Library) -> str:
-    """What helps against that."""
+    """The fix for a library without symbols."""
     return _WAYS_OUT[library]
 
 
-def looked_for(raw_maps: bytes) -> frozenset[Library]:
-    """The libraries that a CUDA process may have in another file, because it maps none of that name."""
+def wanted_libraries(raw_maps: bytes) -> frozenset[Library]:
+    """The libraries that a CUDA process may have linked into another file, as it maps none of that name."""
     if b"/libcuda" not in raw_maps:
         return frozenset()
     return frozenset(library for library, itself in _ITSELF.items() if not itself.search(raw_maps))
 
 
 def candidates(raw_maps: bytes, wanted: Collection[Library]) -> Iterator[Mapping]:
-    """The mapped files of a process that may hold what is looked for; one mapping per file."""
-    least_bytes = min((_LEAST_CODE_BYTES[library] for library in wanted), default=0)
+    """The mapped files of a process that may contain wanted libraries; one mapping per file."""
+    least_bytes = min((_MIN_CODE_BYTES[library] for library in wanted), default=0)
     for mapped in parse_maps(raw_maps) if wanted else ():
         is_code = "x" in mapped.permissions and mapped.end - mapped.start >= least_bytes
         if is_code and mapped.path.startswith("/") and not PurePath(mapped.path).name.startswith(_OF_CUDA_ITSELF):
@@ -77,12 +77,12 @@ def candidates(raw_maps: bytes, wanted: Collection[Library]) -> Iterator[Mapping
 
 
 def is_likely_host(name: str) -> bool:
-    """Whether a file of this name is a program, or a library that others are known to be linked into."""
+    """Whether a file of this name is a program, or a library known to contain linked ones."""
     return ".so" not in name or bool(_KNOWN_HOSTS.search(name))
 
 
-def identify_linked(path: Path, name: str, descriptor: int | None = None) -> Linked:
-    """What of the traced libraries was linked into a file.
+def identify_linked(path: Path, name: str, descriptor: int | None = None) -> LinkedLibraries:
+    """The traced libraries that were linked into a file.
 
     name: the file name, where `path` is only a way to reach it. descriptor: of the file, where it is open already.
 
@@ -93,14 +93,14 @@ def identify_linked(path: Path, name: str, descriptor: int | None = None) -> Lin
     with ElfFile(path, descriptor) as elf:
         is_searched = is_likely_host(name)
         found = {library: _how_linked(elf, library, is_searched=is_searched) for library in TEXT_OF}
-        return Linked(
+        return LinkedLibraries(
             files=tuple(describe(elf, library) for library, is_there in found.items() if is_there),
             stripped=frozenset(library for library, is_there in found.items() if is_there is None),
         )
 
 
 def _how_linked(elf: ElfFile, library: Library, *, is_searched: bool) -> bool | None:
-    """Whether a file holds a library; None: it does, and has no symbols of it. is_searched: beyond its exports."""
+    """Whether a file contains a library; None: yes, but without symbols. is_searched: beyond its exports."""
     witnesses = _WITNESSES[library]
     is_exported = bool(elf.functions(witnesses))
     if not is_exported and (not is_searched or any(library.value in needed for needed in elf.needed)):

@@ -11,7 +11,7 @@ from ingero.discover.rooted import status_in_root
 
 
 class Reach(enum.IntEnum):
-    """By which path the agent reads a copy; the lower, the longer it lasts."""
+    """How the agent reaches a copy; the lower, the longer the path lasts."""
 
     PLAIN = 0  # the path that the process itself names
     PROCESS_ROOT = 1  # /proc/PID/root/...

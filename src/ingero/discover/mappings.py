@@ -1,6 +1,6 @@
 """Reads /proc/PID/maps: which files a process has mapped, and where.
 
-The files of hundreds of processes are looked at every second, so the search for a few library names works on the raw
+The files of hundreds of processes are read every second, so the search for a few library names works on the raw
 bytes; a line becomes a record only when it names one of them.
 """
 
@@ -60,7 +60,7 @@ def parse_maps(raw: bytes) -> Iterator[Mapping]:
 
 
 def mappings_named(raw: bytes, name: re.Pattern[bytes]) -> Iterator[Mapping]:
-    """Only the mappings whose path matches `name`; the rest is not parsed.
+    """The mappings whose path matches `name`; the rest is not parsed.
 
     name: must begin with a literal text, which makes the search through a long maps text cheap.
     """

@@ -28,7 +28,7 @@ def open_memory(pid: int, proc: Path = PROC) -> int:
 class ProcessMemory:
     """The memory of one process; use it in a `with` statement. descriptor: of /proc/PID/mem, open already.
 
-    Whoever reads waits for whom the process makes wait (discover/memory_files.py): a recording lets the sandbox read.
+    Reading blocks if the process holds its memory lock (discover/memory_files.py): a recording lets the sandbox read.
 
     Raises:
         OSError: the process is gone, or CAP_SYS_PTRACE is missing.
@@ -38,7 +38,7 @@ class ProcessMemory:
         self._descriptor = open_memory(pid, proc) if descriptor is None else os.dup(descriptor)
 
     def read(self, address: int, size: int) -> bytes:
-        """Exactly `size` bytes.
+        """Reads exactly `size` bytes.
 
         Raises:
             UnreadableMemoryError: they are not all there.
@@ -52,7 +52,7 @@ class ProcessMemory:
         return data
 
     def mapped(self, address: int, size: int) -> bytes:
-        """As much of `size` bytes as is mapped in one piece.
+        """Reads up to `size` bytes, as many as are mapped in one piece.
 
         Raises:
             UnreadableMemoryError: not even the first.
@@ -63,11 +63,11 @@ class ProcessMemory:
             raise UnreadableMemoryError(f"{address:#x}: {error}") from None
 
     def word(self, address: int) -> int:
-        """Eight bytes as an unsigned number."""
+        """Reads eight bytes as an unsigned number."""
         return int(_WORD.unpack(self.read(address, _WORD.size))[0])
 
     def text(self, address: int, limit: int = 256) -> str:
-        """A string that ends with a zero byte, cut at `limit` bytes."""
+        """Reads a zero-terminated string, cut at `limit` bytes."""
         found = b""
         while len(found) < limit:
             found += self.read(address + len(found), 8)
@@ -77,7 +77,7 @@ class ProcessMemory:
         return found[:limit].decode(errors="replace")
 
     def close(self) -> None:
-        """Closes the file behind it."""
+        """Closes the memory file."""
         os.close(self._descriptor)
 
     def __enter__(self) -> ProcessMemory:

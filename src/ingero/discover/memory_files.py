@@ -18,16 +18,16 @@ from ingero.discover.memory import ProcessMemory, open_memory
 from ingero.discover.processes import PROC
 from ingero.foreign_text import decoded
 
-MOST_MAPS_BYTES = 16 << 20  # 65,530 mappings, the most by default, with paths of 150 bytes
-MOST_MAPPED_BYTES = 1 << 20
-_MOST_STAT_BYTES = 4096
-_MOST_ENVIRON_BYTES = 1 << 20  # an environment may have 6 MB: what launchers set comes first
-_MOST_COMMAND_LINE_BYTES = 64 << 10  # of which people are shown the beginning
+MAX_MAPS_BYTES = 16 << 20  # 65,530 mappings, the most by default, with paths of 150 bytes
+MAX_MAPPED_BYTES = 1 << 20
+_MAX_STAT_BYTES = 4096
+_MAX_ENVIRON_BYTES = 1 << 20  # an environment may have 6 MB: what launchers set comes first
+_MAX_COMMAND_LINE_BYTES = 64 << 10  # of which people are shown the beginning
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchedWith:
-    """What a process was started with, as it lies in its memory; None: not ours to read, or the process is gone.
+    """Environment and command line of a process; None: not permitted, or the process is gone.
 
     is_withheld: there was no answer in time, which says nothing about either.
     """
@@ -39,55 +39,55 @@ class LaunchedWith:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a thread is. call: the kernel's words, `running` or the system call; switches: how often it switched."""
+    """The position of a thread. call: /proc's text, `running` or the system call; switches: its context switches."""
 
     call: str
     switches: int
 
     @property
-    def is_parked(self) -> bool:
-        """Whether it sleeps."""
+    def is_blocked(self) -> bool:
+        """Whether the thread is blocked."""
         return self.call not in ("", "running")
 
     @property
     def registers(self) -> tuple[int, int]:
-        """Stack pointer and program counter of one that sleeps."""
+        """Stack pointer and program counter of a blocked thread."""
         sp, pc = self.call.split()[-2:]
         return int(sp, 16), int(pc, 16)
 
 
 class MemoryFiles:
-    """Read here and now; a recording asks through the sandbox (capture/foreign/memory_files.py)."""
+    """Reads these files in this process; a recording uses the sandbox (capture/foreign/memory_files.py)."""
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
 
     def is_paused(self, pid: int) -> bool:
-        """Whether a process is not asked just now, because it did not answer before."""
+        """Whether a process is left alone for now, because it did not answer before."""
         del pid
         return False
 
     def launched_with(self, pid: int) -> LaunchedWith:
-        """The environment, then the command line: a process that has the one and not the other was given none."""
+        """Reads environment, then command line: a process with only one of them was given no other."""
         folder = self._proc / str(pid)
         return LaunchedWith(
-            _first_bytes(folder / "environ", _MOST_ENVIRON_BYTES),
-            _first_bytes(folder / "cmdline", _MOST_COMMAND_LINE_BYTES),
+            _first_bytes(folder / "environ", _MAX_ENVIRON_BYTES),
+            _first_bytes(folder / "cmdline", _MAX_COMMAND_LINE_BYTES),
         )
 
     def stat(self, pid: int) -> bytes | None:
-        """The text of /proc/PID/stat; None where the process is gone or does not answer."""
-        return _first_bytes(self._proc / str(pid) / "stat", _MOST_STAT_BYTES)
+        """The text of /proc/PID/stat; None if the process is gone or does not answer."""
+        return _first_bytes(self._proc / str(pid) / "stat", _MAX_STAT_BYTES)
 
     def pid_namespace(self, pid: int) -> int:
-        """The number of the namespace of its pids; 0 where that is not to be had."""
+        """The inode of the pid namespace of a process; 0 if not readable."""
         try:
             return (self._proc / str(pid) / "ns" / "pid").stat().st_ino
         except OSError:
             return 0
 
     def program(self, pid: int) -> str:
-        """The path of what a process runs.
+        """The path of a process's program.
 
         Raises:
             OSError: it is gone, not ours to read, or there is no answer; so do all that follow.
@@ -95,24 +95,24 @@ class MemoryFiles:
         return os.fsdecode(os.readlink(self._proc / str(pid) / "exe"))  # noqa: PTH115  # names are any bytes
 
     def positions(self, pid: int, tids: Sequence[int]) -> list[Position | None]:
-        """Where threads of a process are; None of one that is gone."""
+        """The positions of threads of a process; None for one that is gone."""
         return [self._position(pid, tid) for tid in tids]
 
     def _position(self, pid: int, tid: int) -> Position | None:
         task = self._proc / str(pid) / "task" / str(tid)
-        call, status = (_first_bytes(task / name, _MOST_STAT_BYTES) for name in ("syscall", "status"))
+        call, status = (_first_bytes(task / name, _MAX_STAT_BYTES) for name in ("syscall", "status"))
         if call is None or status is None:
             return None
         lines = (line.split() for line in status.splitlines() if b"ctxt_switches" in line)
         return Position(decoded(call).strip(), sum(int(line[1]) for line in lines))
 
     def mapped(self, pid: int, address: int, size: int) -> bytes:
-        """As much of so many bytes of its memory as is mapped in one piece."""
+        """Up to `size` bytes of a process's memory, as many as are mapped in one piece."""
         with ProcessMemory(pid, self._proc) as memory:
-            return memory.mapped(address, min(size, MOST_MAPPED_BYTES))
+            return memory.mapped(address, min(size, MAX_MAPPED_BYTES))
 
     def memory(self, pid: int) -> int:
-        """A descriptor of its memory, which the caller closes, and reads from only where it may wait."""
+        """A descriptor of a process's memory; the caller closes it, and reads only where it may block."""
         return open_memory(pid, self._proc)
 
     def maps(self, pid: int) -> bytes:
@@ -123,8 +123,8 @@ class MemoryFiles:
                 there are more mappings than are read.
         """
         with (self._proc / str(pid) / "maps").open("rb") as file:
-            raw = file.read(MOST_MAPS_BYTES + 1)
-        if len(raw) > MOST_MAPS_BYTES:
+            raw = file.read(MAX_MAPS_BYTES + 1)
+        if len(raw) > MAX_MAPS_BYTES:
             raise OSError(errno.EFBIG, "it has too many mappings")
         return raw
 
@@ -139,7 +139,7 @@ class Environ(enum.Enum):
 
 
 def environment(found: LaunchedWith) -> tuple[dict[str, str], Environ]:
-    """As `variables`, and how much that is. Of one that was wiped only what lies behind the title."""
+    """The environment (see `variables`), and how complete it is. Of a wiped one, only what lies behind the title."""
     if found.environ is None:
         return {}, Environ.UNREADABLE
     if not found.environ:
@@ -152,19 +152,19 @@ def environment(found: LaunchedWith) -> tuple[dict[str, str], Environ]:
 
 
 def variables(found: LaunchedWith) -> dict[str, str] | None:
-    """The environment the process was started with; later setenv() calls are not seen. None where it is not known."""
+    """The environment the process was started with, without later setenv() calls. None if not known."""
     return None if found.environ is None else _pairs(found.environ.split(b"\0"))
 
 
 def command_line(found: LaunchedWith) -> tuple[str, ...]:
-    """The words of the command line; none of a kernel thread or a zombie, and where it is not known."""
+    """The words of the command line; none for a kernel thread or a zombie, or if not known."""
     raw = found.command_line or b""
     return tuple(decoded(word) for word in raw.rstrip(b"\0").split(b"\0")) if raw else ()
 
 
 def _pairs(entries: Iterable[bytes]) -> dict[str, str]:
     pairs = (entry.partition(b"=") for entry in entries if b"=" in entry)
-    return {decoded(key): decoded(value, most=_MOST_ENVIRON_BYTES) for key, _, value in pairs}
+    return {decoded(key): decoded(value, most=_MAX_ENVIRON_BYTES) for key, _, value in pairs}
 
 
 def _first_bytes(path: Path, most: int) -> bytes | None:

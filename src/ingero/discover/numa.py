@@ -1,4 +1,4 @@
-"""Which CPUs and which GPUs are on which NUMA node: memory and devices of another node are farther away.
+"""CPUs and GPUs by NUMA node.
 
 Source: Documentation/ABI/stable/sysfs-devices-node (cpulist), ABI/testing/sysfs-bus-pci (numa_node).
 """
@@ -15,13 +15,13 @@ from ingero.discover.gpus import Gpu
 SYS = Path("/sys")
 _NODE = re.compile(r"node(\d+)")
 _PCI = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F])")
-_MOST_NODES = 1024
-_MOST_BYTES = 1 << 16
+_MAX_NODES = 1024
+_MAX_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """cpus: a list such as 0-15,32-47; gpus: uuids."""
+    """A NUMA node. cpus: a list such as 0-15,32-47; gpus: uuids."""
 
     node: int
     cpus: str
@@ -29,7 +29,7 @@ class NumaNode:
 
 
 def numa_nodes(gpus: Sequence[Gpu], sys: Path = SYS) -> tuple[NumaNode, ...]:
-    """The nodes of this machine that have CPUs or GPUs; none where there is but one, or that is not visible."""
+    """The NUMA nodes of this host with CPUs or GPUs; none if there is only one, or nodes are not visible."""
     cpus = _cpus_of_nodes(sys)
     if len(cpus) < 2:
         return ()
@@ -46,7 +46,7 @@ def _cpus_of_nodes(sys: Path) -> Mapping[int, str]:
         folders = sorted((sys / "devices/system/node").iterdir())
     except OSError:
         return found
-    for folder in folders[: 2 * _MOST_NODES]:
+    for folder in folders[: 2 * _MAX_NODES]:
         match = _NODE.fullmatch(folder.name)
         if match:
             found[int(match[1])] = _text(folder / "cpulist")
@@ -54,7 +54,7 @@ def _cpus_of_nodes(sys: Path) -> Mapping[int, str]:
 
 
 def _node_of(pci_bus_id: str, sys: Path) -> int | None:
-    """None where the firmware does not say (-1), or nothing is known of the device."""
+    """The node of a PCI device; None if the firmware does not say (-1), or the device is unknown."""
     match = _PCI.fullmatch(pci_bus_id)
     if not match:
         return None
@@ -66,6 +66,6 @@ def _node_of(pci_bus_id: str, sys: Path) -> int | None:
 def _text(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            return file.read(_MOST_BYTES).decode("ascii", "replace").strip()
+            return file.read(_MAX_BYTES).decode("ascii", "replace").strip()
     except OSError:
         return ""

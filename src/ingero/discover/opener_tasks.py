@@ -1,4 +1,4 @@
-"""What an opener of the sandbox does: it looks where files lie and opens them, and interprets nothing of them.
+"""Tasks of a sandboxed opener: it finds and opens files, and does not interpret them.
 
 It also reads what the kernel says of processes, as far as that takes its rights.
 """
@@ -15,13 +15,13 @@ from ingero.discover.mappings import Mapping as MappedRange
 from ingero.discover.memory_files import MemoryFiles
 from ingero.discover.rooted import RootFiles, open_regular
 from ingero.discover.wait_files import WaitFiles
-from ingero.discover.waiting import told_of
+from ingero.discover.waiting import wait_content
 from ingero.sandbox.messages import Message
 from ingero.sandbox.nursery import Task
 
 
 def tasks() -> Mapping[str, Task]:
-    """By the names that they are asked for by."""
+    """The tasks by name."""
     return {
         "reach": _reach,
         "open": _open,
@@ -48,7 +48,7 @@ def tasks() -> Mapping[str, Task]:
 
 
 def range_of(mapped: MappedRange) -> dict[str, int | str | bool]:
-    """What `reach` wants to know of a mapping."""
+    """A mapping as content of a `reach` question."""
     return {
         "start": mapped.start,
         "end": mapped.end,
@@ -59,30 +59,30 @@ def range_of(mapped: MappedRange) -> dict[str, int | str | bool]:
 
 
 def _reach(question: Message) -> Message:
-    """A path to a mapped file, how it was reached, and what lies there."""
-    told = question.content["mapped"]
+    """A path to a mapped file, how it was reached, and its key."""
+    content = question.content["mapped"]
     mapped = MappedRange(
-        start=told["start"],
-        end=told["end"],
+        start=content["start"],
+        end=content["end"],
         permissions="",
         offset=0,
         device=0,
-        inode=told["inode"],
-        path=told["path"],
-        is_deleted=told["is_deleted"],
+        inode=content["inode"],
+        path=content["path"],
+        is_deleted=content["is_deleted"],
     )
     path, reach = reachable_path(Path(question.content["process"]), mapped)
     return Message({"path": str(path), "reach": reach.value, "key": _key(path.stat())})
 
 
 def _open(question: Message) -> Message:
-    """A regular file, and what it is."""
+    """Opens a regular file; also returns its key."""
     file = open_regular(Path(question.content["path"]))
     return Message({"key": _key(os.fstat(file))}, files=[file])
 
 
 def _open_mapped(question: Message) -> Message:
-    """The regular files behind some mappings, and of each of these why it cannot be opened; "" where it is."""
+    """Opens the regular files behind mappings; for each, why it cannot be opened, "" if it is."""
     process = Path(question.content["process"])
     files: list[int] = []
     problems: list[str] = []
@@ -108,18 +108,18 @@ def _mapped(process: Path, range_name: str, path: str, inode: int) -> int:
 
 
 def _read(question: Message) -> Message:
-    """The first bytes of a small file in a process's root, as they are."""
-    told = question.content
-    return Message({}, RootFiles().read(told["pid"], told["path"], told["most_bytes"]))
+    """The first bytes of a small file in a process's root."""
+    content = question.content
+    return Message({}, RootFiles().read(content["pid"], content["path"], content["most_bytes"]))
 
 
 def _devices(question: Message) -> Message:
-    """Which device node lies at each of some paths in a process's root; null where none does."""
+    """The device node at each path in a process's root; null if there is none."""
     return Message({"devices": RootFiles().devices(question.content["pid"], question.content["paths"])})
 
 
 def _launched_with(question: Message) -> Message:
-    """The environment of a process and its command line, as they are; null for the size of one that cannot be read."""
+    """The raw environment and command line of a process; size null for one that cannot be read."""
     found = MemoryFiles().launched_with(question.content["pid"])
     parts = (found.environ, found.command_line)
     sizes = [None if one is None else len(one) for one in parts]
@@ -127,39 +127,39 @@ def _launched_with(question: Message) -> Message:
 
 
 def _maps(question: Message) -> Message:
-    """What a process maps, as the kernel tells it."""
+    """The text of /proc/PID/maps."""
     return Message({}, MemoryFiles().maps(question.content["pid"]))
 
 
 def _stat(question: Message) -> Message:
-    """What the kernel tells of a process in one line."""
+    """The text of /proc/PID/stat."""
     return Message({}, MemoryFiles().stat(question.content["pid"]) or b"")
 
 
 def _pid_namespace(question: Message) -> Message:
-    """The number of the namespace of a process's pids; 0 where that is not to be had."""
+    """The inode of a process's pid namespace; 0 if not readable."""
     return Message({"number": MemoryFiles().pid_namespace(question.content["pid"])})
 
 
 def _program(question: Message) -> Message:
-    """The path of what a process runs."""
+    """The path of a process's program."""
     return Message({"program": MemoryFiles().program(question.content["pid"])})
 
 
 def _positions(question: Message) -> Message:
-    """Where threads of a process are; null of one that is gone."""
+    """The positions of threads of a process; null for one that is gone."""
     found = MemoryFiles().positions(question.content["pid"], question.content["tids"])
     return Message({"positions": [[one.call, one.switches] if one else None for one in found]})
 
 
 def _mapped_bytes(question: Message) -> Message:
-    """Bytes of a process's memory, as far as they are mapped."""
-    told = question.content
-    return Message({}, MemoryFiles().mapped(told["pid"], told["address"], told["size"]))
+    """Bytes of a process's memory, as far as mapped."""
+    content = question.content
+    return Message({}, MemoryFiles().mapped(content["pid"], content["address"], content["size"]))
 
 
 def _memory(question: Message) -> Message:
-    """A process's memory, open; who has it may read it without any right."""
+    """Opens a process's memory; its holder may read it without any capability."""
     return Message({}, files=[MemoryFiles().memory(question.content["pid"])])
 
 
@@ -169,23 +169,23 @@ def _root(question: Message) -> Message:
 
 
 def _copies(question: Message) -> Message:
-    """Files that are called like traced libraries, in the usual places and where programs say."""
-    told = question.content
-    homes = told["homes"]
+    """Files named like traced libraries, in the usual places and where programs point."""
+    content = question.content
+    homes = content["homes"]
     found = DiskFiles().copies(
-        Path(told["root"]),
-        prefixes=list(map(Path, told["prefixes"])),
-        environs=told["environs"],
+        Path(content["root"]),
+        prefixes=list(map(Path, content["prefixes"])),
+        environs=content["environs"],
         homes=None if homes is None else list(map(Path, homes)),
-        has_well_known=told["has_well_known"],
+        has_well_known=content["has_well_known"],
     )
     return Message({"copies": [[str(one.path), one.inode, one.changed_ns] for one in found]})
 
 
 def _waits(question: Message) -> Message:
-    """What threads of a process wait for; null of one that is gone."""
+    """What threads of a process wait for; null for one that is gone."""
     found = WaitFiles().waits(question.content["pid"], question.content["tids"])
-    return Message({"waits": [told_of(one) if one else None for one in found]})
+    return Message({"waits": [wait_content(one) if one else None for one in found]})
 
 
 def _pipes(question: Message) -> Message:
@@ -195,22 +195,22 @@ def _pipes(question: Message) -> Message:
 
 
 def _sides(question: Message) -> Message:
-    """What descriptors of a process are, and whether they can write."""
+    """What descriptors of a process refer to, and whether they are writable."""
     return Message({"sides": WaitFiles().sides(question.content["pid"], question.content["numbers"])})
 
 
 def _folder(question: Message) -> Message:
-    """The folder that a process is in."""
+    """The current folder of a process."""
     return Message({"folder": WaitFiles().folder(question.content["pid"])})
 
 
 def _shared_memory(question: Message) -> Message:
-    """Size and free bytes of a process's shared memory; null where it is none."""
+    """Size and free bytes of a process's /dev/shm; null if it is not in memory."""
     return Message({"bytes": WaitFiles().shared_memory(question.content["pid"])})
 
 
 def _keys(question: Message) -> Message:
-    """What lies at each of some paths; null where nothing does."""
+    """The key of the file at each path; null if there is none."""
     return Message({"keys": [_key_at(path) for path in question.content["paths"]]})
 
 

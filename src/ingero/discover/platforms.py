@@ -1,4 +1,4 @@
-"""What starts the processes of this machine: container runtimes and orchestrators, by their sockets and daemons."""
+"""Finds the container runtimes and orchestrators of this host, by their sockets and daemons."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def container_runtimes(process_names: Iterable[str], root: Path = Path("/")) -> 
 def orchestrators(process_names: Iterable[str], environ: Mapping[str, str]) -> tuple[str, ...]:
     """The orchestrators whose daemon runs here, or that started this very process."""
     running = {_DAEMONS[name] for name in process_names if name in _DAEMONS}
-    telling = {name for variable, name in _VARIABLES.items() if variable in environ}
-    return tuple(sorted((running | telling) & {*_ORCHESTRATORS}))
+    from_environ = {name for variable, name in _VARIABLES.items() if variable in environ}
+    return tuple(sorted((running | from_environ) & {*_ORCHESTRATORS}))
 
 
 def own_placement(proc: Path = PROC) -> Placement:
@@ -56,7 +56,7 @@ def own_placement(proc: Path = PROC) -> Placement:
 
 
 def placement_of_process(pid: int, proc: Path = PROC) -> Placement:
-    """What a process's control groups tell of a container or a job; an empty placement otherwise."""
+    """The placement of a process by its cgroups; empty if they show none."""
     try:
         lines = (proc / str(pid) / "cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -65,7 +65,7 @@ def placement_of_process(pid: int, proc: Path = PROC) -> Placement:
 
 
 def has_own_root(proc: Path = PROC) -> bool | None:
-    """Whether this process has another root folder than the machine's first one, as in a container; None: not seen.
+    """Whether this process has another root than process 1, as in a container; None: not visible.
 
     Only with the machine's PID namespace, as tracing needs it: elsewhere process 1 is the container's own.
     """

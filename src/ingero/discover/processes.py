@@ -1,4 +1,4 @@
-"""The processes of this machine, as /proc shows them: who they are, since when, and whether they still live.
+"""The processes of this host from /proc: identity, start, and whether they still live.
 
 A process may vanish between any two reads, so every reader here answers None (or leaves the process out) instead of
 raising. Some kernels answer for `stat` only when an exec is over, which its program may hold up: where that matters it
@@ -22,13 +22,13 @@ StatOf = Callable[[int], bytes | None]
 """Reads /proc/PID/stat of a pid; None where that is not to be had."""
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _NS_PER_TICK = 1_000_000_000 // TICKS_PER_SECOND
-_MOST_BYTES = 64 << 10  # only the list of groups in `status` can be longer, and nothing behind it is read
+_MAX_BYTES = 64 << 10  # only the list of groups in `status` can be longer, and nothing behind it is read
 _PF_KTHREAD, _PF_EXITING = 0x00200000, 0x00000004  # include/linux/sched.h
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ProcessId:
-    """What names one process for ever: a pid is reused, a pid with its start time is not.
+    """A unique identity of a process: a pid is reused, a pid with its start time is not.
 
     start_ticks: clock ticks since boot, as the initial time namespace shows them (field 22 of /proc/PID/stat); it
     survives execve.
@@ -52,7 +52,7 @@ class ProcessId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One process, without what lies in its memory (memory_files.py). `uid` is the real one."""
+    """A process, without what is read from its memory (memory_files.py). `uid` is the real one."""
 
     id: ProcessId
     name: str
@@ -69,7 +69,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stat:
+class _ProcessStat:
     name: str
     state: str
     ppid: int
@@ -79,12 +79,12 @@ class _Stat:
 
 
 def list_pids(proc: Path = PROC) -> list[int]:
-    """Every pid that /proc lists now, in ascending order."""
+    """The pids that /proc lists now, ascending."""
     return sorted(int(entry.name) for entry in proc.iterdir() if entry.name.isdigit())
 
 
 def read_process(pid: int, proc: Path = PROC, stat_of: StatOf | None = None) -> Process | None:
-    """One process, or None when it is gone (or hidden from this user by hidepid)."""
+    """Reads a process; None if it is gone (or hidden from this user by hidepid)."""
     stat = _read_stat(pid, proc, stat_of)
     status = _read_bytes(proc / str(pid) / "status")
     if stat is None or status is None:
@@ -113,7 +113,7 @@ def real_uid(pid: int, proc: Path = PROC) -> int | None:
 
 
 def is_alive(process: ProcessId, proc: Path = PROC, stat_of: StatOf | None = None) -> bool:
-    """Whether this very process still runs code.
+    """Whether this very process still runs.
 
     False for a zombie, and for one that is on its way there: what /proc says of its memory and its groups is no longer
     true. A process whose first thread has ended while others run shows the same, but counts more than one thread: it
@@ -163,14 +163,14 @@ def read_thread_name(tid: int, proc: Path = PROC) -> str:
     return decoded((_read_bytes(proc / str(tid) / "comm") or b"").removesuffix(b"\n"))
 
 
-def _read_stat(pid: int, proc: Path, stat_of: StatOf | None) -> _Stat | None:
+def _read_stat(pid: int, proc: Path, stat_of: StatOf | None) -> _ProcessStat | None:
     raw = stat_of(pid) if stat_of else _read_bytes(proc / str(pid) / "stat")
     if raw is None or b")" not in raw:
         return None
     # The name stands in brackets and may hold brackets and spaces itself: the last one closes it.
     head, _, tail = raw.rpartition(b")")
     fields = tail.split()
-    return _Stat(
+    return _ProcessStat(
         name=decoded(head.partition(b"(")[2]),
         state=fields[0].decode(),
         ppid=int(fields[1]),
@@ -193,6 +193,6 @@ def _number(status: bytes, name: bytes) -> int:
 def _read_bytes(path: Path) -> bytes | None:
     try:
         with path.open("rb") as file:
-            return file.read(_MOST_BYTES)
+            return file.read(_MAX_BYTES)
     except OSError:  # gone, or not ours to read: the callers say None
         return None

@@ -1,4 +1,4 @@
-"""Where an interpreter keeps what a stack walk needs: from the table of its minor version, or from its own memory.
+"""Offsets in an interpreter that a stack walk needs: from the table of its minor version, or from its memory.
 
 From 3.13 a process carries `_Py_DebugOffsets`; the table then says where in that each offset stands. Up to 3.12 the
 table holds the offsets. A version that the table lacks is refused: nothing is guessed.
@@ -23,7 +23,7 @@ _IN_KEY = ("code.name", "code.qualname", "code.line_table", "code.first_line")
 
 
 class UnknownLayoutError(ValueError):
-    """This interpreter keeps its frames where we do not know; the message says why."""
+    """The layout of this interpreter is unknown; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class PythonLayout:
 
 
 def debug_offsets_bytes(version: tuple[int, int]) -> int:
-    """How much of the memory at `_PyRuntime` `layout_of` needs for a version; 0: none."""
+    """How many bytes at `_PyRuntime` `layout_of` needs for a version; 0: none."""
     return _table().get(_key(version), {}).get("size", 0)
 
 
@@ -116,6 +116,6 @@ def _key(version: tuple[int, int]) -> str:
 
 
 def supported_versions() -> str:
-    """Such as `3.8 to 3.14 are`."""
+    """The supported versions as text, such as `3.8 to 3.14 are`."""
     versions = list(_table())
     return f"{versions[0]} to {versions[-1]} are"

@@ -1,4 +1,4 @@
-"""The rank of a process in its distributed job, from what its launcher or the process itself says of it.
+"""Finds the rank of a process in its distributed job, from its launcher's environment or its title.
 
 What a program sets in its own environment while it runs (`os.environ["RANK"] = ...` before `mp.spawn`) cannot be seen
 from outside. A communicator knows better than any of these: see `capture.processes`.
@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0  # slurm.h: the batch script, the shell of salloc, what is outside any step
-_MOST_JSON = 64 << 10
-_MOST_NODES = 1 << 16  # tried for Lightning's children
+_MAX_JSON = 64 << 10
+_MAX_NODES = 1 << 16  # tried for Lightning's children
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """The place of one process among the processes of its job. None: the launcher does not say.
+    """The rank of a process in its job. None: the launcher does not say.
 
     local_rank: its number on its node; world_size: processes in the job.
     launcher: whose variables they are.
@@ -33,7 +33,7 @@ class Rank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """The place of a process in one NCCL communicator. comm_id_hash: equal on all its ranks; None: not known."""
+    """The rank of a process in one NCCL communicator. comm_id_hash: equal on all its ranks; None: not known."""
 
     comm_id_hash: int | None
     rank: int
@@ -86,7 +86,7 @@ _LAUNCHERS = (
     ),
 )
 # What a serving engine calls its processes: of tensor-, pipeline- and data-parallel workers only the rank among
-# those of one model replica is told, and only where one number tells it.
+# those of one model replica is given, and only where one number gives it.
 _TITLE = re.compile(r"(?:VLLM::Worker|sglang::scheduler)((?:_(?:DP|PP|PCP|TP|DCP|EP)\d{1,6})+)", re.IGNORECASE)
 _TITLE_PART = re.compile(r"_(DP|PP|PCP|TP|DCP|EP)(\d+)", re.IGNORECASE)
 
@@ -94,24 +94,24 @@ _TITLE_PART = re.compile(r"_(DP|PP|PCP|TP|DCP|EP)(\d+)", re.IGNORECASE)
 def rank_of(environ: Mapping[str, str]) -> Rank | None:
     """The rank that an environment names, or None for a process that is not part of a distributed job.
 
-    The innermost launcher; what it does not say, another may that agrees with it. RANK anybody sets: without a size it
-    yields to a launcher that names one. Children inherit the environment: a data loader's worker has the rank of its
-    trainer.
+    The innermost launcher counts; another that agrees with it may add what it does not say. RANK alone is ambiguous:
+    without a size it yields to a launcher that names one. Children inherit the environment: a
+    data loader's worker has the rank of its trainer.
     """
     innermost = (_named_by(_TORCHRUN, environ), _of_lightnings_child(environ))
     others = [_named_by(launcher, environ) for launcher in _LAUNCHERS]
     found = [rank for rank in (*innermost, *others, _of_tensorflow(environ)) if rank is not None]
     if found and _may_be_a_pods(found[0]) and any((one.world_size or 0) > 1 for one in found[1:]):
         del found[0]
-    told = _told(found)
-    if told is None or told.local_rank is not None:
-        return told
-    alike = (one for one in found if one.rank == told.rank and one.world_size in (None, told.world_size))
-    return replace(told, local_rank=next((one.local_rank for one in alike if one.local_rank is not None), None))
+    claimed = _claimed_rank(found)
+    if claimed is None or claimed.local_rank is not None:
+        return claimed
+    alike = (one for one in found if one.rank == claimed.rank and one.world_size in (None, claimed.world_size))
+    return replace(claimed, local_rank=next((one.local_rank for one in alike if one.local_rank is not None), None))
 
 
-def _told(found: Sequence[Rank]) -> Rank | None:
-    """Of what launchers say, innermost first, the word of the one that counts."""
+def _claimed_rank(found: Sequence[Rank]) -> Rank | None:
+    """The authoritative rank among those of several launchers, innermost first."""
     whole = [one for one in found if one.world_size is not None]
     for rank in found:
         if rank.world_size is not None:
@@ -126,11 +126,11 @@ def _may_be_a_pods(rank: Rank) -> bool:
     return rank.launcher == _TORCHRUN.name and rank.world_size == 1 and rank.local_rank is None
 
 
-def rank_among(members: Sequence[Membership], told: Rank | None) -> Rank | None:
-    """The rank of a process by its communicators, oldest first, and by what its launcher says.
+def rank_among(members: Sequence[Membership], claimed: Rank | None) -> Rank | None:
+    """The rank of a process by its communicators, oldest first, and by its launcher's claim.
 
     The communicator whose size is the job's world size; where none is as large, the launcher's word; where one is
-    larger, or nobody says how large the job is, the largest. A process that is several ranks of one communicator has
+    larger, or the size of the job is unknown, the largest. A process that is several ranks of one communicator has
     none by it.
     """
     several = {one.comm_id_hash for one in members if one.comm_id_hash is not None}
@@ -138,20 +138,20 @@ def rank_among(members: Sequence[Membership], told: Rank | None) -> Rank | None:
     if len(several) < len(hashes) and any(
         len({one.rank for one in members if one.comm_id_hash == comm}) > 1 for comm in several
     ):
-        return told
+        return claimed
     largest = max(members, key=lambda one: one.nranks, default=None)
     if largest is None or largest.nranks < 2:  # a communicator of one says nothing
-        return told
+        return claimed
     chosen: Membership | None = None
-    if told is None:
+    if claimed is None:
         chosen = largest
-    elif told.world_size is not None:
-        whole = (one for one in members if one.nranks == told.world_size)
-        chosen = next(whole, largest if largest.nranks > told.world_size else None)
+    elif claimed.world_size is not None:
+        whole = (one for one in members if one.nranks == claimed.world_size)
+        chosen = next(whole, largest if largest.nranks > claimed.world_size else None)
     if chosen is None:
-        return told
-    is_same = told is not None and (told.rank, told.world_size) == (chosen.rank, chosen.nranks)
-    local_rank = told.local_rank if told is not None and is_same else None
+        return claimed
+    is_same = claimed is not None and (claimed.rank, claimed.world_size) == (chosen.rank, chosen.nranks)
+    local_rank = claimed.local_rank if claimed is not None and is_same else None
     return Rank(rank=chosen.rank, local_rank=local_rank, world_size=chosen.nranks, launcher="communicator")
 
 
@@ -172,7 +172,7 @@ def rank_in_title(cmdline: Sequence[str]) -> Rank | None:
 
 
 def _of_lightnings_child(environ: Mapping[str, str]) -> Rank | None:
-    """What Lightning starts itself: it says node, local rank and world size, and every node has as many processes.
+    """The rank of a child of Lightning: node, local rank and world size; each node has equally many processes.
 
     None where more than one number of processes a node would fit.
     """
@@ -180,7 +180,7 @@ def _of_lightnings_child(environ: Mapping[str, str]) -> Rank | None:
     size = _number(environ, ("WORLD_SIZE",))
     if local_rank is None or node is None or not size or local_rank >= size or environ.get("RANK"):
         return None
-    counts = (size // nodes for nodes in range(node + 1, min(size, _MOST_NODES) + 1) if size % nodes == 0)
+    counts = (size // nodes for nodes in range(node + 1, min(size, _MAX_NODES) + 1) if size % nodes == 0)
     fitting = [count for count in counts if count > local_rank]
     if node and len(fitting) != 1:
         return None
@@ -189,9 +189,9 @@ def _of_lightnings_child(environ: Mapping[str, str]) -> Rank | None:
 
 
 def _of_tensorflow(environ: Mapping[str, str]) -> Rank | None:
-    """TF_CONFIG of MultiWorkerMirroredStrategy: the chief (or master) comes before the workers (`tf.distribute`)."""
+    """The rank in TF_CONFIG of MultiWorkerMirroredStrategy: chief (or master) before the workers (`tf.distribute`)."""
     text = environ.get("TF_CONFIG", "")
-    if not text or len(text) > _MOST_JSON:
+    if not text or len(text) > _MAX_JSON:
         return None
     try:
         config = json.loads(text)
@@ -222,7 +222,7 @@ def _named_by(launcher: _Launcher, environ: Mapping[str, str]) -> Rank | None:
 
 
 def _is_tasks_step(step: str) -> bool:
-    """Whether a step is one that srun started tasks in; of the others everything in them says it is task 0."""
+    """Whether a Slurm step was started by srun; in other steps each process claims to be task 0."""
     return step.isascii() and step.isdigit() and len(step) <= 10 and int(step) < _FIRST_SPECIAL_STEP
 
 

@@ -1,4 +1,4 @@
-"""Says of each group of probes whether it can run here, why not, and which command mends it.
+"""Determines for each group of probes whether it can run here, why not, and which command fixes it.
 
 `check` and `trace` ask these very functions, so they cannot disagree.
 """
@@ -49,11 +49,11 @@ class Readiness:
 
 
 class NotReadyError(IngeroError):
-    """A group of probes cannot run here; the hint is what mends it."""
+    """A group of probes cannot run here; the hint is the fix."""
 
 
 def require(readiness: Readiness) -> None:
-    """Refuses to go on without a group of probes.
+    """Raises unless a group of probes can run.
 
     Raises:
         NotReadyError: it cannot run.
@@ -63,20 +63,20 @@ def require(readiness: Readiness) -> None:
 
 
 def all_groups(kernel: KernelFacts, scan: LibraryScan) -> tuple[Readiness, ...]:
-    """Every group, in the order in which they are shown."""
+    """The readiness of all groups, in the order shown."""
     calls = tuple(call_probes(kernel, scan, library) for library in Library)
     host = tuple(host_events(kernel, group) for group in HOST_GROUPS)
     return (*calls, scheduler_clocks(kernel), *host, python_frames(kernel))
 
 
 def what_blocks(kernel: KernelFacts) -> Readiness | None:
-    """The first group that is required and cannot run; None: `trace` can start."""
+    """The first required group that cannot run; None: `trace` can start."""
     groups = all_groups(kernel, LibraryScan(copies=(), unreadable=(), processes=0, read_again=0, skipped={}))
     return next((group for group in groups if group.is_required and not group.ok), None)
 
 
 def call_probes(kernel: KernelFacts, scan: LibraryScan, library: Library) -> Readiness:
-    """Probes on the calls of one library."""
+    """Readiness of probes on the calls of one library."""
     group = f"calls of {library.value}"
     blocked = _bpf(group, kernel)
     if blocked is not None:
@@ -88,7 +88,7 @@ def call_probes(kernel: KernelFacts, scan: LibraryScan, library: Library) -> Rea
 
 
 def scheduler_clocks(kernel: KernelFacts) -> Readiness:
-    """The clocks of every traced thread: on-CPU, runnable, asleep."""
+    """Readiness of thread-state times: on-CPU, runnable, sleeping."""
     group = "thread states (scheduler)"
     readiness = _bpf(group, kernel) or _needs_features(group, kernel, ("sched_switch", "sched_waking"))
     if readiness.ok and kernel.bpf_stats_enabled:
@@ -105,7 +105,7 @@ def scheduler_clocks(kernel: KernelFacts) -> Readiness:
 
 
 def host_events(kernel: KernelFacts, group: str) -> Readiness:
-    """Events of one of HOST_GROUPS. Recording goes on without them, and says so."""
+    """Readiness of one of HOST_GROUPS. Recording goes on without it, and says so."""
     wanted = HOST_GROUPS[group]
     blocked = _bpf(group, kernel)
     if blocked is not None:
@@ -118,7 +118,7 @@ def host_events(kernel: KernelFacts, group: str) -> Readiness:
 
 
 def python_frames(kernel: KernelFacts) -> Readiness:
-    """Lines of Python code of a traced call."""
+    """Readiness of Python lines of traced calls."""
     group = "Python frames"
     return _bpf(group, kernel) or Readiness(group=group, ok=True, is_required=False)
 
@@ -150,7 +150,7 @@ def _bpf(group: str, kernel: KernelFacts) -> Readiness | None:
 
 
 def absent_text(kernel: KernelFacts) -> str:
-    """The features without which nothing can be traced that this kernel lacks, by the kernel's own names."""
+    """Text naming the required features that this kernel lacks, by the kernel's own names."""
     return ", ".join(f"{FEATURES[name]} (Linux {NEEDED_FEATURES[name]})" for name in kernel.absent)
 
 
@@ -174,17 +174,17 @@ def _no_capability(group: str, kernel: KernelFacts, missing: Sequence[str]) -> R
 
 
 def root_fix() -> str:
-    """What helps where nothing but root is missing."""
+    """The fix if only root is missing."""
     return command("trace", as_root=True)
 
 
 def user_namespace_fix() -> str:
-    """What helps in a rootless container."""
+    """The fix in a rootless container."""
     return f"run it outside: {root_fix()}"
 
 
 def capability_fix(kernel: KernelFacts, missing: Sequence[str]) -> str:
-    """How to get capabilities: root without one sits in a container, and sudo would not give it back."""
+    """The fix for missing capabilities: root without one is in a container, where sudo does not help."""
     if not kernel.is_root:
         return root_fix()
     options = " ".join(f"--cap-add {name}" for name in missing)

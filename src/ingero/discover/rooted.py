@@ -1,8 +1,8 @@
-"""Looks at files and device nodes of other processes, and opens files; their owners may have put anything there.
+"""Opens files and reads device nodes in the roots of other processes, which may contain anything.
 
 An absolute symbolic link in another root would lead the agent to the host's files, opening a FIFO would block it, and
 opening some devices has effects: the kernel resolves the path inside that root (openat2, Linux 5.6), what lies there is
-looked at before it is opened, and nothing but a regular file is.
+checked before it is opened, and only regular files are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class RootFiles:
-    """Small files and device nodes in the root of another process, looked at here and now.
+    """Small files and device nodes in the root of another process, read in this process.
 
     A file system that does not answer holds up who asks: a recording asks through the sandbox
     (capture/foreign/root_files.py).
@@ -42,7 +42,7 @@ class RootFiles:
         """(major, minor) of the character device at each path; None where there is none.
 
         Raises:
-            OSError: the root may not be looked at, is gone, or there is no answer.
+            OSError: the root may not be read, is gone, or there is no answer.
         """
         root = self._proc / str(pid) / "root"
         return [device_in_root(root, path) for path in paths]
@@ -66,7 +66,7 @@ def read_in_root(root: Path, path: str, most_bytes: int) -> bytes:
 
 
 def status_in_root(root: Path, path: str) -> os.stat_result:
-    """What lies at a path below `root`; nothing is opened.
+    """The status of a path below `root`; nothing is opened.
 
     Raises:
         OSError: nothing does.
@@ -82,7 +82,7 @@ def device_in_root(root: Path, path: str) -> tuple[int, int] | None:
     """(major, minor) of a character device below `root`; None where there is no such node. It is not opened.
 
     Raises:
-        OSError: the root itself may not be looked at, or is gone.
+        OSError: the root itself may not be read, or is gone.
     """
     folder = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

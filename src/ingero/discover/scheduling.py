@@ -1,4 +1,4 @@
-"""What the scheduler has been told about a thread: its nice value, policy, and the CPUs it may run on.
+"""Scheduling settings of a thread: nice value, policy, and CPU affinity.
 
 Sources: sched(7), sched_setscheduler(2).
 """
@@ -12,14 +12,14 @@ from functools import lru_cache
 
 from ingero.units import format_cpu_list
 
-_RESET_ON_FORK = 0x40000000
+_RESET_ON_FORK = 0x40000000  # SCHED_RESET_ON_FORK, linux/sched.h
 _POLICIES = {0: "other", 1: "fifo", 2: "rr", 3: "batch", 5: "idle", 6: "deadline", 7: "ext"}
 _REAL_TIME = ("fifo", "rr")
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulingPolicy:
-    """One thread. rt_priority: 1 to 99 for fifo and rr, else 0; cpus_allowed: a list such as 0-3,8."""
+    """Settings of one thread. rt_priority: 1 to 99 for fifo and rr, else 0; cpus_allowed: a list such as 0-3,8."""
 
     nice: int
     policy: str
@@ -28,7 +28,7 @@ class SchedulingPolicy:
 
 
 def read_scheduling(tid: int) -> SchedulingPolicy | None:
-    """Asks the kernel (three or four system calls); None for a thread that has ended."""
+    """Reads the settings of a thread (three or four system calls); None if it has ended."""
     try:
         number = os.sched_getscheduler(tid) & ~_RESET_ON_FORK
         policy = _POLICIES.get(number, str(number))

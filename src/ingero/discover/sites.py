@@ -22,7 +22,7 @@ class Origin(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """One place to probe.
+    """A probe site.
 
     symbol: the variant of the call that is reached here; it decides the cookie.
     file_offset: bytes into the file, of the instruction that gets the probe.
@@ -43,7 +43,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingSite:
-    """A traced call that this file cannot show, and why, in plain words."""
+    """A traced call without a site in this file, and why, in plain words."""
 
     op: Op
     reason: str
@@ -51,7 +51,7 @@ class MissingSite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedSite:
-    """A name whose code is also the code of a site: the site sees its calls, under the site's own name."""
+    """A symbol that shares its code with a site: its calls are recorded under the site's symbol."""
 
     op: Op
     symbol: str
@@ -60,7 +60,7 @@ class SharedSite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteReport:
-    """Every traced call of the file's library: probed, sharing a probe, or missing with its reason."""
+    """All traced calls of the file's library: probed, sharing a probe, or missing with a reason."""
 
     file: LibraryFile
     sites: tuple[Site, ...]
@@ -69,7 +69,7 @@ class SiteReport:
 
     @property
     def single_stepped(self) -> tuple[Site, ...]:
-        """The sites where each hit costs a single step."""
+        """The sites where each hit costs a single-step trap."""
         return tuple(site for site in self.sites if site.instruction.is_single_stepped)
 
 
@@ -93,26 +93,26 @@ def probe_sites(file: LibraryFile, descriptor: int | None = None) -> SiteReport:
 
 
 def communicator_sites(file: LibraryFile, descriptor: int | None = None) -> dict[int, int]:
-    """Where a copy of NCCL tells of communicators: file offset -> cookie of `bpf/nccl.bpf.c`; one per address.
+    """Sites of NCCL calls on communicators: file offset -> cookie of `bpf/nccl.bpf.c`; one per address.
 
     Raises:
         OSError: the file is gone or may not be read.
         UnreadableElfError: it is damaged.
     """
-    return _telling_sites(file, COMMUNICATOR_CALLS, descriptor)
+    return _naming_sites(file, COMMUNICATOR_CALLS, descriptor)
 
 
 def kernel_name_sites(file: LibraryFile, descriptor: int | None = None) -> dict[int, int]:
-    """Where a copy of CUDA tells what kernels are called: file offset -> cookie of `bpf/kernel_names.bpf.c`.
+    """Sites of CUDA calls that name kernels: file offset -> cookie of `bpf/kernel_names.bpf.c`.
 
     Raises:
         OSError: the file is gone or may not be read.
         UnreadableElfError: it is damaged.
     """
-    return _telling_sites(file, KERNEL_NAME_CALLS, descriptor)
+    return _naming_sites(file, KERNEL_NAME_CALLS, descriptor)
 
 
-def _telling_sites(file: LibraryFile, calls: Mapping[str, int], descriptor: int | None) -> dict[int, int]:
+def _naming_sites(file: LibraryFile, calls: Mapping[str, int], descriptor: int | None) -> dict[int, int]:
     """File offset -> role and place in `calls`; one per address."""
     sites: dict[int, int] = {}
     with ElfFile(file.path, descriptor) as elf:

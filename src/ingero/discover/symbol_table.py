@@ -15,14 +15,14 @@ from ingero.discover.elf import ElfFile, UnreadableElfError
 from ingero.elf import Section
 
 _ENTRY = [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
-_ENTRY_BYTES = 24
+_ENTRY_BYTES = 24  # Elf64_Sym
 _SYMTAB, _FUNCTION = 2, 2  # SHT_SYMTAB, STT_FUNC
 _PIECE_BYTES = 8 << 20
-_MOST_SEARCHED_BYTES = 32 << 20  # CPython's constants take 3 MB
+_MAX_SEARCHED_BYTES = 32 << 20  # CPython's constants take 3 MB
 
 
 def function_offsets(elf: ElfFile, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """As ElfFile.functions; for names that the file does not export, its .symtab is asked.
+    """File offsets of functions by name: exported ones, then those in .symtab; see `ElfFile.functions`.
 
     A program exports of what was linked into it what the libraries beside it refer to, and keeps the rest local.
 
@@ -46,7 +46,7 @@ def first_in_section(
 ) -> re.Match[bytes] | None:
     """The first match in the bytes of a section. most_bytes: as long as a match with what is around it may be."""
     section = next((one for one in elf.image.sections() if one.name == section_name), None)
-    if section is None or section.size_bytes > _MOST_SEARCHED_BYTES:
+    if section is None or section.size_bytes > _MAX_SEARCHED_BYTES:
         return None
     found = (pattern.search(piece) for _, piece in _pieces(elf, section, most_bytes))
     return next((match for match in found if match), None)

@@ -1,4 +1,4 @@
-"""What the whole machine is doing: CPU, memory, swap, load, pressure and throttled groups, sampled once a second."""
+"""Samples the host once a second: CPU, memory, swap, load, pressure and throttled cgroups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TIME_FIELDS = 8  # user to steal; guest time is already part of user
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pressure:
-    """Stall information of one resource (PSI): tasks that waited for it.
+    """Pressure stall information (PSI) of one resource.
 
     some, full: at least one task, or all of them; avg10 in percent of the last 10 s, total in us since boot.
     """
@@ -31,7 +31,7 @@ class Pressure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemSample:
-    """One look at the machine.
+    """One sample of the host.
 
     cpu_percent: busy share of all CPUs since the sample before; None in the first.
     load_avg: tasks running or in uninterruptible sleep, averaged over 1, 5 and 15 minutes.
@@ -50,7 +50,7 @@ class SystemSample:
 
 
 class SystemSampler:
-    """Takes samples; keeps the CPU times of the last one, because only their growth means anything."""
+    """Takes samples of the host; CPU use is the growth of CPU times since the last one."""
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
@@ -58,7 +58,7 @@ class SystemSampler:
         self.stat = ""  # /proc/stat as last read
 
     def sample(self, cpu_stats: Sequence[Path] = ()) -> SystemSample:
-        """Looks at the machine now.
+        """Samples the host now.
 
         cpu_stats: the `cpu.stat` files (`cgroups.cpu_stat_file`) of the groups whose throttling is wanted.
         """
@@ -88,7 +88,7 @@ class SystemSampler:
 
 
 def parse_pressure(text: str) -> Pressure | None:
-    """A file of /proc/pressure; None where there is none. `full` of cpu is missing before Linux 5.13 and counts 0."""
+    """Parses a file of /proc/pressure; None if there is none. `full` of cpu is missing before Linux 5.13: 0."""
     found = {
         kind: (float(avg10), int(total))
         for kind, avg10, total in re.findall(r"^(some|full) avg10=([\d.]+) .*total=(\d+)", text, re.MULTILINE)

@@ -1,7 +1,7 @@
-"""What a thread that sleeps in the kernel waits for, as /proc says it: its state, system call, and that call's object.
+"""What a thread blocked in the kernel waits for, from /proc: its state, system call, and the call's object.
 
-What is read belongs to a process that may end, or change, at any moment: whoever asks compares what he read with how
-often the thread had been switched before and after. Texts are other people's; nothing here opens what they name.
+What is read belongs to a process that may end, or change, at any moment: callers compare what they read with how
+often the thread had been switched before and after. Texts are untrusted; nothing here opens what they name.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ingero.discover.memory import ProcessMemory, UnreadableMemoryError
 from ingero.discover.processes import PROC
 from ingero.foreign_text import decoded
 
-_MOST_BYTES = 64 << 10  # of a status file
-_MOST_PATH = 512  # characters of a path or socket name that is kept
-_MOST_POLLED = 64  # descriptors of a poll that are looked at; more is a server's, which waits for any of them
+_MAX_BYTES = 64 << 10  # of a status file
+_MAX_PATH = 512  # characters of a path or socket name that is kept
+_MAX_POLLED = 64  # descriptors of a poll that are read; more is a server's, which waits for any of them
 _WRITES = os.O_WRONLY | os.O_RDWR
 
 # System calls in which programs wait, by machine and number. Source: the table of the x86 system calls
@@ -72,10 +72,10 @@ _SEMAPHORES = frozenset({"semop", "semtimedop", "msgrcv"})
 # futex operations: include/uapi/linux/futex.h
 _FUTEX_PRIVATE, _FUTEX_REALTIME = 128, 256
 _FUTEX_OWNED = frozenset({6, 13})  # FUTEX_LOCK_PI, FUTEX_LOCK_PI2: the word holds its owner
-_TID_MASK = 0x3FFFFFFF
+_TID_MASK = 0x3FFFFFFF  # FUTEX_TID_MASK, linux/futex.h
 _LOCKED = frozenset({1, 2})  # of a glibc mutex: locked, and locked with waiters
 _SETLKW = frozenset({7, 38})  # F_SETLKW, F_OFD_SETLKW
-_POLLIN, _POLLOUT = 0x001, 0x004
+_POLLIN, _POLLOUT = 0x001, 0x004  # poll.h
 _POLLFD = struct.Struct("<ihh")
 _MUTEX = struct.Struct("<Iii")  # __lock, __count, __owner of glibc's and musl's 64-bit layout
 
@@ -92,7 +92,7 @@ TIMER, CHILD, EVENTS, SEMAPHORE, OTHER = "timer", "child", "events", "semaphore"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """What one thread did in the kernel when it was looked at.
+    """What one thread waits for in the kernel.
 
     state: the letter of /proc (R, S, D, T, t, Z). syscall: its name, a number where it has none here, "page fault" for
     a sleep outside of calls, "" while it runs. kind: of what it waits for, "" for nothing. is_timed: it ends by itself.
@@ -117,69 +117,71 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """The system call that a thread sleeps in. number: -1 outside of any."""
+class SystemCall:
+    """The system call that a thread is blocked in. number: -1 outside of any."""
 
     number: int
     arguments: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
-        """As manuals have it."""
+        """The name of the system call."""
         names = {**_SYSCALLS.get(platform.machine(), {}), **_BOTH}
         return "page fault" if self.number < 0 else names.get(self.number, f"system call {self.number}")
 
 
 def path_arguments() -> dict[int, int]:
-    """By number of each system call of this machine that takes a path, which of its arguments that is."""
+    """Index of the path argument by number of each system call that takes a path, on this architecture."""
     names = _SYSCALLS.get(platform.machine(), {})
     return {number: _OF_PATHS[name] for number, name in names.items() if name in _OF_PATHS}
 
 
 def own_requests() -> frozenset[int]:
-    """The numbers of the system calls of this machine in which a thread waits for what it has asked for itself.
+    """Numbers of the system calls in which a thread waits for its own request, on this architecture.
 
-    Nobody's request ends a sleep in one of them: whoever waits to be asked reads, polls, accepts or sleeps at a futex.
+    No request from outside ends a sleep in one of them: servers read, poll, accept or sleep at a futex.
     """
     names = {*_SENDS, *_OF_PATHS, *_ON_FILES, "flock", "fcntl"} - {"ioctl"}
     return frozenset(number for number, name in _SYSCALLS.get(platform.machine(), {}).items() if name in names)
 
 
 def absolute(folder: str, path: str) -> str:
-    """A path as a process names it, from the root. folder: that it is in."""
-    return path if not path or path.startswith("/") else f"{folder}/{path}"[:_MOST_PATH]
+    """The absolute form of a path that a process uses. folder: its current one."""
+    return path if not path or path.startswith("/") else f"{folder}/{path}"[:_MAX_PATH]
 
 
-def parse_call(line: str) -> Call | None:
+def parse_call(line: str) -> SystemCall | None:
     """A line of /proc/PID/task/TID/syscall; None: it runs, or the line is none."""
     words = line.split()
     try:
         number = int(words[0])
-        return Call(number, tuple(int(word, 16) for word in words[1:7]) if number >= 0 else ())
+        return SystemCall(number, tuple(int(word, 16) for word in words[1:7]) if number >= 0 else ())
     except (IndexError, ValueError):
         return None
 
 
-def told_of(wait: Wait) -> list[object]:
-    """The fields of a wait, as JSON has them."""
+def wait_content(wait: Wait) -> list[object]:
+    """The fields of a wait as content of a message."""
     return [getattr(wait, one.name) for one in fields(Wait)]
 
 
-def taken(told: Sequence[object]) -> Wait:
-    """The wait that these are the fields of.
+def wait_from(content: Sequence[object]) -> Wait:
+    """The wait with these fields, validated.
 
     Raises:
         TypeError, ValueError: they are none.
     """
     kinds = [type(one.default) for one in fields(Wait)]
-    if len(told) != len(kinds) or any(type(one) is not kind for one, kind in zip(told[1:], kinds[1:], strict=True)):
+    if len(content) != len(kinds) or any(
+        type(one) is not kind for one, kind in zip(content[1:], kinds[1:], strict=True)
+    ):
         raise ValueError
-    cut = [one[:_MOST_PATH] if isinstance(one, str) else one for one in told]
+    cut = [one[:_MAX_PATH] if isinstance(one, str) else one for one in content]
     return Wait(**{one.name: value for one, value in zip(fields(Wait), [str(cut[0])[:1], *cut[1:]], strict=True)})  # type: ignore[arg-type]  # as checked
 
 
 def unanswered(pid: int, tid: int, proc: Path = PROC) -> Wait | None:
-    """Of a thread whose process does not answer: what its status says, which nobody can withhold."""
+    """The wait of a thread whose process does not answer: only its status, which cannot be withheld."""
     status = _status(proc / str(pid) / "task" / str(tid))
     if status is None:
         return None
@@ -187,7 +189,7 @@ def unanswered(pid: int, tid: int, proc: Path = PROC) -> Wait | None:
 
 
 def read_wait(pid: int, tid: int, proc: Path = PROC) -> Wait | None:
-    """What a thread waits for now; None: it is gone, or may not be looked at.
+    """What a thread waits for now; None: it is gone, or reading is not permitted.
 
     A thread that was switched meanwhile is answered as running.
     """
@@ -228,22 +230,22 @@ def _read(pid: int, task: Path, status: _Status, proc: Path) -> Wait:
     call = parse_call(read_text(task / "syscall"))
     if status.state not in "SDI" or call is None:
         return Wait(state=status.state, syscall=call.name if call and status.state in "Tt" else "", **common)  # type: ignore[arg-type]
-    facts = _Facts(pid, call, proc / str(pid))
+    facts = _CallMeaning(pid, call, proc / str(pid))
     found = facts.found()
-    wchan = read_text(task / "wchan")[:_MOST_PATH].strip()
+    wchan = read_text(task / "wchan")[:_MAX_PATH].strip()
     return Wait(state=status.state, syscall=call.name, wchan=wchan if wchan != "0" else "", **common, **found)  # type: ignore[arg-type]
 
 
 @dataclass(slots=True)
-class _Facts:
-    """What the arguments of one call mean."""
+class _CallMeaning:
+    """Interprets the arguments of one system call."""
 
     pid: int
-    call: Call
+    call: SystemCall
     folder: Path
 
     def found(self) -> dict[str, object]:  # noqa: PLR0911  # one a kind of call
-        """Fields of `Wait`."""
+        """The fields of `Wait` for the call."""
         name, arguments = self.call.name, (*self.call.arguments, 0, 0, 0, 0, 0, 0)
         if name == "futex":
             return self._futex(arguments)
@@ -277,7 +279,7 @@ class _Facts:
         return {"kind": kind, "address": address, "is_timed": is_timed, "owner_tid": owner}
 
     def _owner(self, address: int, operation: int) -> int:
-        """The thread that holds a lock, where the lock says so: a mutex does, a semaphore does not."""
+        """The thread that holds a lock, if the lock stores it: a mutex does, a semaphore does not."""
         try:
             with ProcessMemory(self.pid) as memory:
                 lock, count, owner = _MUTEX.unpack(memory.read(address, _MUTEX.size))
@@ -288,7 +290,7 @@ class _Facts:
         return int(owner) if lock in _LOCKED and count in (0, 1) and owner > 0 else 0
 
     def _polled(self, arguments: tuple[int, ...], *, is_timed: bool) -> dict[str, object]:
-        """A poll of a single descriptor waits for that; one of several for any of them."""
+        """The wait of a poll: of one descriptor for that, of several for any of them."""
         address, count = arguments[0], arguments[1]
         if count == 0:
             return {"kind": TIMER, "is_timed": True}
@@ -331,20 +333,20 @@ class _Facts:
     def _of_path(self, address: int) -> dict[str, object]:
         try:
             with ProcessMemory(self.pid) as memory:
-                path = memory.text(address, _MOST_PATH)
+                path = memory.text(address, _MAX_PATH)
         except (OSError, UnreadableMemoryError):
             return {"kind": FILE}
         if not path.startswith("/"):
             path = f"{link_target(self.folder / 'cwd')}/{path}"
         file_system, source = mount_of(path, read_text(self.folder / "mountinfo", most=1 << 20))
         kind = NETWORK_FILE if file_system in NETWORK_FILE_SYSTEMS else FILE
-        return {"kind": kind, "target": path[:_MOST_PATH], "file_system": file_system, "source": source}
+        return {"kind": kind, "target": path[:_MAX_PATH], "file_system": file_system, "source": source}
 
 
 def link_target(path: Path) -> str:
-    """What a link of /proc says, cut; "" where there is none. The file itself is not touched."""
+    """The target of a /proc link, truncated; "" if there is none. The file itself is not accessed."""
     try:
-        return decoded(os.fsencode(path.readlink()), most=_MOST_PATH)
+        return decoded(os.fsencode(path.readlink()), most=_MAX_PATH)
     except OSError:
         return ""
 
@@ -358,7 +360,7 @@ def _fifo_inode(link: Path) -> int:
 
 
 def inode_of(target: str) -> int:
-    """Of "pipe:[4711]" or "socket:[4711]"; 0 of anything else."""
+    """The inode in "pipe:[4711]" or "socket:[4711]"; 0 for anything else."""
     kind, _, number = target.removesuffix("]").partition(":[")
     return int(number) if kind in ("pipe", "socket") and number.isdecimal() else 0
 
@@ -387,14 +389,14 @@ def _mount_by_id(folder: Path, number: str) -> tuple[str, str]:
 
 
 def opened_for_writing(folder: Path, number: str) -> bool | None:
-    """Whether descriptor `number` of the process of a /proc folder can write; None: it is gone."""
+    """Whether a process's descriptor is open for writing; None: it is closed. folder: /proc/PID."""
     flags = _fields(folder / "fdinfo" / number).get("flags", "")
     return bool(int(flags, 8) & _WRITES) if flags and not set(flags) - set("01234567") else None
 
 
 @dataclass(frozen=True, slots=True)
 class FileLock:
-    """A line of /proc/locks. number: that of the lock that is waited for, too; inode: device and number of the file."""
+    """A line of /proc/locks. number: shared by a lock and its waiters; inode: device and number of the file."""
 
     number: int
     is_waiting: bool
@@ -404,7 +406,7 @@ class FileLock:
 
 
 def parse_locks(text: str) -> list[FileLock]:
-    """The locks of files of the machine, and who waits for them."""
+    """The file locks of the host, and their waiters."""
     found = []
     for line in text.splitlines():
         number, _, rest = line.partition(":")
@@ -418,14 +420,14 @@ def parse_locks(text: str) -> list[FileLock]:
 
 
 def lock_holders(pid: int, locks: list[FileLock]) -> list[FileLock]:
-    """The locks that a process waits for, as /proc/locks has them; who holds each."""
+    """The holders of the locks that a process waits for."""
     waited = {one.number for one in locks if one.is_waiting and one.pid == pid}
     return [one for one in locks if one.number in waited and not one.is_waiting]
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
-    """The ends of a connection. local_port, state: 0 and "" where it has none."""
+class SocketPeer:
+    """The ends of a connection. local_port, state: 0 and "" if it has none."""
 
     protocol: str
     remote: str
@@ -436,7 +438,7 @@ class Peer:
 _TCP_STATES = {1: "ESTABLISHED", 2: "SYN_SENT", 3: "SYN_RECV", 8: "CLOSE_WAIT", 10: "LISTEN"}
 
 
-def find_peer(pid: int, inode: int, proc: Path = PROC) -> Peer | None:
+def find_peer(pid: int, inode: int, proc: Path = PROC) -> SocketPeer | None:
     """The connection of a socket, looked for in the network namespace of its process."""
     folder = proc / str(pid) / "net"
     for protocol in ("tcp", "tcp6", "udp", "udp6"):
@@ -447,14 +449,14 @@ def find_peer(pid: int, inode: int, proc: Path = PROC) -> Peer | None:
     for line in read_text(folder / "unix", most=4 << 20).splitlines()[1:]:
         words = line.split(maxsplit=7)
         if len(words) > 6 and words[6] == str(inode):
-            return Peer("unix", words[7][:_MOST_PATH] if len(words) > 7 else "")
+            return SocketPeer("unix", words[7][:_MAX_PATH] if len(words) > 7 else "")
     return None
 
 
-def _inet_peer(protocol: str, words: list[str]) -> Peer:
+def _inet_peer(protocol: str, words: list[str]) -> SocketPeer:
     state = _TCP_STATES.get(int(words[3], 16), "") if protocol.startswith("tcp") else ""
     address, _, port = words[2].partition(":")
-    return Peer(protocol, f"{_address(address)}:{int(port, 16)}", int(words[1].partition(":")[2], 16), state)
+    return SocketPeer(protocol, f"{_address(address)}:{int(port, 16)}", int(words[1].partition(":")[2], 16), state)
 
 
 def _address(text: str) -> str:
@@ -467,7 +469,7 @@ def _address(text: str) -> str:
 
 
 def is_listening(pid: int, port: int, proc: Path = PROC) -> bool:
-    """Whether somebody listens on a TCP port in the network namespace of a process: then its connections came in."""
+    """Whether a TCP port is listened on in the network namespace of a process: then its connections are incoming."""
     for protocol in ("tcp", "tcp6"):
         for line in read_text(proc / str(pid) / "net" / protocol, most=4 << 20).splitlines()[1:]:
             words = line.split(maxsplit=4)
@@ -477,7 +479,7 @@ def is_listening(pid: int, port: int, proc: Path = PROC) -> bool:
 
 
 def shared_memory(pid: int, proc: Path = PROC) -> tuple[int, int] | None:
-    """(size, free) in bytes of what a process has at /dev/shm; None where that is no file system in memory."""
+    """(size, free) in bytes of a process's /dev/shm; None if that is no file system in memory."""
     mounts = read_text(proc / str(pid) / "mountinfo", most=1 << 20)
     if mount_of("/dev/shm", mounts)[0] != "tmpfs":
         return None
@@ -488,7 +490,7 @@ def shared_memory(pid: int, proc: Path = PROC) -> tuple[int, int] | None:
     return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
 
-def read_text(path: Path, *, most: int = _MOST_BYTES) -> str:
+def read_text(path: Path, *, most: int = _MAX_BYTES) -> str:
     try:
         with path.open("rb") as file:
             raw = file.read(most)

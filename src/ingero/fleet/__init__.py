@@ -1,1 +1,1 @@
-"""Many nodes asked at once: who they are, how they are reached, what they answer, and what is missing of it."""
+"""Queries many nodes at once: their list, how they are reached, their answers, and what is missing."""

@@ -1,4 +1,4 @@
-"""How nodes are reached: certificates or a token, TLS 1.3, and plain HTTP only where nobody listens."""
+"""Access to nodes: certificates or a token, TLS 1.3, and plain HTTP only where it cannot be overheard."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _WAY_OUT = "`ingero certs` makes certificates; docs/fleet.md says how"
 
 
 class AccessError(IngeroError):
-    """Nodes cannot be asked so, or should not be."""
+    """Nodes cannot, or should not, be queried this way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """What is shown to nodes, and what they have to show. token: "" for none; no text of the record holds it.
+    """Credentials shown to nodes, and those required of them. token: "" for none; it is in no text of the record.
 
-    ca_cert: who signs the certificates of nodes; None: the authorities that this system trusts. known: instead of any
-    authority, nodes are believed by the certificate that each showed first.
+    ca_cert: the authority that signs nodes' certificates; None: those that this system trusts. known: instead of any
+    authority, each node is trusted by the certificate that it showed first.
     """
 
     ca_cert: Path | None = None
@@ -36,7 +36,7 @@ class Access:
 
 
 def check_access(access: Access, nodes: Iterable[Node]) -> None:
-    """Refuses what would show a token or a recording to listeners.
+    """Refuse access that would show a token or a recording to eavesdroppers.
 
     Raises:
         AccessError: with what would be safe.
@@ -58,7 +58,7 @@ def check_access(access: Access, nodes: Iterable[Node]) -> None:
 
 
 def client_context(access: Access) -> ssl.SSLContext | None:
-    """TLS 1.3 alone, a node's certificate must be for the name or address that it is called by; None without TLS.
+    """A context for TLS 1.3 that requires a certificate for the node's name or address; None without TLS.
 
     With `access.known` no certificate is refused here: `Connection` compares it before anything is said.
 
@@ -91,7 +91,7 @@ def client_context(access: Access) -> ssl.SSLContext | None:
 
 
 def expired_on(certificate: Path, now_s: float) -> str:
-    """The day on which a certificate of one's own expired; "" where it has not, or cannot be read."""
+    """The day on which the client's own certificate expired; "" if it has not, or cannot be read."""
     from cryptography import x509  # noqa: PLC0415  # only where a node refuses it
 
     try:
@@ -102,7 +102,7 @@ def expired_on(certificate: Path, now_s: float) -> str:
 
 
 def _no_password() -> str:
-    """Instead of a question on the terminal, which nobody may sit at."""
+    """Replaces a password prompt on the terminal, which may be unattended."""
     raise ValueError("the key is encrypted")
 
 

@@ -1,4 +1,4 @@
-"""Many nodes as an AI assistant is told of them: at most 8 kB however many there are, what is missing always said.
+"""Answers about many nodes for an AI assistant: at most 8 kB for any number of nodes, always with what is missing.
 
 Every text that a node sent is marked as data, its name included: what traced programs chose stands in it, and a node
 may itself be hostile.
@@ -17,8 +17,8 @@ import msgspec
 from ingero.errors import IngeroError
 from ingero.fleet.access import Access, client_context
 from ingero.fleet.client import NodeClient
-from ingero.fleet.clocks import QUERY_SKEW_NS, Clock, followed, warnings
-from ingero.fleet.explanations import Explanation, ask_explanation, fleet_explanation, silent
+from ingero.fleet.clocks import QUERY_SKEW_NS, Clock, warnings, with_changes_since
+from ingero.fleet.explanations import Explanation, ask_explanation, fleet_explanation, nodes_without_chains
 from ingero.fleet.fan_out import Answered, FleetAnswer, Missing, Reach, ask_nodes
 from ingero.fleet.names import names_of
 from ingero.fleet.node_lists import Node
@@ -30,15 +30,15 @@ from ingero.units import format_count, format_ns
 
 Object: TypeAlias = "dict[str, Any]"  # becomes JSON at once; no module reads it
 
-MOST_BYTES = 8000  # of a whole answer, its text and its members: what an assistant reads at a glance
+MAX_BYTES = 8000  # of a whole answer, text and members: little enough for an assistant to read at once
 _MEMBERS_BYTES, _TEXT_BYTES, _REST_BYTES = 3000, 1900, 600  # of lists, of the text, of notes and of what is missing
 _WARNINGS_BYTES = 300
-_MOST_CELL, _MOST_SENTENCE = 160, 240
+_MAX_CELL, _MAX_SENTENCE = 160, 240
 _NODE_S = 10.0
 
 
 class FleetQuestionError(IngeroError):
-    """What was asked of the nodes is not complete."""
+    """The question to the nodes is incomplete."""
 
 
 class _Op(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class _Overview(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """What a node answered to a question of /api/v1, and whose recording it is."""
+    """A node's answer to a question of /api/v1, and the identity of its recording."""
 
     node: Identity
     answer: Any
@@ -72,7 +72,7 @@ class _Named:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetQuestions:
-    """The nodes that an assistant may ask. skew_ns: clocks that are off by more are told, before all else."""
+    """The nodes that an assistant may query. skew_ns: clocks that are off by more are reported first."""
 
     nodes: tuple[Node, ...]
     access: Access
@@ -95,7 +95,7 @@ class FleetQuestions:
         return self._ops(since, pid, limit) if action == "ops" else self._overview(since)
 
     def states(self) -> tuple[Object, str]:
-        """Which nodes there are, and which of them answer; those that do not first."""
+        """The nodes and whether they answer; those that do not come first."""
         found = self._asked(_asks("/api/v1/overview", _Overview))
         named = self._names(found)
         rows: list[Object] = [
@@ -110,8 +110,12 @@ class FleetQuestions:
             for label, one in named.items()
         ]
         missing: list[Object] = [
-            {"address": str(one.node), "answers": False, "reason": traced(one.reason, most=_MOST_SENTENCE)}
-            for one in found.missing
+            {
+                "address": str(missing_node.node),
+                "answers": False,
+                "reason": traced(missing_node.reason, most=_MAX_SENTENCE),
+            }
+            for missing_node in found.missing
         ]
         listed = _fitting([*missing, *rows], _MEMBERS_BYTES)
         body = {"nodes": listed, "more": len(missing) + len(rows) - len(listed)}
@@ -126,29 +130,31 @@ class FleetQuestions:
         every = [
             {
                 "node": traced(node),
-                "severity": traced(chain.severity, most=_MOST_CELL),
-                "root_cause": traced(chain.root_cause, most=_MOST_CELL),
-                "summary": traced(chain.summary, most=_MOST_SENTENCE),
+                "severity": traced(chain.severity, most=_MAX_CELL),
+                "root_cause": traced(chain.root_cause, most=_MAX_CELL),
+                "summary": traced(chain.summary, most=_MAX_SENTENCE),
                 "lost_ns": chain.lost_ns,
-                "fix": traced("; ".join(chain.recommendations[:2]), most=_MOST_SENTENCE),
+                "fix": traced("; ".join(chain.recommendations[:2]), most=_MAX_SENTENCE),
             }
             for node, chain in found.chains[:limit]
         ]
         chains = _fitting(every, _MEMBERS_BYTES)
         quiet = [
             {
-                "said": traced(headline, most=_MOST_SENTENCE),
+                "said": traced(headline, most=_MAX_SENTENCE),
                 "count": len(names),
-                "nodes": [traced(one) for one in names[:3]],
+                "nodes": [traced(name) for name in names[:3]],
             }
-            for headline, names in silent(found).items()
+            for headline, names in nodes_without_chains(found).items()
         ]
         body: Object = {
             "chains": chains,
             "more": len(found.chains) - len(chains),
             "without_chains": _fitting(quiet, _REST_BYTES),
         }
-        lines = [f"{one['severity']} on {one['node']}: {one['root_cause']}: {one['summary']}" for one in chains]
+        lines = [
+            f"{chain['severity']} on {chain['node']}: {chain['root_cause']}: {chain['summary']}" for chain in chains
+        ]
         lines += [f"{one['count']} node(s), such as {one['nodes'][0]}: {one['said']}" for one in body["without_chains"]]
         return self._answer("chains", body, lines, found.missing, found.notes, len(found.explained), found.clocks)
 
@@ -162,7 +168,7 @@ class FleetQuestions:
         cells = [[_cell(value) for value in row] for row in found.rows]
         rows = _fitting(cells, _MEMBERS_BYTES)
         body = {
-            "columns": [traced(name, most=_MOST_CELL) for name in found.columns],
+            "columns": [traced(name, most=_MAX_CELL) for name in found.columns],
             "rows": rows,
             "more": len(found.rows) - len(rows),
             "is_truncated": found.is_cut or len(rows) < len(found.rows),
@@ -176,14 +182,12 @@ class FleetQuestions:
         every = [(label, op) for label, one in named.items() for op in one.answer.answer.ops if pid in (None, op.pid)]
         every.sort(key=lambda each: -each[1].sum_ns)
         rows = [
-            {"node": traced(label), "op": traced(op.name, most=_MOST_CELL), "pid": op.pid, "count": op.count,
+            {"node": traced(label), "op": traced(op.name, most=_MAX_CELL), "pid": op.pid, "count": op.count,
              "sum_ns": op.sum_ns, "max_ns": op.max_ns, "p99_ns": op.p99_ns}
             for label, op in every[:limit]
         ]  # fmt: skip
         ops = _fitting(rows, _MEMBERS_BYTES)
-        lines = [
-            f"{one['node']} {one['op']}: {format_count(one['count'])} calls, {format_ns(one['sum_ns'])}" for one in ops
-        ]
+        lines = [f"{op['node']} {op['op']}: {format_count(op['count'])} calls, {format_ns(op['sum_ns'])}" for op in ops]
         body = {"ops": ops, "more": len(every) - len(ops)}
         return self._answer("ops", body, lines, found.missing, (), len(found.answered), _clocks(named))
 
@@ -201,8 +205,8 @@ class FleetQuestions:
         return self._answer("overview", body, lines, found.missing, (), len(found.answered), _clocks(named))
 
     def _warnings(self, clocks: Mapping[str, Clock]) -> list[str]:
-        """Of clocks that are off, and of what became of them since a node was asked before."""
-        now = {name: followed(self._clocks.get(name), clock) for name, clock in clocks.items()}
+        """Warnings about clocks that are off, and about their changes since a node was last queried."""
+        now = {name: with_changes_since(self._clocks.get(name), clock) for name, clock in clocks.items()}
         self._clocks.update(clocks)
         return list(warnings(now, self.skew_ns))
 
@@ -215,9 +219,9 @@ class FleetQuestions:
 
     @staticmethod
     def _names(found: FleetAnswer[_Named]) -> dict[str, Answered[_Named]]:
-        """What was answered, by the name of the node."""
-        label = names_of([(one.node, one.answer.node) for one in found.answered]).label
-        return {label[one.node]: one for one in found.answered if one.node in label}
+        """The answers by name of the node."""
+        label = names_of([(reply.node, reply.answer.node) for reply in found.answered]).label
+        return {label[reply.node]: reply for reply in found.answered if reply.node in label}
 
     def _answer(
         self,
@@ -229,22 +233,24 @@ class FleetQuestions:
         count: int,
         clocks: Mapping[str, Clock],
     ) -> tuple[Object, str]:
-        """What is known of the answer as a whole stands before it; first of all, whose times cannot be compared."""
-        wrong = [traced(text, most=_MOST_SENTENCE) for text in self._warnings(clocks)]
-        gone = _fitting(list(_missing(missing)), _REST_BYTES)
+        """The answer with remarks on it as a whole before it; first of all the nodes whose times cannot be compared."""
+        wrong = [traced(text, most=_MAX_SENTENCE) for text in self._warnings(clocks)]
+        groups = _fitting(list(_missing(missing)), _REST_BYTES)
         about: Object = {
             "warnings": _fitting(wrong, _WARNINGS_BYTES),
             "action": action,
             "nodes_asked": len(self.nodes),
             "nodes_answered": count,
             "partial": bool(missing),
-            "missing": gone,
-            "notes": _fitting([traced(note, most=_MOST_SENTENCE) for note in notes], _REST_BYTES),
+            "missing": groups,
+            "notes": _fitting([traced(note, most=_MAX_SENTENCE) for note in notes], _REST_BYTES),
         }
         head = [f"warning: {text}" for text in about["warnings"]]
         head += [f"and {more:,} more warnings of clocks"] if (more := len(wrong) - len(head)) else []
         head += [f"{count} of {len(self.nodes)} nodes answered."]
-        head += [f"missing: {one['count']} node(s), such as {one['nodes'][0]}: {one['reason']}" for one in gone]
+        head += [
+            f"missing: {group['count']} node(s), such as {group['nodes'][0]}: {group['reason']}" for group in groups
+        ]
         shown = _fitting([*head, *lines], _TEXT_BYTES)
         if left := len(head) + len(lines) - len(shown) + int(body.get("more", 0)):
             shown.append(f"and {left:,} more, of which some are among the members")
@@ -264,16 +270,16 @@ def _asks(path: str, kind: type[Any]) -> Callable[[NodeClient], Any]:
 
 
 def _missing(missing: Iterable[Missing]) -> Iterator[Mapping[str, Any]]:
-    """Those of one reason together, most first."""
+    """Missing nodes grouped by reason, largest group first."""
     by_reason: dict[str, list[str]] = {}
-    for one in missing:
-        by_reason.setdefault(one.reason, []).append(str(one.node))
+    for missing_node in missing:
+        by_reason.setdefault(missing_node.reason, []).append(str(missing_node.node))
     for reason, nodes in sorted(by_reason.items(), key=lambda each: -len(each[1])):
-        yield {"reason": traced(reason, most=_MOST_SENTENCE), "count": len(nodes), "nodes": nodes[:3]}
+        yield {"reason": traced(reason, most=_MAX_SENTENCE), "count": len(nodes), "nodes": nodes[:3]}
 
 
 def _fitting(items: Sequence[Any], room_bytes: int) -> list[Any]:
-    """The first of them that fit, as JSON."""
+    """The first items that fit into the room, as JSON."""
     found = []
     for item in items:
         room_bytes -= len(json.dumps(item, ensure_ascii=False).encode()) + 2
@@ -285,5 +291,5 @@ def _fitting(items: Sequence[Any], room_bytes: int) -> list[Any]:
 
 def _cell(value: object) -> object:
     if isinstance(value, bytes):
-        return traced(value.hex(), most=_MOST_CELL)
-    return traced(value, most=_MOST_CELL) if isinstance(value, str) else value
+        return traced(value.hex(), most=_MAX_CELL)
+    return traced(value, most=_MAX_CELL) if isinstance(value, str) else value

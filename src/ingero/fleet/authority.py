@@ -1,7 +1,7 @@
-"""A certificate authority of one's own: its certificate, and those of nodes and clients that it signs.
+"""A private certificate authority: its certificate, and those of nodes and clients that it signs.
 
 Keys are ECDSA P-256. The authority may sign nothing that signs; a node's certificate is for servers, a client's for
-clients, so that whoever takes a node's key cannot ask the other nodes with it.
+clients, so that a stolen node key cannot be used to query other nodes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ingero.serve.http.tls import general_name
 
 CA_CERTIFICATE, CA_KEY = "ca.pem", "ca.key"
 _CA_DAYS = 3650
-_CLOCK_SKEW = timedelta(minutes=5)
+_CLOCK_SKEW = timedelta(minutes=5)  # certificates are valid from this long before now
 
 
 class AuthorityError(IngeroError):
@@ -31,8 +31,8 @@ class AuthorityError(IngeroError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
-    """Files that were written. names: what the certificate is for. until: its last moment."""
+class IssuedCertificate:
+    """A certificate and key that were written. names: what it is for. until: end of its validity."""
 
     certificate: Path
     key: Path
@@ -40,8 +40,8 @@ class Made:
     until: datetime
 
 
-def make_authority(folder: Path, *, name: str, now: datetime) -> Made:
-    """An authority in the folder, which is made for its owner alone.
+def make_authority(folder: Path, *, name: str, now: datetime) -> IssuedCertificate:
+    """Create an authority in the folder, which is readable by its owner alone.
 
     Raises:
         AuthorityError: there is one already, or the folder cannot be written.
@@ -62,10 +62,10 @@ def make_authority(folder: Path, *, name: str, now: datetime) -> Made:
 
 def make_certificate(
     folder: Path, name: str, *, names: Sequence[str], is_server: bool, days: int, replaces: bool, now: datetime
-) -> Made:
-    """A certificate NAME.pem for these names and addresses, signed by the folder's authority, and its key NAME.key.
+) -> IssuedCertificate:
+    """Create NAME.pem, a certificate for these names and addresses signed by the folder's authority, and NAME.key.
 
-    replaces: over one of before, whose place the new pair takes file by file.
+    replaces: an existing pair is replaced, file by file.
 
     Raises:
         AuthorityError: there is no authority, a certificate of that name is there, or a file cannot be written.
@@ -85,7 +85,7 @@ def make_certificate(
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([general_name(one) for one in names]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([general_name(name) for name in names]), critical=False)
         .add_extension(of_authority, critical=False)
     )
     made = builder.sign(authority_key, hashes.SHA256())
@@ -138,7 +138,7 @@ def _write(
     *,
     names: tuple[str, ...],
     replaces: bool,
-) -> Made:
+) -> IssuedCertificate:
     pem = serialization.Encoding.PEM
     secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     try:
@@ -152,7 +152,7 @@ def _write(
         raise AuthorityError(f"{error.filename} is there already", hint=_way_out(Path(error.filename))) from error
     except OSError as error:
         raise AuthorityError(f"{error.filename}: {error.strerror}", hint="name another folder with --dir") from error
-    return Made(certificate=certificate, key=private, names=names, until=made.not_valid_after_utc)
+    return IssuedCertificate(certificate=certificate, key=private, names=names, until=made.not_valid_after_utc)
 
 
 def _way_out(path: Path) -> str:
@@ -162,7 +162,7 @@ def _way_out(path: Path) -> str:
 
 
 def _put(path: Path, content: bytes, mode: int, *, replaces: bool) -> None:
-    """Writes a file that has its rights from the first byte on."""
+    """Write a file that has its final mode from the first byte on."""
     target = path.with_name(f".{path.name}.new") if replaces else path
     if replaces:
         target.unlink(missing_ok=True)

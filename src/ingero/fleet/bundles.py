@@ -1,4 +1,4 @@
-"""The recordings of many nodes around an incident, or a moment, as one file for whoever is to look into it."""
+"""Bundles: the recordings of many nodes around an incident or a time, as one file to investigate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ingero.fleet.clocks import Clock
 from ingero.fleet.explanations import Explanation, ask_explanation, fleet_explanation
 from ingero.fleet.fan_out import FleetAnswer, Missing, Reach, ask_nodes
 from ingero.fleet.node_lists import Node, listed
-from ingero.fleet.recordings import FleetRecording, as_one, fetch_span, shifted
+from ingero.fleet.recordings import FleetRecording, by_node_clock, fetch_span, merge_parts
 from ingero.store.merge import Progress
 from ingero.store.records import Window
 
@@ -29,7 +29,7 @@ class BundleError(IngeroError):
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node says of an incident. Times: unix ns, by the node's clock; end_ns None: it goes on.
+    """An incident as a node reports it. Times: Unix ns by the node's clock; end_ns None: it is ongoing.
 
     node: "" where its recording has one.
     """
@@ -48,9 +48,9 @@ class _Diagnosis(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Center:
-    """What a bundle is around. window: by our clock, without a margin. label: of the node that has the incident.
+    """The center of a bundle. window: by our clock, without a margin. label: name of the node with the incident.
 
-    incident: None where it is a moment.
+    incident: None if the center is a time.
     """
 
     window: Window
@@ -60,7 +60,7 @@ class Center:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """What was written. window: by our clock."""
+    """The bundle that was written. window: by our clock."""
 
     recording: FleetRecording
     window: Window
@@ -68,7 +68,7 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What nodes say before anything is fetched of them."""
+    """The nodes' answers before anything is fetched from them."""
 
     explained: Mapping[str, Explanation]
     clocks: Mapping[Node, Clock]
@@ -77,7 +77,7 @@ class Fleet:
 
 
 def ask_fleet(reach: Reach) -> Fleet:
-    """What each node found, and what its clock says."""
+    """Ask each node for its incidents and its clock."""
 
     async def ask(client: NodeClient) -> Explanation:
         return await ask_explanation(client, since="", pid=None, cause="")
@@ -86,7 +86,7 @@ def ask_fleet(reach: Reach) -> Fleet:
     found = fleet_explanation(answer)
     return Fleet(
         explained={label: one.answer for label, one in found.explained.items()},
-        clocks={one.node: one.clock for one in answer.answered if one.clock is not None},
+        clocks={reply.node: reply.clock for reply in answer.answered if reply.clock is not None},
         node_of={label: one.node for label, one in found.explained.items()},
         missing=found.missing,
     )
@@ -104,10 +104,10 @@ def center_of(fleet: Fleet, text: str, now_ns: int) -> Center | None:
         if label not in fleet.explained or not number.isdecimal():
             return None
     incidents = _incidents(fleet.explained[label])
-    chosen = [one for one in incidents if not number or one.number == int(number)]
+    chosen = [incident for incident in incidents if not number or incident.number == int(number)]
     if not chosen:
-        said = listed(sorted(one.number for one in incidents))
-        hint = f"{label}:N with one of {said}" if incidents else "give --around a time to take what there is"
+        numbers = listed(sorted(incident.number for incident in incidents))
+        hint = f"{label}:N with one of {numbers}" if incidents else "give --around a time to take what there is"
         raise BundleError(f"{label} found no {'such ' if number else ''}incident", hint=hint)
     worst, clock = chosen[0], fleet.clocks.get(fleet.node_of[label])
     ahead_ns = clock.offset_ns if clock else 0
@@ -119,7 +119,7 @@ def center_of(fleet: Fleet, text: str, now_ns: int) -> Center | None:
 def make_bundle(
     reach: Reach, fleet: Fleet, center: Center, output: Path, *, margin_ns: int, most_bytes: int, progress: Progress
 ) -> Bundle:
-    """Fetches what each node recorded around it, and writes it as one recording without secrets in command lines.
+    """Fetch what each node recorded around the center, and write one recording without secrets in command lines.
 
     Raises:
         NothingFetchedError: no node gave a part.
@@ -128,13 +128,13 @@ def make_bundle(
     window = Window(begin_ns=center.window.begin_ns - margin_ns, end_ns=center.window.end_ns + margin_ns)
     with tempfile.TemporaryDirectory(prefix="ingero-bundle-") as folder:
         found = fetch_span(
-            reach, Path(folder), lambda node: shifted(window, fleet.clocks.get(node)), most_bytes=most_bytes
+            reach, Path(folder), lambda node: by_node_clock(window, fleet.clocks.get(node)), most_bytes=most_bytes
         )
-        return Bundle(recording=as_one(found, output, progress=progress), window=window)
+        return Bundle(recording=merge_parts(found, output, progress=progress), window=window)
 
 
 def labels(fleet: Fleet) -> Sequence[str]:
-    """What the nodes that answered are called."""
+    """The names of the nodes that answered."""
     return sorted(fleet.explained)
 
 

@@ -1,4 +1,4 @@
-"""Chains of many nodes in the order of time: by our clock, and said only where the bounds of the clocks prove it."""
+"""Orders the chains of many nodes by time on our clock, as far as the bounds of the clocks prove the order."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from ingero.fleet.clocks import Clock
 from ingero.fleet.explanations import Chain, Explanation, FleetExplanation
-from ingero.fleet.known_order import are_known
+from ingero.fleet.known_order import are_in_order
 from ingero.fleet.node_lists import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A chain and when it began: unix ns by our clock, more or less by bound_ns at most.
+    """A chain and when it began: Unix ns by our clock, within bound_ns.
 
-    is_known: that it began after all those before it. Of chains of one machine that is known without any bound.
+    is_known: whether it is known to have begun after all chains before it; on one host that needs no bound.
     """
 
     node: str
@@ -27,7 +27,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotPlaced:
-    """A chain whose moment is not known here. reason: why."""
+    """A chain whose time is not known here. reason: why."""
 
     node: str
     chain: Chain
@@ -36,7 +36,7 @@ class NotPlaced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InOrder:
-    """placed: earliest first."""
+    """Chains in order of time. placed: earliest first."""
 
     placed: tuple[Placed, ...]
     not_placed: tuple[NotPlaced, ...]
@@ -52,7 +52,7 @@ class _Began:
 
 
 def in_order(found: FleetExplanation) -> InOrder:
-    """When each chain began."""
+    """Order the chains by when they began."""
     began: list[_Began] = []
     not_placed: list[NotPlaced] = []
     of = {label: (one.node, one.answer, one.clock) for label, one in found.explained.items()}
@@ -68,7 +68,7 @@ def in_order(found: FleetExplanation) -> InOrder:
 
 
 def _when(chain: Chain, answer: Explanation, clock: Clock | None) -> tuple[int, int] | str:
-    """By our clock with its bound; or why that is not known."""
+    """When a chain began by our clock, with its bound; or why that is not known."""
     if clock is None or answer.clock is None:
         return "the node does not say what its clock is"
     if chain.mono_ns is None:
@@ -78,6 +78,6 @@ def _when(chain: Chain, answer: Explanation, clock: Clock | None) -> tuple[int, 
 
 
 def _placed(began: Sequence[_Began]) -> Iterator[Placed]:
-    known = are_known((one.start_ns, one.bound_ns, one.machine) for one in began)
+    known = are_in_order((one.start_ns, one.bound_ns, one.machine) for one in began)
     for one, is_known in zip(began, known, strict=True):
         yield Placed(node=one.node, chain=one.chain, start_ns=one.start_ns, bound_ns=one.bound_ns, is_known=is_known)

@@ -1,4 +1,4 @@
-"""What one node is asked, and its answer: whichever way it comes, it takes bounded room and is checked."""
+"""A question to one node and its answer, which is bounded in size and checked, whichever way it comes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from ingero.store.sql_text import Row
 
 JSON_TYPE = "application/json"
 PIECE_BYTES = 256 << 10  # of an answer that is passed on: many are smaller, and 64 of them are held at once
-_MOST_JSON_BYTES = (
-    8 << 20
-)  # a diagnosis of many incidents has 1 MiB; as objects, hostile JSON takes some ten times that
+_MAX_JSON_BYTES = 8 << 20  # a diagnosis of many incidents has 1 MiB; as objects, hostile JSON takes some ten times that
 
 _Decoded = TypeVar("_Decoded")
 _Answer = TypeVar("_Answer")
@@ -41,7 +39,7 @@ class NodeError(IngeroError):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked by GET, or with a body, which is JSON, by POST. media_type: of the answer."""
+    """A GET request, or a POST request with a JSON body. media_type: of the answer."""
 
     path: str
     media_type: str
@@ -50,7 +48,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRows:
-    """What a node answered to a statement."""
+    """A node's answer to a statement."""
 
     header: Header
     rows: list[Row]
@@ -59,7 +57,7 @@ class NodeRows:
 class NodeClient(ABC):
     """One node, to be asked: over a connection of ours (`DirectClient`), or through a relay (`RelayedClient`).
 
-    certificate_until: the last moment of its certificate, as certificates say it; "" where it was not looked into.
+    certificate_until: end of its certificate's validity, as in the certificate; "" if it was not checked.
     """
 
     def __init__(self, node: Node) -> None:
@@ -95,8 +93,8 @@ class NodeClient(ABC):
             async with self._asked(Question(path, JSON_TYPE)) as pieces:
                 async for piece in pieces:
                     body += piece
-                    if len(body) > _MOST_JSON_BYTES:
-                        raise NodeError(f"its answer is larger than {_MOST_JSON_BYTES >> 20} MiB")
+                    if len(body) > _MAX_JSON_BYTES:
+                        raise NodeError(f"its answer is larger than {_MAX_JSON_BYTES >> 20} MiB")
             try:
                 return msgspec.json.decode(bytes(body), type=kind)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -121,7 +119,7 @@ class NodeClient(ABC):
         await self._again(ask)
 
     async def pass_on(self, question: Question, send: Callable[[bytes], Awaitable[None]]) -> None:
-        """Has the body of an answer sent on as it comes, unread. Once a piece has left, nothing is asked again.
+        """Pass the body of an answer on as it comes, unread. Once a piece was passed on, the question is not repeated.
 
         Raises:
             NodeError: there is no answer, or it broke off.
@@ -146,14 +144,14 @@ class NodeClient(ABC):
 
     @abstractmethod
     def clock(self) -> Clock | None:
-        """The node's clock, by that of whoever asks the node; None: it does not say what it is."""
+        """The node's clock relative to the asking host's; None: the node does not report its clock."""
 
     @abstractmethod
     def _asked(self, question: Question) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """The body of an answer that is one, in pieces."""
+        """The body of a successful answer, in pieces."""
 
     @abstractmethod
     async def _again(
         self, ask: Callable[[], Awaitable[_Answer]], *, may_repeat: Callable[[], bool] = lambda: True
     ) -> _Answer:
-        """Asks, and once more where that can help and may be done. A question only reads, so it may come twice."""
+        """Ask, and once more where that can help and is allowed. A question only reads, so it may arrive twice."""

@@ -1,4 +1,4 @@
-"""What a node's clock is worth: its offset from ours, how far that may be off, and which order of events it proves.
+"""Clock offsets of nodes: how far each is from ours, the error bound, and which order of events this proves.
 
 An exchange is asked and answered by our clock, received and sent by the node's. Neither message can have arrived before
 it left, which bounds the offset from both sides, whatever the network does and however unequal both ways are. Bounds of
@@ -22,16 +22,16 @@ QUERY_SKEW_NS = 10_000_000  # clocks that differ by more are worth a warning whe
 
 # Two quartz clocks, 50 ppm each at the worst; whatever disciplines them to less makes this hold all the more.
 MAX_DRIFT_PPM = 100
-_MOST_NS = 1 << 63
+_MAX_NS = 1 << 63
 
 
 class ClockError(IngeroError):
-    """What a node says of its clock cannot be."""
+    """The times that a node reports are impossible."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """Four readings of two clocks, unix ns: ours when it was asked and answered, the node's in between."""
+    """Four readings of two clocks, Unix ns: ours when asking and on the answer, the node's in between."""
 
     asked_ns: int
     received_ns: int
@@ -40,23 +40,23 @@ class Exchange:
 
     @property
     def least_ns(self) -> int:
-        """The node's clock is ahead of ours by at least this: what was sent cannot have come before."""
+        """Lower bound of the offset: the node cannot have received the question before it was sent."""
         return self.sent_ns - self.answered_ns
 
     @property
     def most_ns(self) -> int:
-        """And by at most this: what was received cannot have been asked later."""
+        """Upper bound of the offset: the answer cannot have been received before the node sent it."""
         return self.received_ns - self.asked_ns
 
     @property
     def round_trip_ns(self) -> int:
-        """Time on the way, both ways together; below 0 where a clock was set meanwhile."""
+        """Network time, both ways together; below 0 if a clock was set meanwhile."""
         return self.most_ns - self.least_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A clock, ours or the node's, was set. at_ns: by our clock, not later. by_ns: how much the offset grew."""
+    """A step: our clock or the node's was set. at_ns: latest time of it by our clock. by_ns: growth of the offset."""
 
     at_ns: int
     by_ns: int
@@ -65,10 +65,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """The clock of a node at a moment: ahead of ours by offset_ns, more or less by bound_ns at most.
+    """The clock of a node at one time: ahead of ours by offset_ns, within bound_ns.
 
-    at_ns: the moment, by our clock. exchanges: how many it is known from. steps: what was set while it was asked.
-    drift_ppm: by how much it gains on ours, where that can be told from the exchanges before and after.
+    at_ns: that time by our clock. exchanges: how many it was computed from. steps: clock steps while the node was
+    queried. drift_ppm: how fast it gains on ours, where the exchanges before and after show it.
     """
 
     offset_ns: int
@@ -79,11 +79,11 @@ class Clock:
     drift_ppm: float | None = None
 
     def ours(self, node_ns: int) -> int:
-        """A time of the node as our clock would have said it, to `bound_at`."""
+        """A time of the node converted to our clock, within `bound_at`."""
         return node_ns - self.offset_ns
 
     def bound_at(self, our_ns: int) -> int:
-        """How far the offset may be off at another moment, in ns: it has drifted since, by 100 ppm at most."""
+        """Error bound of the offset at another time, in ns: it drifts by 100 ppm at most."""
         return self.bound_ns + drift_ns(our_ns - self.at_ns)
 
 
@@ -92,7 +92,7 @@ OURS = Clock(offset_ns=0, bound_ns=0, at_ns=0, exchanges=0)
 
 
 class Order(enum.Enum):
-    """Of two events on different nodes."""
+    """The order of two events on different nodes."""
 
     BEFORE = "before"
     AFTER = "after"
@@ -100,7 +100,7 @@ class Order(enum.Enum):
 
 
 class Kind(enum.Enum):
-    """What became of an offset between two estimates."""
+    """How an offset changed between two estimates."""
 
     NONE = "none that can be determined"
     DRIFT = "drift"
@@ -109,7 +109,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """From one estimate to a later one. by_ns: how much the offset grew, to bound_ns. ppm: that as a rate."""
+    """The change between two estimates. by_ns: growth of the offset, within bound_ns. ppm: that as a rate."""
 
     kind: Kind
     by_ns: int
@@ -118,27 +118,27 @@ class Change:
 
 
 def drift_ns(elapsed_ns: int) -> int:
-    """By how much two clocks may part in a time, in ns."""
+    """How far two clocks may drift apart in a time, in ns."""
     return -(-abs(elapsed_ns) * MAX_DRIFT_PPM // 1_000_000)
 
 
 def estimate(exchanges: Sequence[Exchange]) -> Clock:
-    """The node's clock from exchanges in the order they were made, `EXCHANGES` of them or more.
+    """Estimate the node's clock from exchanges in order, `EXCHANGES` of them or more.
 
     Its bound is never more than half the shortest round trip and the drift within that.
 
     Raises:
-        ClockError: there are none, or none that can be.
+        ClockError: there are no exchanges, or only impossible ones.
     """
     runs: list[list[Exchange]] = []
-    for one in exchanges:
-        if not all(0 <= value < _MOST_NS for value in (one.received_ns, one.sent_ns)):
+    for exchange in exchanges:
+        if not all(0 <= value < _MAX_NS for value in (exchange.received_ns, exchange.sent_ns)):
             raise ClockError("the node reports an invalid time", hint="its clock is not used; ask it for /api/v2/time")
-        if one.round_trip_ns < 0 or one.answered_ns < one.asked_ns:
+        if exchange.round_trip_ns < 0 or exchange.answered_ns < exchange.asked_ns:
             continue  # a clock was set while it was on its way: it belongs to neither side
-        if not runs or _common([*runs[-1], one], one.asked_ns) is None:
+        if not runs or _common([*runs[-1], exchange], exchange.asked_ns) is None:
             runs.append([])
-        runs[-1].append(one)
+        runs[-1].append(exchange)
     if not runs:
         raise ClockError("no exchange with the node says what its clock is", hint="ask it again")
     found = [_of_run(run) for run in runs]
@@ -165,19 +165,20 @@ def clock_of(before: Sequence[Exchange], after: Sequence[Exchange]) -> Clock:
     known = estimate([*before, *after])
     if not before or not after or known.steps:
         return known
-    drifted = change(estimate(before), estimate(after))
+    drifted = change_between(estimate(before), estimate(after))
     return replace(known, drift_ppm=drifted.ppm) if drifted.kind is Kind.DRIFT else known
 
 
-def behind(relay: Clock, node: Clock) -> Clock:
-    """The clock of a node from what a relay says of it: node is by the relay's clock, relay by ours.
+def through_relay(relay: Clock, node: Clock) -> Clock:
+    """The clock of a node behind a relay: `node` is relative to the relay's clock, `relay` to ours.
 
-    Offsets add up, and so do bounds: it is never known better than the relay's own clock, nor than the relay claims.
+    Offsets add up, and so do bounds: it is never more exact than the relay's own clock, or than the relay claims.
     """
     at_ns = relay.ours(node.at_ns)
     by_relay_ns = relay.bound_at(at_ns) + drift_ns(relay.bound_ns)  # at_ns itself is not known any better
     steps = tuple(
-        Step(at_ns=relay.ours(one.at_ns), by_ns=one.by_ns, bound_ns=one.bound_ns + by_relay_ns) for one in node.steps
+        Step(at_ns=relay.ours(step.at_ns), by_ns=step.by_ns, bound_ns=step.bound_ns + by_relay_ns)
+        for step in node.steps
     )
     return Clock(
         offset_ns=relay.offset_ns + node.offset_ns, bound_ns=by_relay_ns + node.bound_ns, at_ns=at_ns,
@@ -186,8 +187,8 @@ def behind(relay: Clock, node: Clock) -> Clock:
 
 
 def _common(run: Sequence[Exchange], at_ns: int) -> tuple[int, int] | None:
-    """The least and the most that all exchanges allow at a moment; None: nothing, so that a clock was set."""
-    least, most = -_MOST_NS, _MOST_NS
+    """The lowest and highest offset that all exchanges allow at a time; None: none fits, so a clock was set."""
+    least, most = -_MAX_NS, _MAX_NS
     for one in run:
         drifted_ns = drift_ns(max(abs(at_ns - one.asked_ns), abs(at_ns - one.answered_ns)))
         least, most = max(least, one.least_ns - drifted_ns), min(most, one.most_ns + drifted_ns)
@@ -195,7 +196,7 @@ def _common(run: Sequence[Exchange], at_ns: int) -> tuple[int, int] | None:
 
 
 def _of_run(run: Sequence[Exchange]) -> Clock:
-    """At the moment of the fastest exchange: what that one allows is the most that the bound can be."""
+    """The clock at the time of the fastest exchange, which limits the bound most."""
     fastest = min(run, key=lambda one: one.round_trip_ns)
     least, most = _common(run, fastest.asked_ns) or (fastest.least_ns, fastest.most_ns)
     return Clock(
@@ -203,8 +204,8 @@ def _of_run(run: Sequence[Exchange]) -> Clock:
     )
 
 
-def change(before: Clock, after: Clock) -> Change:
-    """What became of a node's clock between two estimates: it drifts by 100 ppm at most, more was a step."""
+def change_between(before: Clock, after: Clock) -> Change:
+    """How a node's clock changed between two estimates: up to 100 ppm is drift, more is a step."""
     by_ns, bound_ns = after.offset_ns - before.offset_ns, before.bound_ns + after.bound_ns
     elapsed_ns = max(after.at_ns - before.at_ns, 1)
     kind = Kind.NONE if abs(by_ns) <= bound_ns else Kind.DRIFT
@@ -213,21 +214,21 @@ def change(before: Clock, after: Clock) -> Change:
     return Change(kind=kind, by_ns=by_ns, bound_ns=bound_ns, ppm=by_ns / elapsed_ns * 1e6)
 
 
-def followed(before: Clock | None, now: Clock) -> Clock:
-    """The later of two estimates, with what became of the clock since the earlier one."""
+def with_changes_since(before: Clock | None, now: Clock) -> Clock:
+    """The later of two estimates, with the drift or step since the earlier one."""
     if before is None or now.steps:
         return now
-    since = change(before, now)
+    since = change_between(before, now)
     if since.kind is Kind.STEP:
         return replace(now, steps=(Step(at_ns=now.at_ns, by_ns=since.by_ns, bound_ns=since.bound_ns),))
     return replace(now, drift_ppm=since.ppm) if since.kind is Kind.DRIFT else now
 
 
-def between(clocks: Sequence[Clock], our_ns: int) -> Clock:
-    """The node's clock at a moment, from estimates in the order of time, of which there is one at least.
+def clock_at(clocks: Sequence[Clock], our_ns: int) -> Clock:
+    """The node's clock at a time, from at least one estimate, in the order of time.
 
-    Between two it goes from one to the other at an even rate. Its bound is what both allow at 100 ppm, so that it holds
-    for a rate that is not even. Where a step lies between, each estimate stands for its own side, the bound for both.
+    Between two estimates the offset changes at an even rate. The bound is what both allow at 100 ppm, so that it holds
+    for an uneven rate, too. Where a step lies between, each estimate stands for its own side, the bound for both.
     """
     before = [clock for clock in clocks if clock.at_ns <= our_ns]
     after = [clock for clock in clocks if clock.at_ns > our_ns]
@@ -254,12 +255,12 @@ def between(clocks: Sequence[Clock], our_ns: int) -> Clock:
     )
 
 
-def order(one_ns: int, one: Clock, other_ns: int, other: Clock) -> Order:
-    """Which of two events came first, each by the time of its node; known only where the bounds do not overlap."""
-    if one is other:
+def order(one_ns: int, clock: Clock, other_ns: int, other: Clock) -> Order:
+    """Which of two events came first, each timed by its node; known only where the bounds do not overlap."""
+    if clock is other:
         return Order.NOT_KNOWN if one_ns == other_ns else Order.BEFORE if one_ns < other_ns else Order.AFTER
-    mine, theirs = one.ours(one_ns), other.ours(other_ns)
-    overlap_ns = one.bound_at(mine) + other.bound_at(theirs)
+    mine, theirs = clock.ours(one_ns), other.ours(other_ns)
+    overlap_ns = clock.bound_at(mine) + other.bound_at(theirs)
     if abs(theirs - mine) <= overlap_ns:
         return Order.NOT_KNOWN
     return Order.BEFORE if mine < theirs else Order.AFTER
@@ -268,10 +269,10 @@ def order(one_ns: int, one: Clock, other_ns: int, other: Clock) -> Order:
 def warnings(
     clocks: Mapping[str, Clock], threshold_ns: int = QUERY_SKEW_NS, *, ours: str = "this host"
 ) -> Iterator[str]:
-    """Which clocks are off by more than a threshold, a sentence each, the worst first; and which were set meanwhile.
+    """Warnings, one sentence each: clocks that are off by more than a threshold, worst first, and clocks that were set.
 
-    Of three nodes or more the median is taken for right, so that a client with a wrong clock does not blame them all.
-    ours: who compared them.
+    With three nodes or more the median counts as right, so that a client with a wrong clock does not blame them all.
+    ours: name of the host that compared them.
     """
     offsets = {node: clock.offset_ns for node, clock in clocks.items()}
     right_ns = int(statistics.median(offsets.values())) if len(offsets) > 2 else 0

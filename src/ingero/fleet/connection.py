@@ -1,4 +1,4 @@
-"""One kept connection to a node: whom it leads to is known before a byte is said over it; clocks are compared on it."""
+"""A kept connection to a node: the peer is verified before a byte is sent; clocks are compared on it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FAILURES = (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutEx
 """What a connection raises that does not come about, or breaks."""
 
 TIME_PATH = "/api/v2/time"
-_MOST_STAMPS_BYTES = 8 << 10  # headers and all; those of a node have less than 1 KiB
+_MAX_STAMPS_BYTES = 8 << 10  # headers and all; those of a node have less than 1 KiB
 _OTHER_FAMILY_S = 0.25  # until the next address of a name is tried beside the first (RFC 8305)
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 _OK = b"HTTP/1.1 200 "
@@ -37,10 +37,10 @@ _stamps_of = msgspec.json.Decoder(_Stamps).decode
 
 
 class Connection:
-    """HTTP/1.1, one question at a time. Made by `open`."""
+    """An HTTP/1.1 connection, one request at a time. Made by `open`."""
 
     def __init__(self, node: Node, stream: _Stream, headers: Mapping[str, str]) -> None:
-        """headers: of every question."""
+        """headers: those of every request."""
         self._stream = stream
         self._headers = [
             (name.encode(), value.encode()) for name, value in (("host", node.reached_at), *headers.items())
@@ -54,7 +54,7 @@ class Connection:
     async def open(
         cls, node: Node, context: ssl.SSLContext | None, known: KnownNodes | None, headers: Mapping[str, str]
     ) -> Connection:
-        """Connects. context: None for plain HTTP. known: which certificate it must show, if that is how it is believed.
+        """Connect. context: None for plain HTTP. known: the certificates that nodes must show, if pinned.
 
         Raises:
             KnownNodeError: it shows another certificate than before.
@@ -75,23 +75,23 @@ class Connection:
         return cls(node, stream, headers)
 
     async def close(self) -> None:
-        """Ends it, whatever is still on its way."""
+        """Close it, whatever is still in transit."""
         await self._http.aclose()
 
     @property
     def is_usable(self) -> bool:
-        """Whether it can be asked something, as far as is known here."""
+        """Whether it can take a request, as far as is known here."""
         return not self._http.is_closed() and not self._http.has_expired()
 
     @property
     def certificate_until(self) -> str:
-        """The last moment of the node's certificate, as certificates say it; "" where it was not looked into."""
+        """End of the validity of the node's certificate, as in the certificate; "" if it was not checked."""
         tls = self._stream.get_extra_info("ssl_object")
         found = tls.getpeercert() if tls is not None else None
         return str((found or {}).get("notAfter", ""))
 
     async def ask(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> httpcore2.Response:
-        """The begin of the answer to a question; whoever asks reads it, and closes it.
+        """Send a request; its response, which the caller reads and closes.
 
         Raises:
             httpcore2.NetworkError, httpcore2.ProtocolError: there is none.
@@ -108,7 +108,7 @@ class Connection:
         return await self._http.handle_async_request(request)
 
     async def exchange(self) -> Exchange:
-        """One exchange of clocks: written and read here, so that nothing but the way lies between the stamps.
+        """One exchange of clocks: written and read here, so that only network time lies between the stamps.
 
         After an error the connection is in no state to be used.
 
@@ -118,10 +118,10 @@ class Connection:
         """
         asked_ns = time.time_ns()
         await self._stream.write(self._time_question)
-        answer = await self._stream.read(_MOST_STAMPS_BYTES)
+        answer = await self._stream.read(_MAX_STAMPS_BYTES)
         answered_ns = time.time_ns()
         while (stamps := _stamps_in(answer)) is None:
-            more = await self._stream.read(_MOST_STAMPS_BYTES)
+            more = await self._stream.read(_MAX_STAMPS_BYTES)
             if not more:
                 raise ClockError("the node does not say what its clock shows", hint="ask it again")
             answer += more
@@ -131,29 +131,29 @@ class Connection:
 
 
 class _Stream(httpcore2.AsyncNetworkStream):
-    """A connection of asyncio as httpcore2 speaks HTTP on it: half the CPU of that of anyio, which it brings along."""
+    """An asyncio stream for httpcore2: takes half the CPU time of its own stream, which uses anyio."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002  # httpcore2's; who asks has a limit
-        """What has come, so many bytes at most; b"" at the end."""
+        """Data that has arrived, at most so many bytes; b"" at the end."""
         with _failing_as(httpcore2.ReadError):
             return await self._reader.read(max_bytes)
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002  # as above
-        """Sends it all."""
+        """Send all of it."""
         with _failing_as(httpcore2.WriteError):
             self._writer.write(buffer)
             await self._writer.drain()
 
     async def aclose(self) -> None:
-        """Ends it at once: nothing that is still on its way is wanted."""
+        """Close at once: data still in transit is not needed."""
         self._writer.transport.abort()
         await asyncio.sleep(0)
 
     def get_extra_info(self, info: str) -> Any:
-        """`is_readable` of one that nobody reads from: it has ended."""
+        """Extra information; `is_readable` of an idle connection means that the peer has closed it."""
         if info == "is_readable":
             return self._reader.at_eof() or self._reader.exception() is not None
         return self._writer.get_extra_info(info)
@@ -168,20 +168,20 @@ def _failing_as(kind: type[httpcore2.NetworkError]) -> Iterator[None]:
 
 
 def _of_one_kind(error: OSError) -> OSError:
-    """Where several addresses of a name failed alike, as one; asyncio puts their texts together."""
+    """One error for several addresses of a name that failed alike; asyncio concatenates their texts."""
     numbers = set(_ERRNO.findall(str(error)))
     return OSError(int(numbers.pop()), str(error)) if error.errno is None and len(numbers) == 1 else error
 
 
 def _stamps_in(answer: bytes) -> _Stamps | None:
-    """The stamps of an answer; None: there is more to come.
+    """The time stamps in an answer; None: the answer is incomplete.
 
     Raises:
         ClockError: it is no such answer.
     """
     head, end, body = answer.partition(b"\r\n\r\n")
     length = _LENGTH.search(head)
-    is_no_answer = not answer.startswith(_OK[: len(answer)]) or len(answer) > _MOST_STAMPS_BYTES
+    is_no_answer = not answer.startswith(_OK[: len(answer)]) or len(answer) > _MAX_STAMPS_BYTES
     if is_no_answer or (end and (length is None or len(body) > int(length[1]))):
         raise ClockError("the node does not say what its clock shows", hint="ask it for /api/v2/time")
     if not end or length is None or len(body) < int(length[1]):

@@ -21,19 +21,19 @@ from ingero.fleet.client import JSON_TYPE, NodeClient, NodeError, Question
 from ingero.fleet.clocks import EXCHANGES, Clock, ClockError, Exchange, clock_of
 from ingero.fleet.connection import FAILURES, Connection
 from ingero.fleet.node_lists import Node
-from ingero.fleet.reasons import is_of_nobody_known, is_worth_a_retry, reason_of, was_closed
+from ingero.fleet.reasons import is_unknown_authority, is_worth_a_retry, reason_of, was_closed
 from ingero.foreign_text import visible
 
 ATTEMPTS = 3
-_FIRST_WAIT_S, _MOST_WAIT_S = 0.1, 1.0  # before the second attempt, and at most; each a random part of it
-_MOST_ERROR_BYTES = 64 << 10
-_MOST_ERROR_CHARACTERS = 300
+_FIRST_WAIT_S, _MAX_WAIT_S = 0.1, 1.0  # before the second attempt, and at most; each a random part of it
+_MAX_ERROR_BYTES = 64 << 10
+_MAX_ERROR_CHARACTERS = 300
 _BUSY = (429, 502, 503, 504)  # as servers and what stands before them say "not now"
 _OTHER_AUTHORITY = "--ca-cert with the certificate of the authority that signs those of nodes"
 _NO_CERTIFICATE = "if it wants a client's certificate: --client-cert and --client-key"
 _NOT_BELIEVED = "if it does not know who signed this client's certificate: one of the authority in its --client-ca"
 _RENEW = "`ingero certs client NAME --force` makes a new one"
-MOST_CLOCK_S = 5.0  # for the exchanges before a question, and after it: what a node says of its clock costs no answer
+MAX_CLOCK_S = 5.0  # for the exchanges before a question, and after it: what a node says of its clock costs no answer
 _OK, _FIRST_REDIRECT, _FIRST_ERROR, _UNKNOWN_TOKEN, _NO_ADDRESS = 200, 300, 400, 401, 404
 
 _Answer = TypeVar("_Answer")
@@ -64,7 +64,7 @@ class DirectClient(NodeClient):
         budget: Budget,
         *,
         random_part: random.Random,
-        clock_s: float = MOST_CLOCK_S,
+        clock_s: float = MAX_CLOCK_S,
     ) -> None:
         super().__init__(node)
         self._context, self._known = context, access.known
@@ -74,9 +74,9 @@ class DirectClient(NodeClient):
             self._headers["authorization"] = f"Bearer {access.token}"
         self._budget = budget
         self._random = random_part
-        self._clock_s = min(clock_s, MOST_CLOCK_S)
+        self._clock_s = min(clock_s, MAX_CLOCK_S)
         self._connection: Connection | None = None
-        self._says_time = True  # until it was asked and did not
+        self._reports_time = True  # until it was asked and did not
         self._before: list[Exchange] = []
         self._after: list[Exchange] = []
 
@@ -114,12 +114,12 @@ class DirectClient(NodeClient):
 
     async def compare_clocks(self, *, within_s: float) -> None:
         """Makes the other half of the exchanges, if the connection still stands; never longer than that."""
-        if self._says_time and self._connection is not None and self._connection.is_usable:
+        if self._reports_time and self._connection is not None and self._connection.is_usable:
             await self._exchange(self._connection, self._after, min(within_s, self._clock_s))
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """Those made so far."""
+        """The clock exchanges made so far."""
         return (*self._before, *self._after)
 
     def clock(self) -> Clock | None:
@@ -130,7 +130,7 @@ class DirectClient(NodeClient):
             return None
 
     def clock_throughout(self) -> Clock | None:
-        """The same, if it was compared before and after all that was asked, and nothing was set in between."""
+        """The node's clock, if it was compared before and after all questions, and no clock was set in between."""
         known = self.clock()
         return known if known is not None and self._after and not known.steps else None
 
@@ -140,9 +140,9 @@ class DirectClient(NodeClient):
             return self._connection
         await self._close()
         self._connection = connection = await self._open()
-        if self._says_time and not self._before:
-            self._says_time = await self._exchange(connection, self._before, self._clock_s)
-            if not self._says_time:
+        if self._reports_time and not self._before:
+            self._reports_time = await self._exchange(connection, self._before, self._clock_s)
+            if not self._reports_time:
                 await self._close()
                 self._connection = connection = await self._open()
         return connection
@@ -183,14 +183,14 @@ class DirectClient(NodeClient):
             except NodeError as error:
                 if attempt + 1 == ATTEMPTS or error.is_final:
                     raise
-            most_s = min(_MOST_WAIT_S, _FIRST_WAIT_S * 2**attempt)
+            most_s = min(_MAX_WAIT_S, _FIRST_WAIT_S * 2**attempt)
             await asyncio.sleep(self._random.uniform(0, most_s))
         raise AssertionError  # the last attempt raises
 
     def _failed(self, error: Exception) -> NodeError:
         """With TLS 1.3 a node refuses a client's certificate after the handshake: often all one sees is the end."""
         if not self._has_tls or not was_closed(error):
-            return NodeError(reason_of(error), hint=_OTHER_AUTHORITY if is_of_nobody_known(error) else "")
+            return NodeError(reason_of(error), hint=_OTHER_AUTHORITY if is_unknown_authority(error) else "")
         certificate = self._certificate
         day = expired_on(certificate, time.time()) if certificate else ""
         expired = f"the client's certificate, {certificate}, expired on {day}: {_RENEW}"
@@ -201,7 +201,7 @@ class DirectClient(NodeClient):
 
     @asynccontextmanager
     async def _asked(self, question: Question) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The body of an answer that is one, in pieces. Nobody is followed elsewhere."""
+        """The body of a successful answer, in pieces. Redirects are not followed."""
         connection = await self._connected()
         method, headers = ("POST", {"content-type": JSON_TYPE}) if question.body else ("GET", {})
         response = await connection.ask(method, question.path, headers, question.body)
@@ -229,21 +229,21 @@ class DirectClient(NodeClient):
             if kind != media_type or _header(response, b"content-encoding") not in ("", "identity"):
                 raise NodeError("it is not ingero: another service answers there")
             return
-        said = await self._said(response, number)
+        problem = await self._problem_of(response, number)
         if status == _UNKNOWN_TOKEN:
             raise NodeError("it requires a valid token", hint="--token-file FILE, or INGERO_FLEET_TOKEN", status=status)
-        if status == _NO_ADDRESS and not said.message:
+        if status == _NO_ADDRESS and not problem.message:
             raise NodeError("it is not ingero, or an older version", hint="update it", status=status)
-        text = visible(said.message)[:_MOST_ERROR_CHARACTERS] or f"HTTP status {status}"
-        hint = visible(said.hint)[:_MOST_ERROR_CHARACTERS]
-        raise NodeError(text, hint=hint, is_final=status not in _BUSY, is_said=bool(said.message), status=status)
+        text = visible(problem.message)[:_MAX_ERROR_CHARACTERS] or f"HTTP status {status}"
+        hint = visible(problem.hint)[:_MAX_ERROR_CHARACTERS]
+        raise NodeError(text, hint=hint, is_final=status not in _BUSY, is_said=bool(problem.message), status=status)
 
-    async def _said(self, response: httpcore2.Response, number: int) -> _Error:
-        """What an answer that is an error says of itself; nothing where that is none of ours."""
+    async def _problem_of(self, response: httpcore2.Response, number: int) -> _Error:
+        """The message and hint of an error response; empty if it is not one of ingero's."""
         body = bytearray()
         async for piece in self._pieces(response, number):
             body += piece
-            if len(body) > _MOST_ERROR_BYTES:
+            if len(body) > _MAX_ERROR_BYTES:
                 return _Error()
         try:
             return msgspec.json.decode(bytes(body), type=_Refusal).error

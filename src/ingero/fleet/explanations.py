@@ -1,4 +1,4 @@
-"""What many nodes found, each in its own recording: their chains worst first, and what the others say instead."""
+"""Explanations of many nodes, each of its own recording: chains worst first, and headlines of nodes without chains."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ingero.fleet.fan_out import Answered, FleetAnswer, Missing
 from ingero.fleet.names import names_of
 from ingero.serve.structured.row_lines import Identity
 
-_MOST_CHAINS = 10_000
+_MAX_CHAINS = 10_000
 _SEVERITIES = ("CRITICAL", "HIGH", "MEDIUM", "LOW")
 
 _Moment = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -23,9 +23,9 @@ _Line = Annotated[str, msgspec.Meta(max_length=8 << 10)]
 
 
 class Chain(msgspec.Struct, frozen=True, kw_only=True):
-    """One stall with its cause, as a node says it: texts of others.
+    """One stall with its cause as a node reports it; texts are untrusted.
 
-    cuda_op to timeline: as Ingero 0.8 to 0.17 publish them; of ours only the timeline says something.
+    cuda_op to timeline: as Ingero 0.8 to 0.17 publish them; in ours only the timeline is filled.
     mono_ns: when it began by CLOCK_MONOTONIC, to mono_bound_ns; None: not in this boot of that machine.
     """
 
@@ -48,7 +48,7 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeNow(msgspec.Struct, frozen=True, kw_only=True):
-    """Both clocks of the node at one moment (`serve/boot_clock`)."""
+    """Both clocks of the node at one time (`serve/boot_clock`)."""
 
     mono_ns: _Moment
     unix_ns: _Moment
@@ -56,11 +56,11 @@ class NodeNow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node answers. diagnosis: as `explain --json` prints it, not looked into."""
+    """A node's answer. diagnosis: as `explain --json` prints it, not checked."""
 
     node: Identity
     headline: _Line
-    chains: Annotated[list[Chain], msgspec.Meta(max_length=_MOST_CHAINS)]
+    chains: Annotated[list[Chain], msgspec.Meta(max_length=_MAX_CHAINS)]
     diagnosis: msgspec.Raw
     clock: NodeNow | None = None
 
@@ -78,12 +78,12 @@ class FleetExplanation:
 
     @property
     def clocks(self) -> dict[str, Clock]:
-        """Of those who say what theirs is."""
+        """The clocks of the nodes that report theirs."""
         return {label: one.clock for label, one in self.explained.items() if one.clock is not None}
 
 
 async def ask_explanation(client: NodeClient, *, since: str, pid: int | None, cause: str) -> Explanation:
-    """What a node found in the last `since`, about one process and of one cause, if asked.
+    """Ask a node what it found in the last `since`, about one process and of one cause, if given.
 
     Raises:
         NodeError: there is no answer.
@@ -94,9 +94,9 @@ async def ask_explanation(client: NodeClient, *, since: str, pid: int | None, ca
 
 
 def fleet_explanation(found: FleetAnswer[Explanation]) -> FleetExplanation:
-    """All of it together."""
-    names = names_of([(one.node, one.answer.node) for one in found.answered])
-    explained = {names.label[one.node]: one for one in found.answered if one.node in names.label}
+    """Combine the explanations of all nodes."""
+    names = names_of([(reply.node, reply.answer.node) for reply in found.answered])
+    explained = {names.label[reply.node]: reply for reply in found.answered if reply.node in names.label}
     every = [(label, chain) for label, one in explained.items() for chain in one.answer.chains]
     every.sort(key=lambda each: (_rank(each[1].severity), -each[1].lost_ns))
     return FleetExplanation(
@@ -108,17 +108,17 @@ def fleet_explanation(found: FleetAnswer[Explanation]) -> FleetExplanation:
     )
 
 
-def silent(found: FleetExplanation) -> dict[str, list[str]]:
-    """Nodes without a chain, by what they say instead: that nothing was found, or that nothing could be."""
-    said: dict[str, list[str]] = {}
+def nodes_without_chains(found: FleetExplanation) -> dict[str, list[str]]:
+    """Nodes without a chain, by their headline: that nothing was found, or that nothing could be checked."""
+    nodes_by_headline: dict[str, list[str]] = {}
     for label, one in found.explained.items():
         if not one.answer.chains:
-            said.setdefault(one.answer.headline, []).append(label)
-    return said
+            nodes_by_headline.setdefault(one.answer.headline, []).append(label)
+    return nodes_by_headline
 
 
 def _where(label: str, answer: Explanation, chain: Chain) -> str:
-    """The node of a chain: in a merged recording it says so itself."""
+    """The node of a chain; in a merged recording the chain names it."""
     own: Sequence[str] = answer.node.nodes
     return label if len(own) == 1 or chain.node not in own else chain.node
 

@@ -1,4 +1,4 @@
-"""Asks many nodes the same, some at a time: each has its own time limit, and none costs another its answer.
+"""Asks many nodes the same question, some at a time: each has its own time limit and cannot hold up the others.
 
 Through relays it is the same: a relay is asked once for all of its nodes, and asks them as this module does.
 """
@@ -20,7 +20,7 @@ from ingero.errors import IngeroError
 from ingero.fleet.access import Access
 from ingero.fleet.budget import Budget
 from ingero.fleet.client import NodeClient, NodeError
-from ingero.fleet.clocks import Clock, behind
+from ingero.fleet.clocks import Clock, through_relay
 from ingero.fleet.direct_client import DirectClient
 from ingero.fleet.node_lists import Node
 from ingero.fleet.relay_frames import AT_ONCE
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
-    """A node that did not answer. hint: what to do, where that is known. is_said: the node itself gave the reason.
+    """A node that did not answer. hint: what to do, if known. is_said: the node itself gave the reason.
 
     is_of_relay: its relay failed, and of the node itself nothing is known.
     """
@@ -49,7 +49,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered(Generic[_Answer]):
-    """A node that did. elapsed_ns: from the moment it was its turn. clock: None where it does not say what it is."""
+    """A node that answered. elapsed_ns: since its turn began. clock: None if it does not report its clock."""
 
     node: Node
     answer: _Answer
@@ -59,7 +59,7 @@ class Answered(Generic[_Answer]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetAnswer(Generic[_Answer]):
-    """Everything that was answered and what is missing of it, each in the order of the nodes."""
+    """All answers and all missing nodes, each in the order of the nodes."""
 
     answered: tuple[Answered[_Answer], ...]
     missing: tuple[Missing, ...]
@@ -72,7 +72,7 @@ class FleetAnswer(Generic[_Answer]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """Nodes, and how they are asked. timeout_s: for each, from when it is its turn. via: None: all from here."""
+    """Nodes and how to query them. timeout_s: for each, from its turn on. via: None: all directly from here."""
 
     nodes: tuple[Node, ...]
     access: Access
@@ -96,7 +96,7 @@ def ask_nodes(
     seed: int | None = None,
     budget: Budget | None = None,
 ) -> FleetAnswer[_Answer]:
-    """What each node answers. seed: of the waits before retries.
+    """Ask all nodes; their answers. seed: for the random waits before retries.
 
     budget: how much all answers may be together; None: what fits into memory.
     """
@@ -128,7 +128,7 @@ async def ask_each(
     budget: Budget,
     random_part: random.Random,
 ) -> None:
-    """Asks all nodes. done: called for each with what became of it; its turn lasts until that returns."""
+    """Ask all nodes. done: called for each with its outcome; its turn lasts until that returns."""
     asking = _Asking(reach, ask, done, at_once=at_once, budget=budget, random_part=random_part)
     try:
         if reach.via is None:
@@ -164,12 +164,12 @@ class _Asking(Generic[_Answer]):
         self._turn, self._relay_turn = asyncio.Semaphore(at_once), asyncio.Semaphore(AT_ONCE)
 
     async def directly(self, node: Node) -> None:
-        """Over a connection of ours, when it is its turn."""
+        """Ask a node over a direct connection, when it is its turn."""
         async with self._turn:
             await self._done(await self._outcome(node, self._asked(node)))
 
     async def through(self, share: Share) -> None:
-        """The nodes of one relay. What their clocks are worth is known when its own has been compared at the end."""
+        """Ask the nodes of one relay. Their clocks are known once the relay's own has been compared at the end."""
         async with self._relay_turn, self._client(share.relay, relay_budget(len(share.nodes), self._budget)) as client:
             relay = Relay(client, share, nodes=len(share.nodes), timeout_s=self._reach.timeout_s, at_once=self._at_once)
             running = asyncio.create_task(relay.run())
@@ -184,9 +184,9 @@ class _Asking(Generic[_Answer]):
         await asyncio.gather(*(self._end(outcome, clock) for outcome in outcomes))
 
     async def _end(self, outcome: Outcome[_Answer], relay: Clock | None) -> None:
-        """What became of a node by way of its relay. relay: the relay's clock."""
+        """The outcome of a node asked through its relay. relay: the relay's clock."""
         if isinstance(outcome, Answered):
-            clock = behind(relay, outcome.clock) if relay is not None and outcome.clock is not None else None
+            clock = through_relay(relay, outcome.clock) if relay is not None and outcome.clock is not None else None
             await self._done(replace(outcome, clock=clock))
         elif outcome.is_of_relay and self._reach.via is not None and self._reach.via.retries_directly:
             await self.directly(outcome.node)
@@ -207,7 +207,7 @@ class _Asking(Generic[_Answer]):
             )
         except IngeroError as error:
             return Missing(node=node, reason=str(error), hint=error.hint)
-        except Exception as error:  # one node costs nobody else the answer, whatever it made of us
+        except Exception as error:  # one node must not cost the others their answers, whatever it caused
             _log.warning("node %s: %s", node, type(error).__name__, exc_info=True)
             return Missing(node=node, reason=f"unexpected: {type(error).__name__}")
         return Answered(node=node, answer=found, elapsed_ns=time.monotonic_ns() - begin_ns, clock=clock)
@@ -220,7 +220,7 @@ class _Asking(Generic[_Answer]):
             return answer, client.clock()
 
     async def _relayed(self, relay: Relay, node: Node) -> tuple[_Answer, Clock | None]:
-        """Its time is the relay's to keep. The clock is by that of the relay."""
+        """An outcome from a relay, which keeps the node's time limit. The clock is relative to the relay's."""
         async with RelayedClient(node, relay, self._budget) as client:
             return await self._ask(client), client.clock()
 
@@ -231,7 +231,7 @@ class _Asking(Generic[_Answer]):
 
 
 def _run(question: Coroutine[Any, Any, FleetAnswer[_Answer]]) -> FleetAnswer[_Answer]:
-    """Runs it to its end, also for a caller that has a loop of its own, which it keeps waiting."""
+    """Run a coroutine to its end, also for a caller with an event loop of its own, which is blocked meanwhile."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

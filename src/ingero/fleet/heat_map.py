@@ -1,4 +1,4 @@
-"""When which node lost how much: what the fleet page of the dashboard draws, made of what nodes diagnose."""
+"""Heat map of lost time by node and time, for the fleet page of the dashboard, from the nodes' diagnoses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _USUAL: Object = {
     "lost_ns": 0, "first": 0, "last": COLUMNS - 1, "is_judged": True, "incidents": 0, "cells": [],
 }  # fmt: skip  # as web/src/fleet.tsx fills in
 _WORST_FIRST = [one.name for one in sorted(Severity, reverse=True)]
-_MOST_INCIDENTS = 10_000
+_MAX_INCIDENTS = 10_000
 
 _Moment = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 _Ratio = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -60,12 +60,12 @@ class _Incident(msgspec.Struct, frozen=True):
 
 class _Diagnosis(msgspec.Struct, frozen=True):
     window: _Window
-    incidents: Annotated[list[_Incident], msgspec.Meta(max_length=_MOST_INCIDENTS)]
-    verdicts: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=_MOST_INCIDENTS)] = []
+    incidents: Annotated[list[_Incident], msgspec.Meta(max_length=_MAX_INCIDENTS)]
+    verdicts: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=_MAX_INCIDENTS)] = []
 
 
 class Diagnosed(msgspec.Struct, frozen=True):
-    """What a node answers, as far as it is drawn."""
+    """A node's answer, as far as the page draws it."""
 
     node: Identity
     headline: _Line
@@ -74,13 +74,13 @@ class Diagnosed(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Columns:
-    """The time of all nodes in equal parts. begin_ns: unix."""
+    """The time range of all nodes in equal columns. begin_ns: Unix ns."""
 
     begin_ns: int
     column_ns: int
 
     def spread(self, begin_ns: int, end_ns: int, ratio: float) -> Iterator[tuple[int, float]]:
-        """Columns, and the part of each that was lost."""
+        """The columns of a time range, and the part of each that was lost."""
         first = max(0, (begin_ns - self.begin_ns) // self.column_ns)
         last = min(COLUMNS - 1, (end_ns - 1 - self.begin_ns) // self.column_ns)
         for column in range(first, last + 1):
@@ -90,7 +90,7 @@ class _Columns:
 
 
 async def ask_diagnosed(client: NodeClient, since: str) -> Diagnosed:
-    """What a node found in the last `since`; "": in all of its recording.
+    """Ask a node what it found in the last `since`; "": in its entire recording.
 
     Raises:
         NodeError: there is no answer.
@@ -107,15 +107,15 @@ def heat_map(nodes: Sequence[Node], found: FleetAnswer[Diagnosed], now_ns: int) 
     before those that lost nothing. Members that are as usual are left out (`_USUAL`): of 10,000 nodes most are. nodes:
     numbers are places among these.
     """
-    names = names_of([(one.node, one.answer.node) for one in found.answered])
-    answered = [one for one in found.answered if one.node in names.label]
-    columns = _columns([one.answer.diagnosis.window for one in answered])
+    names = names_of([(reply.node, reply.answer.node) for reply in found.answered])
+    answered = [reply for reply in found.answered if reply.node in names.label]
+    columns = _columns([reply.answer.diagnosis.window for reply in answered])
     number = {node: place for place, node in enumerate(nodes)}
-    said: dict[str, int] = {}  # what many nodes say alike stands there once
+    headlines: dict[str, int] = {}  # what many nodes say alike stands there once
     rows = [
-        _row(one.answer, columns, said)
-        | {"number": number[one.node], "node": names.label[one.node], "address": str(one.node)}
-        for one in answered
+        _row(reply.answer, columns, headlines)
+        | {"number": number[reply.node], "node": names.label[reply.node], "address": str(reply.node)}
+        for reply in answered
     ]
     rows.sort(key=lambda row: (row["rank"], -row["lost_ns"], row["is_judged"], row["node"]))
     missing = (*found.missing, *names.repeated)
@@ -126,7 +126,7 @@ def heat_map(nodes: Sequence[Node], found: FleetAnswer[Diagnosed], now_ns: int) 
         "columns": COLUMNS,
         "asked": len(nodes),
         "nodes": [_short(row) for row in rows],
-        "said": list(said),
+        "said": list(headlines),
         "missing": list(_missing(missing)),
         "missing_count": len(missing),
         "partial": bool(missing),
@@ -140,17 +140,19 @@ def _short(row: Object) -> Object:
 
 
 def _columns(windows: Sequence[_Window]) -> _Columns:
-    begin_ns = min((one.begin_ns for one in windows), default=0)
-    end_ns = max((one.end_ns for one in windows), default=0)
+    begin_ns = min((window.begin_ns for window in windows), default=0)
+    end_ns = max((window.end_ns for window in windows), default=0)
     return _Columns(begin_ns=begin_ns, column_ns=max(1, -(-(end_ns - begin_ns) // COLUMNS)))
 
 
-def _row(answer: Diagnosed, columns: _Columns, said: dict[str, int]) -> Object:
+def _row(answer: Diagnosed, columns: _Columns, headlines: dict[str, int]) -> Object:
     found = answer.diagnosis
-    worst = min(found.incidents, key=lambda one: (_rank(one.severity), -one.impact.lost_ns), default=None)
+    worst = min(
+        found.incidents, key=lambda incident: (_rank(incident.severity), -incident.impact.lost_ns), default=None
+    )
     row: Object = {
         "rank": _rank(worst.severity if worst else ""),
-        "lost_ns": max((one.impact.lost_ns for one in found.incidents), default=0),
+        "lost_ns": max((incident.impact.lost_ns for incident in found.incidents), default=0),
         "first": (found.window.begin_ns - columns.begin_ns) // columns.column_ns,
         "last": (found.window.end_ns - 1 - columns.begin_ns) // columns.column_ns,
         "is_judged": bool(found.verdicts or found.incidents),
@@ -158,33 +160,33 @@ def _row(answer: Diagnosed, columns: _Columns, said: dict[str, int]) -> Object:
         "cells": _cells(found.incidents, found.window, columns),
     }
     if worst is None:
-        return row | {"said": said.setdefault(answer.headline, len(said))}
+        return row | {"said": headlines.setdefault(answer.headline, len(headlines))}
     about = {"number": worst.number, "cause": worst.cause, "severity": worst.severity, "headline": worst.headline}
     return row | {"worst": about}
 
 
 def _rank(severity: str) -> int:
-    """0: the worst; what is none comes last."""
+    """Rank of a severity, 0 the worst; an unknown one comes last."""
     return _WORST_FIRST.index(severity) if severity in _WORST_FIRST else len(_WORST_FIRST)
 
 
 def _cells(incidents: Sequence[_Incident], window: _Window, columns: _Columns) -> list[list[int]]:
-    """Of each column the incident whose affected process lost most of it; nothing where nothing was lost."""
+    """For each column with lost time, the incident whose affected process lost most of it."""
     most: dict[int, tuple[int, int]] = {}
-    for one in incidents:
+    for incident in incidents:
         lost = [0.0] * COLUMNS
-        for piece in one.timeline or _whole(one, window):
+        for piece in incident.timeline or _whole(incident, window):
             for column, ratio in columns.spread(piece.begin_ns, piece.end_ns, piece.lost_ratio):
                 lost[column] += ratio
         for column, ratio in enumerate(lost):
             permille = round(min(ratio, 1.0) * _PERMILLE)
             if permille > most.get(column, (0, 0))[0]:
-                most[column] = (permille, one.number)
+                most[column] = (permille, incident.number)
     return [[column, *cell] for column, cell in sorted(most.items())]
 
 
 def _whole(one: _Incident, window: _Window) -> list[_Piece]:
-    """Of an incident that says nothing of its course; one without lost time has none."""
+    """The timeline of an incident without one: even over its duration; none without lost time."""
     if not one.impact.lost_ns:
         return []
     begin_ns = one.start_ns or window.begin_ns
@@ -193,9 +195,9 @@ def _whole(one: _Incident, window: _Window) -> list[_Piece]:
 
 
 def _missing(missing: Sequence[Missing]) -> Iterator[Object]:
-    """Those of one reason together, most first."""
+    """Missing nodes grouped by reason, largest group first."""
     by_reason: dict[tuple[str, str], list[str]] = {}
-    for one in missing:
-        by_reason.setdefault((one.reason, one.hint), []).append(str(one.node))
+    for missing_node in missing:
+        by_reason.setdefault((missing_node.reason, missing_node.hint), []).append(str(missing_node.node))
     for (reason, hint), nodes in sorted(by_reason.items(), key=lambda each: -len(each[1])):
         yield {"reason": reason, "hint": hint, "count": len(nodes), "nodes": nodes[:20]}

@@ -1,7 +1,7 @@
-"""Nodes known by the certificate that they showed first, for nodes that no authority vouches for (`--pin`).
+"""Nodes pinned to the certificate that they showed first, for nodes without a certificate authority (`--pin`).
 
-A line a node, `gpu-01:8080 SHA256 2026-11-26`, in a file of who asks. A node that shows another certificate is not
-asked: whoever stands between here and it would look the same.
+One line per node, `gpu-01:8080 SHA256 2026-11-26`, in a file of the asking user. A node that shows another certificate
+is not queried: a man in the middle would look the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ingero.store.opening.locations import Owner
 
 FILE_NAME = "known_nodes"
 _LINE = re.compile(r"([a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\]):([0-9]{1,5}) ([0-9A-F]{64}) (\d{4}-\d\d-\d\d)")
-_MOST_BYTES = 4 << 20
+_MAX_BYTES = 4 << 20
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _HEAD = (
     "# nodes by the SHA-256 of their certificates, as `ingero --pin` saw them first; `ingero certs forget` removes\n"
@@ -43,26 +43,26 @@ class KnownNodesError(IngeroError):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A certificate. sha256: of it whole (DER), in hexadecimal digits. since: the day it was first seen, UTC."""
+    """A pinned certificate. sha256: of its DER form, in hexadecimal digits. since: the day it was first seen, UTC."""
 
     sha256: str
     since: str
 
     @property
     def fingerprint(self) -> str:
-        """As a node's own server prints it."""
+        """The fingerprint as a node's own server prints it."""
         return ":".join(self.sha256[at : at + 2] for at in range(0, len(self.sha256), 2))
 
 
 class KnownNodes:
-    """Those of one file, and those seen for the first time, which `keep` adds to it. Threads may share it.
+    """Pinned nodes of one file, and new ones, which `keep` adds to it. Threads may share it.
 
-    owner: whose file it is to be, where root makes it for somebody; None: who runs this. kept: what `keep` has added,
-    by address.
+    owner: the owner that the file gets if root creates it; None: the current user. kept: what `keep` has added, by
+    address.
     """
 
     def __init__(self, path: Path, owner: Owner | None = None) -> None:
-        """Reads the file.
+        """Read the file.
 
         Raises:
             KnownNodesError: it cannot be read, others may write it, or it holds something else.
@@ -75,7 +75,7 @@ class KnownNodes:
         self._lock = threading.Lock()
 
     def check(self, node: Node, certificate: bytes) -> None:
-        """Whether it shows the certificate (DER) that it is known by; of one that is not known, it is from now on.
+        """Check a node's certificate (DER) against the pinned one; an unknown node is pinned to it from now on.
 
         Raises:
             KnownNodeError: it shows another one.
@@ -100,7 +100,7 @@ class KnownNodes:
             )
 
     def keep(self) -> None:
-        """Adds those seen for the first time to the file.
+        """Add nodes seen for the first time to the file.
 
         Raises:
             KnownNodesError: it cannot be written; the next time they are tried again.
@@ -116,7 +116,7 @@ class KnownNodes:
 
 
 def forget(path: Path, nodes: Collection[Node], owner: Owner | None = None) -> list[Node]:
-    """Takes nodes out of the file; answers those that were in it.
+    """Remove nodes from the file; returns those that were in it.
 
     Raises:
         KnownNodesError: it cannot be read or written.
@@ -136,15 +136,15 @@ def _read(path: Path) -> dict[str, Known]:
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
-            raw = file.read(_MOST_BYTES + 1)
+            raw = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise KnownNodesError(f"{path}: {error.strerror}", hint="its owner may read it") from error
     if mode & _OTHERS:
         raise KnownNodesError(f"others may write {path}", hint=f"look through it, then chmod 600 {shell_word(path)}")
-    if len(raw) > _MOST_BYTES:
-        raise KnownNodesError(f"{path} is larger than {_MOST_BYTES >> 20} MiB", hint=way_out)
+    if len(raw) > _MAX_BYTES:
+        raise KnownNodesError(f"{path} is larger than {_MAX_BYTES >> 20} MiB", hint=way_out)
     found: dict[str, Known] = {}
     for number, line in enumerate(raw.decode("utf-8", "replace").splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -157,7 +157,7 @@ def _read(path: Path) -> dict[str, Known]:
 
 
 def _write(path: Path, known: Mapping[str, Known], owner: Owner | None) -> None:
-    """Puts a new file into the place of the old one, which is whole until then."""
+    """Replace the file atomically."""
     lines = [f"{node} {one.sha256} {one.since}\n" for node, one in sorted(known.items())]
     beside = path.with_name(f".{path.name}.new")
     try:
@@ -176,7 +176,7 @@ def _write(path: Path, known: Mapping[str, Known], owner: Owner | None) -> None:
 
 @contextmanager
 def _locked(path: Path, owner: Owner | None) -> Iterator[None]:
-    """One process at a time reads and writes it."""
+    """Hold the lock under which one process at a time reads and writes the file."""
     lock = path.with_name(f".{path.name}.lock")
     try:
         if not path.parent.exists():

@@ -1,4 +1,4 @@
-"""Which of many moments, each to a bound, are known to come after all that stand before them."""
+"""Decides for times with error bounds which of them are known to come after all earlier ones."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import math
 from collections.abc import Hashable, Iterable, Iterator
 
 
-def are_known(moments: Iterable[tuple[int, int, Hashable]]) -> Iterator[bool]:
-    """Of each (time, bound, machine), earliest time first, whether it came after all before it.
+def are_in_order(moments: Iterable[tuple[int, int, Hashable]]) -> Iterator[bool]:
+    """For each (time, bound, machine), earliest first, whether it is known to come after all before it.
 
-    It is compared with the latest moment that one of another machine may have been at. Of moments of one machine that
-    is known without a bound.
+    It is compared with the latest possible time of any event on another machine. Times of one machine need no bound.
     """
     latest: dict[Hashable, float] = {}
     first, second = -math.inf, -math.inf  # of the machine that reaches furthest, and of the others

@@ -1,8 +1,8 @@
-"""The clocks of the nodes of a merged recording: how far apart they were, and the order of incidents that this proves.
+"""Clocks of the nodes of a merged recording: how far apart they were, and the order of incidents that this proves.
 
-Two things relate clocks. Whoever fetched recordings compared each node's clock with its own: offsets of one such
-comparison (a reference) are of one clock. And sessions of one boot of a host have one CLOCK_MONOTONIC, whatever was
-made of the wall clock meanwhile.
+Two things relate clocks. The host that fetched recordings compared each node's clock with its own: offsets of one such
+comparison (a reference) are relative to one clock. And sessions of one boot of a host share one CLOCK_MONOTONIC, even
+if the wall clock was set meanwhile.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ from typing import NamedTuple
 
 from ingero.diagnose.findings import Incident
 from ingero.fleet.clocks import EXCHANGES, Clock, drift_ns, warnings
-from ingero.fleet.known_order import are_known
+from ingero.fleet.known_order import are_in_order
 from ingero.fleet.node_lists import listed
-from ingero.serve.source.boot_clock import Timeline, timelines
+from ingero.serve.boot_clock import Timeline, timelines
 from ingero.store.reader import Reader
 from ingero.store.records import NodeClock
 from ingero.units import SECOND_NS, format_moment, format_ns
 
-_AROUND_NS = 60_000_000_000  # as far as clock pairs say what a moment was
-_MOST_NAMES = 8
+_AROUND_NS = 60_000_000_000  # how far from a clock pair times can be converted
+_MAX_NAMES = 8
 
 
 class Axis(NamedTuple):
-    """A clock that moments of several nodes can be told by: that of a comparison, or that of one boot of a host."""
+    """A clock common to several nodes: that of a comparison, or that of one boot of a host."""
 
     is_boot: bool
     name: str
 
     @property
     def text(self) -> str:
-        """Whose clock that is."""
+        """Description of the clock."""
         return "the clock of the host that all are on" if self.is_boot else "the clock that all were compared with"
 
 
-Moments = Mapping[Axis, tuple[int, int]]
+AxisTimes = Mapping[Axis, tuple[int, int]]
 """Unix ns by each clock that is known, and how far that may be off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionClock:
-    """One session. boot_id: "" where that is not known. timeline: None where it holds no pairs of clocks."""
+    """The clocks of one session. boot_id: "" if not known. timeline: None if it holds no clock pairs."""
 
     node: str
     boot_id: str
@@ -58,9 +58,9 @@ class SessionClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """An incident and when it began: unix ns, more or less by bound_ns at most.
+    """An incident and when it began: Unix ns, within bound_ns.
 
-    is_known: that it began after all those before it. Of incidents of one node that is known without any bound.
+    is_known: whether it is known to have begun after all incidents before it; on one node that needs no bound.
     """
 
     incident: Incident
@@ -71,7 +71,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotPlaced:
-    """An incident whose moment is not known. reason: why."""
+    """An incident whose time is not known. reason: why."""
 
     incident: Incident
     reason: str
@@ -79,7 +79,7 @@ class NotPlaced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentOrder:
-    """placed: earliest first. axis: whose clock that is by; None: no clock says it of two nodes."""
+    """Incidents in order of time. placed: earliest first. axis: the clock used; None: no clock covers two nodes."""
 
     axis: Axis | None
     placed: tuple[Placed, ...]
@@ -87,23 +87,23 @@ class IncidentOrder:
 
 
 class MergedClocks:
-    """What a recording holds of the clocks of its nodes."""
+    """The clocks of the nodes of a recording."""
 
     def __init__(self, sessions: Sequence[SessionClock]) -> None:
         self.sessions = sessions
 
     @property
     def by_reference(self) -> dict[str, dict[str, Clock]]:
-        """By comparison and node, what a clock was worth; the last time, if it was more than once."""
+        """Clock offsets by comparison and node; the last one if there were several."""
         found: dict[str, dict[str, Clock]] = {}
-        for one in self.sessions:
-            for its in one.comparisons:
+        for session in self.sessions:
+            for its in session.comparisons:
                 clock = Clock(offset_ns=its.offset_ns, bound_ns=its.bound_ns, at_ns=its.at_ns, exchanges=EXCHANGES)
-                found.setdefault(its.reference, {})[one.node] = clock
+                found.setdefault(its.reference, {})[session.node] = clock
         return found
 
     def skews(self, threshold_ns: int) -> Iterator[str]:
-        """Which clocks are off by more than a threshold, to what, a sentence each."""
+        """Clocks that are off by more than a threshold, one sentence each."""
         for clocks in self.by_reference.values():
             yield from warnings(clocks, threshold_ns, ours="the host that they were compared with")
         by_boot: dict[str, list[SessionClock]] = {}
@@ -113,7 +113,7 @@ class MergedClocks:
             yield from _contradictions(mine, threshold_ns)
 
     def not_compared(self) -> str:
-        """Of which nodes it is not known how far apart their clocks are, as a sentence; "" where of all."""
+        """A sentence naming the nodes whose clock offsets are unknown; "" if all are known."""
         groups = self._related()
         if len(groups) < 2:
             return ""
@@ -123,17 +123,17 @@ class MergedClocks:
         largest = max(groups, key=len)
         others = sorted(node for group in groups if group is not largest for node in group)
         return (
-            f"the clocks of {listed(others, most=_MOST_NAMES)} were not compared with those of the others: their times "
+            f"the clocks of {listed(others, most=_MAX_NAMES)} were not compared with those of the others: their times "
             "are those of each node"
         )
 
     def in_order(self, incidents: Sequence[Incident]) -> IncidentOrder:
-        """When each began, by the clock that says it of most nodes."""
-        found = [(one, self._moments(one)) for one in incidents]
+        """Order incidents by when they began, on the clock that covers most nodes."""
+        found = [(incident, self._axis_times(incident)) for incident in incidents]
         axis = _best(found)
         timed = [(moments[axis], one) for one, moments in found if axis is not None and axis in moments]
         timed.sort(key=lambda each: (each[0], each[1].node))
-        known = are_known((*moment, one.node) for moment, one in timed)
+        known = are_in_order((*moment, one.node) for moment, one in timed)
         return IncidentOrder(
             axis=axis,
             placed=tuple(
@@ -149,12 +149,12 @@ class MergedClocks:
         """Nodes in groups whose clocks are related."""
         groups: list[set[str]] = []
         of: dict[Axis, set[str]] = {}
-        for one in self.sessions:
-            axes = [Axis(is_boot=False, name=its.reference) for its in one.comparisons]
-            axes += [Axis(is_boot=True, name=one.boot_id)] if one.boot_id and one.timeline else []
+        for session in self.sessions:
+            axes = [Axis(is_boot=False, name=its.reference) for its in session.comparisons]
+            axes += [Axis(is_boot=True, name=session.boot_id)] if session.boot_id and session.timeline else []
             for axis in axes:
-                of.setdefault(axis, set()).add(one.node)
-        for nodes in (*of.values(), *({one.node} for one in self.sessions)):
+                of.setdefault(axis, set()).add(session.node)
+        for nodes in (*of.values(), *({session.node} for session in self.sessions)):
             touched = [group for group in groups if group & nodes]
             groups = [group for group in groups if not group & nodes]
             groups.append(nodes.union(*touched))
@@ -164,13 +164,14 @@ class MergedClocks:
         """The session of its node that recorded it."""
         at_ns = incident.start_ns
         mine = (
-            one
-            for one in self.sessions
-            if one.node == incident.node and one.started_ns - _AROUND_NS <= at_ns <= one.last_seen_ns + _AROUND_NS
+            session
+            for session in self.sessions
+            if session.node == incident.node
+            and session.started_ns - _AROUND_NS <= at_ns <= session.last_seen_ns + _AROUND_NS
         )
         return max(mine, key=lambda one: (one.started_ns <= at_ns, one.started_ns), default=None)
 
-    def _moments(self, incident: Incident) -> Moments:
+    def _axis_times(self, incident: Incident) -> AxisTimes:
         own = self._session_of(incident)
         moment = own.timeline.moment(incident.start_ns) if own and own.timeline else None
         if own is None or own.timeline is None or moment is None:
@@ -178,30 +179,30 @@ class MergedClocks:
         mono_ns, bound_ns = moment
         found: dict[Axis, tuple[int, int]] = {}
         if own.boot_id:
-            ends = (one.timeline for one in self.sessions if one.timeline and one.is_of_boot_of(own))
+            ends = (session.timeline for session in self.sessions if session.timeline and session.is_of_boot_of(own))
             last = max(ends, key=lambda timeline: timeline.end_ns)
             found[Axis(is_boot=True, name=own.boot_id)] = mono_ns + last.last_offset_ns, bound_ns
-        for one in self.sessions:
-            for clock in one.comparisons if one.timeline and one.is_of_boot_of(own) else ():
-                compared = _compared(own.timeline, one.timeline, clock, mono_ns)
+        for session in self.sessions:
+            for clock in session.comparisons if session.timeline and session.is_of_boot_of(own) else ():
+                compared = _compared(own.timeline, session.timeline, clock, mono_ns)
                 axis = Axis(is_boot=False, name=clock.reference)
                 if compared and (axis not in found or compared[1] + bound_ns < found[axis][1]):
                     found[axis] = compared[0], compared[1] + bound_ns
         return found
 
-    def _why(self, incident: Incident, moments: Moments) -> str:
+    def _why(self, incident: Incident, moments: AxisTimes) -> str:
         own = self._session_of(incident)
         if any(not axis.is_boot for axis in moments):
             return "its clock was compared at another time, with another clock"
-        if own and any(one.comparisons for one in self.sessions if one.is_of_boot_of(own)):
+        if own and any(session.comparisons for session in self.sessions if session.is_of_boot_of(own)):
             return "its clock was compared after another start of that host, or long after it was recorded"
         return "its clock was not compared with that of another node"
 
 
 def merged_clocks(reader: Reader) -> MergedClocks:
-    """What a recording says of the clocks of its nodes."""
+    """Read the clocks of the nodes from a recording."""
     sessions, boots = reader.sessions(), reader.boots()
-    timeline_of = dict(timelines(reader, {one.session for one in sessions}))
+    timeline_of = dict(timelines(reader, {session.session for session in sessions}))
     compared: dict[int, list[NodeClock]] = {}
     for session, clock in reader.clock_comparisons():
         if clock.reference:  # without one it may be of anybody's clock
@@ -209,20 +210,20 @@ def merged_clocks(reader: Reader) -> MergedClocks:
     return MergedClocks(
         [
             SessionClock(
-                node=one.node,
-                boot_id=boots.get(one.session, ""),
-                started_ns=one.started_ns,
-                last_seen_ns=one.last_seen_ns,
-                timeline=timeline_of.get(one.session),
-                comparisons=tuple(compared.get(one.session, ())),
+                node=session.node,
+                boot_id=boots.get(session.session, ""),
+                started_ns=session.started_ns,
+                last_seen_ns=session.last_seen_ns,
+                timeline=timeline_of.get(session.session),
+                comparisons=tuple(compared.get(session.session, ())),
             )
-            for one in sessions
+            for session in sessions
         ]
     )
 
 
-def _best(found: Iterable[tuple[Incident, Moments]]) -> Axis | None:
-    """The clock that says when incidents of most nodes began, then of most incidents; None: of fewer than two nodes."""
+def _best(found: Iterable[tuple[Incident, AxisTimes]]) -> Axis | None:
+    """The clock that orders incidents of most nodes, then most incidents; None: it covers fewer than two nodes."""
     nodes: dict[Axis, list[str]] = {}
     for one, moments in found:
         for axis in moments:
@@ -232,7 +233,7 @@ def _best(found: Iterable[tuple[Incident, Moments]]) -> Axis | None:
 
 
 def _compared(own: Timeline, other: Timeline | None, clock: NodeClock, mono_ns: int) -> tuple[int, int] | None:
-    """A moment of `own` by the clock that the node's was compared with while `other` ended, and the bound.
+    """A time of `own` by the clock that the node's was compared with when `other` ended, and the bound.
 
     None: `other` did not end then, so that its clock may have been set meanwhile.
     """
@@ -251,7 +252,7 @@ def _compared(own: Timeline, other: Timeline | None, clock: NodeClock, mono_ns: 
 def _suspended_between(
     by_event: tuple[int, int | None], by_comparison: int | None, is_before: bool
 ) -> tuple[int, int] | None:
-    """For how long a host was suspended between two moments, at least and at most, of what it had been by each of them.
+    """Least and most time that a host was suspended between two times, from the totals until each of them.
 
     is_before: the event is the earlier one; else the result is below 0. None: not known.
     """
@@ -266,20 +267,20 @@ def _suspended_between(
 
 
 def _contradictions(sessions: Iterable[SessionClock], threshold_ns: int) -> Iterator[str]:
-    """Where pairs of clocks of one boot say two things of the wall clock."""
-    known = [(one.node, one.timeline) for one in sessions if one.timeline]
+    """Contradictions about the wall clock between clock pairs of one boot."""
+    known = [(session.node, session.timeline) for session in sessions if session.timeline]
     known.sort(key=lambda each: each[1].begin_ns)
     for place, (node, timeline) in enumerate(known):
         if place:
-            yield from _apart(*known[place - 1], node, timeline, threshold_ns)
+            yield from _disagreement(*known[place - 1], node, timeline, threshold_ns)
         for step in timeline.steps(threshold_ns):
             first, last = (format_moment(at_ns, of_ns=SECOND_NS) for at_ns in (step.after_ns, step.until_ns))
             was_set = _was_set(node, step.by_ns, step.bound_ns, may_be_suspended=step.may_be_suspended)
             yield f"{was_set}, between {first} and {last}"
 
 
-def _apart(other: str, before: Timeline, node: str, after: Timeline, threshold_ns: int) -> Iterator[str]:
-    """What the wall clock was beside CLOCK_MONOTONIC, as two sessions say it of the begin of the later one."""
+def _disagreement(other: str, before: Timeline, node: str, after: Timeline, threshold_ns: int) -> Iterator[str]:
+    """How far two sessions differ about the wall clock's offset from CLOCK_MONOTONIC at the later one's begin."""
     begin_ns = after.begin_ns
     by_ns = after.first_offset_ns - before.offset_ns(begin_ns)
     then, now = before.suspended_at(begin_ns), after.suspended_at(begin_ns)
@@ -293,8 +294,8 @@ def _apart(other: str, before: Timeline, node: str, after: Timeline, threshold_n
         yield f"{was_set}, between two of its recordings"
         return
     where = "ahead of" if by_ns > 0 else "behind"
-    apart, known_to = format_ns(abs(by_ns)), format_ns(bound_ns)
-    yield f"the clock of {node} is {apart} {where} that of {other} on the same host, to {known_to}"
+    disagreement, known_to = format_ns(abs(by_ns)), format_ns(bound_ns)
+    yield f"the clock of {node} is {disagreement} {where} that of {other} on the same host, to {known_to}"
 
 
 def _was_set(node: str, by_ns: int, bound_ns: int, *, may_be_suspended: bool) -> str:

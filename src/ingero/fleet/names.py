@@ -1,4 +1,4 @@
-"""What the nodes of an answer are called: by their own names; where two machines have one, both are told apart."""
+"""Names for the nodes of an answer: their own, made distinct where two machines share one."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ingero.fleet.node_lists import Node
 from ingero.serve.structured.row_lines import Identity
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,253}")
-_TAG_DIGITS = 8  # as in a merged recording (store/merge/nodes.py)
+_TAG_DIGITS = 8  # digits of the machine id, as in a merged recording (store/merge/nodes.py)
 _MACHINE_ID = re.compile(r"[0-9a-f]{16,64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """label: by node, what it is called. mark: what stands behind a name that several have recorded, else the name.
+    """Distinct names of nodes. label: name by node. mark: suffix of a name that several machines use, else the name.
 
-    repeated: nodes whose recording another has answered from. notes: which machines have one name.
+    repeated: nodes whose recording another node already answered from. notes: machines that share a name.
     """
 
     label: dict[Node, str]
@@ -44,22 +44,22 @@ def names_of(found: Sequence[tuple[Node, Identity]]) -> Names:
     label: dict[Node, str] = {}
     mark: dict[Node, str] = {}
     notes = []
-    for name, alike in by_name.items():
-        for node, who in alike:
-            mark[node] = name if len(alike) == 1 else _mark(node, who, alike)
-            label[node] = name if len(alike) == 1 else f"{name}@{mark[node]}"
-        if len(alike) > 1:
-            where = ", ".join(f"{label[node]} is {node}" for node, _ in alike)
-            notes.append(f"{len(alike)} hosts call themselves {name}: {where}")
+    for name, same_name in by_name.items():
+        for node, who in same_name:
+            mark[node] = name if len(same_name) == 1 else _mark(node, who, same_name)
+            label[node] = name if len(same_name) == 1 else f"{name}@{mark[node]}"
+        if len(same_name) > 1:
+            where = ", ".join(f"{label[node]} is {node}" for node, _ in same_name)
+            notes.append(f"{len(same_name)} hosts call themselves {name}: {where}")
     return Names(label=label, mark=mark, repeated=tuple(repeated), notes=tuple(notes))
 
 
 def _name(node: Node, who: Identity) -> str:
-    """Its own, if it has one and that is a name; of a merged recording, its address."""
+    """The node's own name, if it has a valid one; its address for a merged recording."""
     return who.nodes[0] if len(who.nodes) == 1 and _NAME.fullmatch(who.nodes[0]) else str(node)
 
 
-def _mark(node: Node, who: Identity, alike: Sequence[tuple[Node, Identity]]) -> str:
-    ids = [other.machine_id[:_TAG_DIGITS] for _, other in alike]
+def _mark(node: Node, who: Identity, same_name: Sequence[tuple[Node, Identity]]) -> str:
+    ids = [other.machine_id[:_TAG_DIGITS] for _, other in same_name]
     is_own = _MACHINE_ID.fullmatch(who.machine_id) and ids.count(who.machine_id[:_TAG_DIGITS]) == 1
     return who.machine_id[:_TAG_DIGITS] if is_own else str(node)

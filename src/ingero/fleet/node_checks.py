@@ -1,4 +1,4 @@
-"""Whether nodes can be asked, whether they record, and what is to be mended before that ends: certificates, clocks."""
+"""Checks whether nodes answer and record, and what must be fixed soon: certificates, clocks, versions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ingero.foreign_text import visible
 from ingero.program import command
 from ingero.serve.structured.row_lines import Identity
 
-_WORTH_DAYS = 14  # before a certificate ends, that is told
+_WARN_DAYS = 14  # before a certificate expires it is reported as a problem
 _DAY_S = 86_400
 
 _Word = Annotated[str, msgspec.Meta(max_length=256)]
@@ -32,9 +32,9 @@ class _Health(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """What one node says of itself. who: None without a recording, error then says why. version: "" then.
+    """A node's state as it reports it. who: None without a recording; error then says why, and version is "".
 
-    certificate_until: unix s; None where it was not looked into.
+    certificate_until: Unix s; None if it was not checked.
     """
 
     who: Identity | None
@@ -46,7 +46,7 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """A node that answered. problems: what is to be mended, a sentence each."""
+    """A node that answered. problems: what must be fixed, one sentence each."""
 
     name: str
     node: Node
@@ -57,7 +57,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetCheck:
-    """nodes: in the order in which they were named."""
+    """The checks of all nodes. nodes: in the order in which they were given."""
 
     nodes: tuple[Checked, ...]
     missing: tuple[Missing, ...]
@@ -65,7 +65,7 @@ class FleetCheck:
 
 
 async def ask_state(client: NodeClient) -> NodeState:
-    """What a node says of itself.
+    """Ask a node for its state.
 
     Raises:
         NodeError: it does not answer, or is none. That it cannot read its recording is an answer.
@@ -89,21 +89,21 @@ async def ask_state(client: NodeClient) -> NodeState:
 
 
 def fleet_check(found: FleetAnswer[NodeState], *, skew_ns: int, now: datetime) -> FleetCheck:
-    """All of it together. skew_ns: clocks that are off by more are to be mended."""
-    names = names_of([(one.node, one.answer.who) for one in found.answered if one.answer.who is not None])
+    """Combine the states of all nodes. skew_ns: clocks that are off by more are a problem."""
+    names = names_of([(reply.node, reply.answer.who) for reply in found.answered if reply.answer.who is not None])
     repeated = {one.node for one in names.repeated}
-    label = {one.node: names.label.get(one.node, str(one.node)) for one in found.answered}
-    clocks = {label[one.node]: one.clock for one in found.answered if one.clock is not None}
+    label = {reply.node: names.label.get(reply.node, str(reply.node)) for reply in found.answered}
+    clocks = {label[reply.node]: reply.clock for reply in found.answered if reply.clock is not None}
     checked = tuple(
         Checked(
-            name=label[one.node],
-            node=one.node,
-            state=one.answer,
-            clock=one.clock,
-            problems=tuple(_problems(one.answer, now)),
+            name=label[reply.node],
+            node=reply.node,
+            state=reply.answer,
+            clock=reply.clock,
+            problems=tuple(_problems(reply.answer, now)),
         )
-        for one in found.answered
-        if one.node not in repeated
+        for reply in found.answered
+        if reply.node not in repeated
     )
     notes = (*warnings(clocks, skew_ns), *names.notes, *_of_versions(checked))
     return FleetCheck(nodes=checked, missing=(*found.missing, *names.repeated), notes=notes)
@@ -114,14 +114,14 @@ def _problems(state: NodeState, now: datetime) -> Iterator[str]:
         yield f"it has no recording that can be read: {state.error}"
     elif not state.is_recording:
         yield "it does not record: on the node, run `ingero trace` as root"
-    if state.certificate_until is not None and state.certificate_until - now.timestamp() < _WORTH_DAYS * _DAY_S:
+    if state.certificate_until is not None and state.certificate_until - now.timestamp() < _WARN_DAYS * _DAY_S:
         until = datetime.fromtimestamp(state.certificate_until, timezone.utc)
         again = command("certs", "node", "NAME", "--force")
         yield f"its certificate ends on {until:%Y-%m-%d}: {again}, and copy it there"
 
 
 def _of_versions(checked: Sequence[Checked]) -> Iterator[str]:
-    """Which nodes are of which version, where they are of several; the most frequent one first."""
+    """The nodes of each version, most frequent first, if there are several versions."""
     by_version: dict[str, list[str]] = {}
     for one in checked:
         if one.state.version:

@@ -1,4 +1,4 @@
-"""Nodes compared: each says what a comparison needs of its own recording, and the rest is computed here."""
+"""Compares nodes: each reduces its own recording to one side of a comparison; the rest is computed here."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from ingero.fleet.node_lists import Node
 from ingero.serve.structured.row_lines import Identity
 
 _MOST = 2**63
-_MOST_CHARACTERS = 8 << 10
+_MAX_CHARACTERS = 8 << 10
 
 
 class ComparisonError(IngeroError):
-    """There is nothing to compare with."""
+    """There is no node to compare with."""
 
 
 class NodeSide(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node answers."""
+    """A node's answer: its side of a comparison."""
 
     node: Identity
     side: Side
@@ -36,7 +36,7 @@ class NodeSide(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """A node against the reference."""
+    """A node compared with the reference node."""
 
     name: str
     node: Node
@@ -45,7 +45,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetComparison:
-    """reference: the first node, which the others are compared with. nodes: slowest first."""
+    """Nodes compared with one of them. reference: the first node. nodes: the others, slowest first."""
 
     reference: str
     nodes: tuple[Compared, ...]
@@ -55,7 +55,7 @@ class FleetComparison:
 
 
 async def ask_side(client: NodeClient, *, since: str) -> NodeSide:
-    """What a node knows of the last `since` for a comparison.
+    """Ask a node for its side of a comparison, over the last `since`.
 
     Raises:
         NodeError: there is no answer, or it is of numbers that cannot be.
@@ -71,15 +71,22 @@ async def ask_side(client: NodeClient, *, since: str) -> NodeSide:
 
 
 def fleet_comparison(found: FleetAnswer[NodeSide], nodes: Sequence[Node]) -> FleetComparison:
-    """The first of the nodes against each of the others.
+    """Compare each other node with the first one.
 
     Raises:
         ComparisonError: it, or all others, did not answer.
     """
-    names = names_of([(one.node, one.answer.node) for one in found.answered])
+    names = names_of([(reply.node, reply.answer.node) for reply in found.answered])
     missing = (*found.missing, *names.repeated)
-    side_of = {one.node: one.answer.side for one in found.answered if one.node in names.label}
-    reason = next((one for one in missing if one.node == nodes[0] or not set(nodes[1:]) & set(side_of)), None)
+    side_of = {reply.node: reply.answer.side for reply in found.answered if reply.node in names.label}
+    reason = next(
+        (
+            missing_node
+            for missing_node in missing
+            if missing_node.node == nodes[0] or not set(nodes[1:]) & set(side_of)
+        ),
+        None,
+    )
     if nodes[0] not in side_of or len(side_of) < 2:
         why = f": {reason.reason}" if reason else ""
         raise ComparisonError(
@@ -98,17 +105,21 @@ def fleet_comparison(found: FleetAnswer[NodeSide], nodes: Sequence[Node]) -> Fle
         nodes=tuple(sorted(compared, key=_slowest_first)),
         missing=missing,
         notes=names.notes,
-        clocks={names.label[one.node]: one.clock for one in found.answered if one.clock and one.node in names.label},
+        clocks={
+            names.label[reply.node]: reply.clock
+            for reply in found.answered
+            if reply.clock and reply.node in names.label
+        },
     )
 
 
-def _slowest_first(one: Compared) -> tuple[bool, float, str]:
-    change = one.comparison.change_ratio
-    return (change is None, -(change or 0.0), one.name)
+def _slowest_first(compared: Compared) -> tuple[bool, float, str]:
+    change = compared.comparison.change_ratio
+    return (change is None, -(change or 0.0), compared.name)
 
 
 def _check(value: object) -> None:
-    """Raises NodeError where a number or a text is none of a recording."""
+    """Raise NodeError if a number or a text cannot be from a recording."""
     if isinstance(value, dict):
         _check(list(value))
         _check(list(value.values()))
@@ -116,7 +127,7 @@ def _check(value: object) -> None:
         for one in value:
             _check(one)
     elif isinstance(value, str):
-        if len(value) > _MOST_CHARACTERS:
+        if len(value) > _MAX_CHARACTERS:
             raise NodeError("its answer is malformed: a name is too long")
     elif isinstance(value, int | float) and not (math.isfinite(value) and 0 <= value < _MOST):
         raise NodeError("its answer is malformed: a number is too large")

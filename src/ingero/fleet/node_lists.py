@@ -1,6 +1,6 @@
-"""Lists of nodes as people write them: `a,b:8081`, `gpu[001-512]`, `r[1-4]n[01-08]`, `@file`; and fleet.nodes.
+"""Parses lists of nodes as people write them: `a,b:8081`, `gpu[001-512]`, `r[1-4]n[01-08]`, `@file`; and fleet.nodes.
 
-`slurm:JOB`, `k8s:NAMESPACE/SELECTOR` and `srv:NAME` stand for nodes that others know: see `discovery`.
+`slurm:JOB`, `k8s:NAMESPACE/SELECTOR` and `srv:NAME` stand for nodes that a service knows: see `discovery`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ingero.errors import IngeroError
 from ingero.serve.http.addresses import is_loopback
 
 DEFAULT_PORT = 8080  # of `ingero dashboard`
-MOST_NODES = 10_000
-_MOST_FILE_BYTES = 4 << 20
+MAX_NODES = 10_000
+_MAX_FILE_BYTES = 4 << 20
 _MAX_PORT = 65535
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?|[A-Za-z0-9]")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?:/(\d{1,9}))?)?")
@@ -31,14 +31,14 @@ _Listed = TypeVar("_Listed")
 
 
 class NodeListError(IngeroError):
-    """It is not a list of nodes."""
+    """The text is not a list of nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
     """Where a node's server listens; `str()` is its address as it was given, the port only if it is another.
 
-    host: what its certificate is for. address: an IP address by which it is reached instead; "": by host.
+    host: the name its certificate is for. address: an IP address to connect to instead; "": connect to host.
     """
 
     host: str
@@ -50,17 +50,17 @@ class Node:
 
     @property
     def authority(self) -> str:
-        """Host and port, as a URL has them."""
+        """Host and port as in a URL."""
         return _authority(self.host, self.port)
 
     @property
     def reached_at(self) -> str:
-        """What to connect to, as a URL has it."""
+        """The address to connect to, as in a URL."""
         return _authority(self.address or self.host, self.port)
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it is this machine."""
+        """Whether it is this host."""
         return is_loopback(self.address or self.host)
 
 
@@ -73,7 +73,7 @@ def _nobody_to_ask(word: str) -> Iterable[Node]:
 
 
 def parse_nodes(texts: Sequence[str], discover: Callable[[str], Iterable[Node]] = _nobody_to_ask) -> tuple[Node, ...]:
-    """The nodes of some lists, in their order, each once. discover: the nodes of a word that others know.
+    """The nodes of some lists, in order, each once. discover: finds the nodes of a word like `slurm:JOB`.
 
     Raises:
         NodeListError: something in them is no node, there is none, or there are too many.
@@ -86,7 +86,7 @@ def parse_nodes(texts: Sequence[str], discover: Callable[[str], Iterable[Node]] 
 
 
 def expand(text: str) -> list[str]:
-    """The names that a list stands for, in its order; a name may be there twice.
+    """The names that a list stands for, in order; a name may occur twice.
 
     Raises:
         NodeListError: a bracket is not a list of numbers, or they are too many.
@@ -96,13 +96,13 @@ def expand(text: str) -> list[str]:
 
 def _bounded(found: Iterable[_Listed]) -> Iterator[_Listed]:
     for count, each in enumerate(found, 1):
-        if count > MOST_NODES:
-            raise NodeListError(f"it expands to more than {MOST_NODES:,} nodes", hint="ask a part of them")
+        if count > MAX_NODES:
+            raise NodeListError(f"it expands to more than {MAX_NODES:,} nodes", hint="ask a part of them")
         yield each
 
 
 def _nodes(text: str, discover: Callable[[str], Iterable[Node]]) -> Iterator[Node]:
-    """Those of one list, or of one selector, which may have commas and spaces in it."""
+    """The nodes of one list, or of one selector, which may contain commas and spaces."""
     if text.strip().startswith(KUBERNETES):
         yield from discover(text.strip())
         return
@@ -118,7 +118,7 @@ def _nodes(text: str, discover: Callable[[str], Iterable[Node]]) -> Iterator[Nod
 
 
 def words(text: str) -> Iterator[str]:
-    """What stands between commas and spaces, but for those in brackets."""
+    """The words between commas and spaces, except those inside brackets."""
     word, depth = "", 0
     for char in text:
         depth += (char == "[") - (char == "]")
@@ -133,17 +133,17 @@ def words(text: str) -> Iterator[str]:
 
 
 def _of_file(path: Path) -> Iterator[str]:
-    """A list a line; what follows a # is a remark. No file names another."""
+    """The lists of a file, one per line; # starts a comment. A file cannot include another."""
     try:
         with path.open("rb") as file:
-            raw = file.read(_MOST_FILE_BYTES + 1)
+            raw = file.read(_MAX_FILE_BYTES + 1)
         text = raw.decode()
     except OSError as error:
         raise NodeListError(f"{path}: {error.strerror}", hint=_EXAMPLES) from error
     except UnicodeDecodeError as error:
         raise NodeListError(f"{path} is not a text file", hint=_EXAMPLES) from error
-    if len(raw) > _MOST_FILE_BYTES:
-        raise NodeListError(f"{path} is larger than {_MOST_FILE_BYTES >> 20} MiB", hint=_EXAMPLES)
+    if len(raw) > _MAX_FILE_BYTES:
+        raise NodeListError(f"{path} is larger than {_MAX_FILE_BYTES >> 20} MiB", hint=_EXAMPLES)
     for number, line in enumerate(text.splitlines(), 1):
         for word in words(line.partition("#")[0]):
             try:
@@ -153,18 +153,18 @@ def _of_file(path: Path) -> Iterator[str]:
 
 
 def _expanded(word: str) -> Iterator[str]:
-    """Each combination of what its brackets stand for, the last one fastest."""
+    """All combinations of a word's bracketed ranges, the last range varying fastest."""
     pieces = _PIECE.split(word)  # text, bracket, text, ..., text
     if len(pieces) == 1 or ":" in pieces[1]:  # an IPv6 address stands in brackets, too
         yield word
         return
-    ranges = [list(itertools.islice(_numbers(word, piece), MOST_NODES + 1)) for piece in pieces[1::2]]
+    ranges = [list(itertools.islice(_numbers(word, piece), MAX_NODES + 1)) for piece in pieces[1::2]]
     for numbers in itertools.product(*ranges):
         yield "".join(itertools.chain(*itertools.zip_longest(pieces[::2], numbers, fillvalue="")))
 
 
 def _numbers(word: str, piece: str) -> Iterator[str]:
-    """`001-003,7`: as wide as the first number of a range is written; `0-8/2`: every second."""
+    """The numbers of a bracket: `001-003,7` keeps the width of a range's first number; `0-8/2` is every second one."""
     for part in piece.split(","):
         found = _RANGE.fullmatch(part.strip())
         if found is None:
@@ -177,7 +177,7 @@ def _numbers(word: str, piece: str) -> Iterator[str]:
 
 
 def checked_node(host: str, port: int, address: str) -> Node:
-    """A node that another machine names. address: "", or an IP address.
+    """Check a node named by another machine. address: "", or an IP address.
 
     Raises:
         NodeListError: it is none.
@@ -204,7 +204,7 @@ def _node(word: str) -> Node:
 
 
 def host_and_port(word: str) -> tuple[str, str]:
-    """What stands before the port, without brackets, and the port as it is written."""
+    """The host without brackets, and the port as written."""
     if word.startswith("["):
         host, _, rest = word[1:].partition("]")
         return host, rest[1:] if rest.startswith(":") else ("" if rest else str(DEFAULT_PORT))
@@ -224,12 +224,12 @@ def _is_ipv6(host: str) -> bool:
 
 
 def is_host(text: str) -> bool:
-    """Whether it is a host name or an IP address."""
+    """Whether a text is a host name or an IP address."""
     return _HOST.fullmatch(text) is not None or _is_ipv6(text)
 
 
 def listed(nodes: Iterable[object], most: int = 5) -> str:
-    """Some of them in a sentence."""
-    names = [str(one) for one in nodes]
+    """The first few nodes, listed for a sentence."""
+    names = [str(node) for node in nodes]
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")

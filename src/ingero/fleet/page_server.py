@@ -1,4 +1,4 @@
-"""The dashboard of many nodes: their lost time at one glance, and the views of each behind it, asked of the node."""
+"""The dashboard of many nodes: a heat map of their lost time, and the views of each node, fetched from it."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from ingero.serve.dashboard.details import Since
 from ingero.serve.dashboard.exposure import Exposure
 from ingero.serve.dashboard.security import Sessions
 from ingero.serve.dashboard.server import run_server, server_of
-from ingero.serve.source.recording_source import parse_since_ns
+from ingero.serve.recording_source import parse_since_ns
 from ingero.serve.structured.json_text import for_pages
 
-Asked = Callable[[str], FleetAnswer[Diagnosed]]
+AskNodes = Callable[[str], FleetAnswer[Diagnosed]]
 
-_FRESH_S = 10.0  # while somebody looks, nodes are asked as often, or for a tenth of the time at most
+_FRESH_S = 10.0  # while a client looks, nodes are asked this often, but for at most a tenth of the time
 _COST_FACTOR = 10
-_KEPT = 8  # time ranges that the page offers, and some more
+_KEPT = 8  # cached time ranges: those that the page offers, and some more
 _LOOK_EVERY_S = 0.5
 _ALIVE_EVERY = 30  # looks; as of a recording's page
 _PLACE = re.compile(r"[a-z][a-z0-9-]{0,40}(/[A-Za-z0-9_.-]{1,80}){0,2}")
-_MOST_QUESTION = 2048
+_MAX_QUESTION = 2048
 _RECORDING, _FLEET = '<div id="page">', '<div id="page" data-of="fleet">'
 _FACTS, _HEAT = 'href="/api/v1/facts"', 'href="/api/v1/fleet"'
 
@@ -48,7 +48,7 @@ class NoNodeError(IngeroError):
 
 @dataclass(slots=True)
 class _Kept:
-    """Times are CLOCK_MONOTONIC. generation: counts the answers."""
+    """A cached heat map. Times are CLOCK_MONOTONIC. generation: counts the answers."""
 
     body: bytes
     made_s: float
@@ -58,7 +58,7 @@ class _Kept:
 
 
 class FleetWatch:
-    """The heat map, asked for anew while somebody looks at it. Threads may share it.
+    """The heat map, refreshed while clients look at it. Threads may share it.
 
     clock: unix ns. monotonic: s.
     """
@@ -66,7 +66,7 @@ class FleetWatch:
     def __init__(
         self,
         nodes: tuple[Node, ...],
-        ask: Asked,
+        ask: AskNodes,
         *,
         clock: Callable[[], int] = time.time_ns,
         monotonic: Callable[[], float] = time.monotonic,
@@ -92,7 +92,7 @@ class FleetWatch:
         return known.body
 
     def renew(self, since: str) -> None:
-        """Begins to ask anew where the last answer is old."""
+        """Start asking again if the last answer is old."""
         with self._lock:
             known = self._kept.get(since)
             if known is None or known.is_renewed:
@@ -126,7 +126,7 @@ class FleetWatch:
         return made
 
     async def changes(self, is_ending: Callable[[], bool]) -> AsyncIterator[str]:
-        """Server-sent events as of a recording: one at once, then one per new answer; what is looked at is renewed."""
+        """Server-sent events as of a recording: one at once, then one per new answer; refreshes what is viewed."""
         known, looks = -1, 0
         while not is_ending():
             looks += 1
@@ -143,7 +143,7 @@ class FleetWatch:
 
 
 def watch_of(reach: Reach, on_asked: Callable[[], None] = lambda: None) -> FleetWatch:
-    """Of real nodes. on_asked: called each time they have been asked."""
+    """A watch of real nodes. on_asked: called each time they have been asked."""
 
     def ask(since: str) -> FleetAnswer[Diagnosed]:
         def one(client: NodeClient) -> Awaitable[Diagnosed]:
@@ -176,9 +176,9 @@ def create_fleet_app(
         if not 0 <= number < len(reach.nodes) or not _PLACE.fullmatch(place):
             raise NoNodeError("there is no such node or view", hint="/api/v1/fleet lists the nodes")
         question = request.url.query
-        if len(question) > _MOST_QUESTION or not question.isascii() or not question.isprintable():
+        if len(question) > _MAX_QUESTION or not question.isascii() or not question.isprintable():
             raise NoNodeError("the question is too long", hint="ask for less")
-        return Response(_asked(reach, reach.nodes[number], place, question), media_type="application/json")
+        return Response(_ask_node(reach, reach.nodes[number], place, question), media_type="application/json")
 
     @app.get("/api/v1/health")
     def health() -> Response:
@@ -202,8 +202,8 @@ def create_fleet_app(
     return app
 
 
-def _asked(reach: Reach, node: Node, place: str, question: str) -> bytes:
-    """What it answers, checked to be JSON and no larger than it may be.
+def _ask_node(reach: Reach, node: Node, place: str, question: str) -> bytes:
+    """A node's answer, checked to be JSON and within the size limit.
 
     Raises:
         NoNodeError: it does not answer.
@@ -226,7 +226,7 @@ def serve_fleet(
     context: ssl.SSLContext | None,
     on_asked: Callable[[], None] = lambda: None,
 ) -> None:
-    """Answers until it is interrupted. on_asked: called each time all nodes have been asked."""
+    """Serve until interrupted. on_asked: called each time all nodes have been asked."""
     watch = watch_of(reach, on_asked)
 
     def make_app(sessions: Sessions, is_ending: Callable[[], bool]) -> FastAPI:

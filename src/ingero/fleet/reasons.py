@@ -27,7 +27,7 @@ _UNSIGNED = (18, 19, 20, 21)  # X509_V_ERR_*: self-signed, alone or in the chain
 _ENDED = (httpcore2.ReadError, httpcore2.WriteError, httpcore2.RemoteProtocolError)
 _TRANSPORT = (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException)
 
-# Errors of HTTP that say more than the system's below them.
+# Errors of HTTP that are more specific than the system's below them.
 _OF_KIND: tuple[tuple[type[Exception], str], ...] = (
     (httpcore2.RemoteProtocolError, "it closed the connection, or does not speak HTTP"),
     (httpcore2.ProtocolError, "it does not speak HTTP"),
@@ -36,7 +36,7 @@ _OF_KIND: tuple[tuple[type[Exception], str], ...] = (
 
 
 def reason_of(error: Exception) -> str:
-    """A sentence without what the node itself may have said."""
+    """The reason of an error as a sentence, without text from the node."""
     below = list(_causes(error))
     for one in below:
         if isinstance(one, ssl.SSLError):
@@ -57,25 +57,27 @@ def _of_system(below: list[BaseException]) -> str:
 
 
 def is_worth_a_retry(error: Exception) -> bool:
-    """Whether the same question may be answered a moment later: nobody listens yet, or a kept connection had ended."""
-    if any(isinstance(one, ssl.SSLError) for one in _causes(error)):
+    """Whether a retry may help: nothing listens yet, or a kept connection had ended."""
+    if any(isinstance(cause, ssl.SSLError) for cause in _causes(error)):
         return False
-    name = next((one for one in _causes(error) if isinstance(one, socket.gaierror)), None)
+    name = next((cause for cause in _causes(error) if isinstance(cause, socket.gaierror)), None)
     if name is not None:
         return _may_come_back(name)
     return isinstance(_transport(error), (httpcore2.ConnectError, *_ENDED))
 
 
 def was_closed(error: Exception) -> bool:
-    """Whether the other side ended a connection that stood."""
-    if any(isinstance(one, ssl.SSLError) for one in _causes(error)):
+    """Whether the peer closed an established connection."""
+    if any(isinstance(cause, ssl.SSLError) for cause in _causes(error)):
         return False
     return isinstance(_transport(error), _ENDED)
 
 
-def is_of_nobody_known(error: Exception) -> bool:
+def is_unknown_authority(error: Exception) -> bool:
     """Whether no authority that is trusted here has signed the node's certificate."""
-    return any(isinstance(one, ssl.SSLCertVerificationError) and one.verify_code in _UNSIGNED for one in _causes(error))
+    return any(
+        isinstance(cause, ssl.SSLCertVerificationError) and cause.verify_code in _UNSIGNED for cause in _causes(error)
+    )
 
 
 def _tls_reason(error: ssl.SSLError) -> str:
@@ -92,12 +94,12 @@ def _may_come_back(error: socket.gaierror) -> bool:
 
 
 def _transport(error: BaseException) -> BaseException | None:
-    """What the connection said; what speaks HTTP above it may have made another error of that."""
-    return next((one for one in _causes(error) if isinstance(one, _TRANSPORT)), None)
+    """The error of the connection itself, below the error of the HTTP layer."""
+    return next((cause for cause in _causes(error) if isinstance(cause, _TRANSPORT)), None)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, and what it was raised of."""
+    """The error and its causes."""
     seen: list[BaseException] = [error]
     while seen:
         one = seen.pop()

@@ -1,4 +1,4 @@
-"""Parts of the recordings of many nodes, fetched into files and made one recording, as `merge` does it."""
+"""Fetches parts of the recordings of many nodes into files, and merges them into one recording like `merge`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ingero.fleet.clocks import Clock
 from ingero.fleet.fan_out import FleetAnswer, Missing, Reach, ask_nodes
 from ingero.fleet.merged_clocks import MergedClocks, merged_clocks
 from ingero.fleet.node_lists import Node
-from ingero.serve.source.recording_part import MEDIA_TYPE
+from ingero.serve.recording_part import MEDIA_TYPE
 from ingero.store.errors import StoreError
 from ingero.store.merge import Merged, Progress, merge
 from ingero.store.reader import open_reader
 from ingero.store.records import NodeClock, Window
 
-MOST_OF_A_NODE_BYTES = 64 << 20
-MOST_OF_ALL_BYTES = 4 << 30  # on the disk
-_AT_ONCE = 8  # they are long answers: the network is the limit
+MAX_NODE_BYTES = 64 << 20
+MAX_TOTAL_BYTES = 4 << 30  # on the disk
+_AT_ONCE = 8  # nodes fetched concurrently; the answers are long: the network is the limit
 _Span = Callable[[Node], Window]
 
 
@@ -33,7 +33,7 @@ class NothingFetchedError(IngeroError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """A node's part. clock: None where the node does not say it."""
+    """A node's part. clock: None if the node does not report it."""
 
     node: Node
     path: Path
@@ -42,7 +42,7 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRecording:
-    """What became one file. clocks: of the nodes in it. missing: nodes of which nothing is in it."""
+    """The recordings merged into one file. clocks: of the nodes in it. missing: nodes without a part in it."""
 
     merged: Merged
     clocks: MergedClocks
@@ -50,12 +50,12 @@ class FleetRecording:
 
 
 def fetch_since(reach: Reach, folder: Path, since: str, *, most_bytes: int) -> FleetAnswer[Fetched]:
-    """The last `since` ("90s"; "": all) of each node's recording, a file each below the folder."""
+    """Fetch the last `since` ("90s"; "": all) of each node's recording, one file each below the folder."""
     return _fetched(reach, folder, lambda _: {"since": since}, most_bytes)
 
 
 def fetch_span(reach: Reach, folder: Path, span: _Span, *, most_bytes: int) -> FleetAnswer[Fetched]:
-    """What each node recorded in a time. span: that time by the clock of a node."""
+    """Fetch what each node recorded in a time range. span: the range by the clock of a node."""
 
     def wanted(node: Node) -> dict[str, str]:
         window = span(node)
@@ -78,18 +78,18 @@ def _fetched(
             await client.fetch(f"/api/v2/recording?{question}", MEDIA_TYPE, file)
         return Fetched(node=node, path=path)
 
-    budget = Budget(MOST_OF_ALL_BYTES, most_bytes)
+    budget = Budget(MAX_TOTAL_BYTES, most_bytes)
     return ask_nodes(reach, ask, at_once=_AT_ONCE, budget=budget)
 
 
-def as_one(found: FleetAnswer[Fetched], output: Path, *, progress: Progress) -> FleetRecording:
-    """One recording of all parts. A node whose file is none costs the others nothing.
+def merge_parts(found: FleetAnswer[Fetched], output: Path, *, progress: Progress) -> FleetRecording:
+    """Merge all parts into one recording. An invalid file does not affect the other nodes.
 
     Raises:
         NothingFetchedError: there is no part.
         NewFileError: `output` is there already or cannot be written.
     """
-    parts = [replace(one.answer, clock=one.clock) for one in found.answered]
+    parts = [replace(reply.answer, clock=reply.clock) for reply in found.answered]
     missing = list(found.missing)
     try:
         merged = _merged(parts, output, progress)
@@ -132,8 +132,8 @@ def _refusal(part: Fetched) -> str:
     return ""
 
 
-def shifted(window: Window, clock: Clock | None) -> Window:
-    """A time by our clock, by that of a node; wider by how far that may be off now."""
+def by_node_clock(window: Window, clock: Clock | None) -> Window:
+    """A time range of our clock converted to a node's clock, widened by the error bound."""
     if clock is None:
         return window
     begin_ns = window.begin_ns + clock.offset_ns - clock.bound_ns

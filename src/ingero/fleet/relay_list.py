@@ -1,4 +1,4 @@
-"""Which nodes a relay asks for others: those that its operator named, by name or by network, and nobody else."""
+"""The nodes that a relay may ask for clients: those that its operator named, by name or by network, and no others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RelayList:
     networks: tuple[tuple[_Network, int], ...]
 
     def allows(self, node: Node) -> bool:
-        """Whether it may be asked: what would be connected to counts, whatever name its certificate is for."""
+        """Whether a node may be asked: the address connected to counts, not the name of its certificate."""
         reached = node.address or node.host
         if (reached, node.port) in self.nodes:
             return True
@@ -39,7 +39,7 @@ class RelayList:
 
 
 def parse_relay_list(texts: Sequence[str]) -> RelayList:
-    """What lists of nodes and networks stand for.
+    """Parse lists of nodes and networks.
 
     Raises:
         NodeListError: something in them is neither, it is every address there is, or there are too many.
@@ -57,7 +57,7 @@ def parse_relay_list(texts: Sequence[str]) -> RelayList:
 
 
 def _network(word: str) -> tuple[_Network, int] | None:
-    """A network and its port; None: it is none, but a node perhaps."""
+    """A network and its port; None: the word is no network."""
     if "/" not in word:
         return None
     network, port = (word, str(DEFAULT_PORT)) if word.count(":") > 1 and word[0] != "[" else host_and_port(word)

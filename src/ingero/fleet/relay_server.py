@@ -1,4 +1,4 @@
-"""A node that asks others for its clients: those that its operator named, over TLS, with its own credentials.
+"""Relay service of a node: it asks the nodes that its operator named, over TLS, with its own credentials.
 
 It is the client of `fan_out` at work on a node: what a client may ask is checked, and what nodes answer is passed on
 as it comes, piece by piece.
@@ -23,7 +23,7 @@ from ingero.fleet.budget import Budget
 from ingero.fleet.client import JSON_TYPE, NodeClient, Question
 from ingero.fleet.fan_out import Answered, Missing, Outcome, Reach, ask_each
 from ingero.fleet.node_lists import Node
-from ingero.fleet.recordings import MOST_OF_A_NODE_BYTES, MOST_OF_ALL_BYTES
+from ingero.fleet.recordings import MAX_NODE_BYTES, MAX_TOTAL_BYTES
 from ingero.fleet.relay_frames import (
     MEDIA_TYPE,
     RELAY_PATH,
@@ -36,13 +36,13 @@ from ingero.fleet.relay_frames import (
 )
 from ingero.fleet.relay_list import RelayList
 from ingero.fleet.relays import via_of
-from ingero.serve.source.recording_part import MEDIA_TYPE as PART_TYPE
-from ingero.serve.source.recording_part import BusyError
+from ingero.serve.recording_part import MEDIA_TYPE as PART_TYPE
+from ingero.serve.recording_part import BusyError
 from ingero.serve.structured.row_lines import MEDIA_TYPE as ROWS_TYPE
 
 _MEDIA_TYPES = (JSON_TYPE, ROWS_TYPE, PART_TYPE)
 _AT_ONCE = 2  # questions of one kind, of up to 64 connections each
-_MOST_WAITING = 16  # questions, for their turn
+_MAX_WAITING = 16  # questions, for their turn
 _HELD = 16  # pieces of answers that the client has not taken yet
 _OTHER = "its relay does not ask it: it is not in the list that the relay was given"
 _HINT = "on the relay: ingero dashboard --relay NODES"
@@ -51,13 +51,13 @@ _log = logging.getLogger(__name__)
 
 
 class RelayRefusalError(IngeroError):
-    """It is not passed on."""
+    """The question is not passed on."""
 
 
 @dataclass(slots=True, kw_only=True)
 class RelayService:
-    """Whom it asks, and as whom. Questions to nodes and questions to further relays have turns of their own, so that
-    none waits for one that waits for it."""
+    """The relay's nodes and credentials. Questions to nodes and to further relays have separate queues, so that they
+    cannot wait for each other."""
 
     access: Access
     context: ssl.SSLContext
@@ -66,18 +66,18 @@ class RelayService:
     _open: int = field(default=0, init=False)
 
     def add_to(self, app: FastAPI) -> None:
-        """Adds its address."""
+        """Add the relay's address to an application."""
 
         @app.post(RELAY_PATH, include_in_schema=False)  # frames, which no description of an API can say
         async def relay(request: Request) -> StreamingResponse:
             """What nodes answer, each in frames (fleet/relay_frames.py)."""
             asked = self.admitted(await request.body())
-            if self._open >= _AT_ONCE + _MOST_WAITING:
+            if self._open >= _AT_ONCE + _MAX_WAITING:
                 raise BusyError("it is asking nodes for many others", hint="ask again in a minute")
             return StreamingResponse(self.frames(asked), media_type=MEDIA_TYPE)
 
     def admitted(self, body: bytes) -> Admitted:
-        """What a client asks, as far as it may be passed on.
+        """Check a client's question, whether it may be passed on.
 
         Raises:
             RelayRefusalError: a further relay is not one of those that may be asked.
@@ -98,7 +98,7 @@ class RelayService:
         return Admitted(asked=asked, nodes=nodes, further=further)
 
     async def frames(self, admitted: Admitted) -> AsyncIterator[bytes]:
-        """The answer as it comes. It is given up when its reader goes, with all that it asks."""
+        """The answer as it comes. It is cancelled, with all its questions, when its reader goes."""
         self._open += 1
         held: asyncio.Queue[bytes] = asyncio.Queue(_HELD)
         running = asyncio.create_task(self._run(admitted, held))
@@ -112,7 +112,7 @@ class RelayService:
                 await running
 
     async def _run(self, admitted: Admitted, held: asyncio.Queue[bytes]) -> None:
-        """Fills it, and puts b"" behind the last frame."""
+        """Fill the queue, with b"" after the last frame."""
         try:
             async with self._turns.setdefault(bool(admitted.further), asyncio.Semaphore(_AT_ONCE)):
                 await self._ask(admitted, held)
@@ -155,7 +155,7 @@ class RelayService:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """A question that is checked. nodes: each with what it is asked."""
+    """A checked question. nodes: each with its question."""
 
     asked: RelayQuestion
     nodes: list[tuple[Node, Question]]
@@ -163,6 +163,6 @@ class Admitted:
 
 
 def _budget(admitted: Admitted) -> Budget:
-    """As if the client asked them: parts of recordings are larger."""
+    """The budget as if the client asked directly: parts of recordings are larger."""
     is_of_parts = any(question.media_type == PART_TYPE for _, question in admitted.nodes)
-    return Budget(MOST_OF_ALL_BYTES, MOST_OF_A_NODE_BYTES) if is_of_parts else Budget()
+    return Budget(MAX_TOTAL_BYTES, MAX_NODE_BYTES) if is_of_parts else Budget()

@@ -1,4 +1,4 @@
-"""Nodes asked through relays, which are nodes that ask others: who asks whom, and one relay asked for its share.
+"""Asks nodes through relays, which are nodes that ask others: the division of nodes, and one relay with its share.
 
 A relay is asked once for all of its nodes: as soon as each of them waits for an answer, or has all it needs.
 """
@@ -19,14 +19,14 @@ from ingero.fleet.budget import Budget
 from ingero.fleet.client import NodeClient, NodeError, Question
 from ingero.fleet.clocks import Clock
 from ingero.fleet.connection import FAILURES
-from ingero.fleet.direct_client import MOST_CLOCK_S, DirectClient
+from ingero.fleet.direct_client import MAX_CLOCK_S, DirectClient
 from ingero.fleet.node_lists import Node
 from ingero.fleet.reasons import reason_of
 from ingero.fleet.relay_frames import (
     AT_ONCE,
+    MAX_LEVELS,
+    MAX_NODES,
     MEDIA_TYPE,
-    MOST_LEVELS,
-    MOST_NODES,
     RELAY_PATH,
     Failed,
     FrameError,
@@ -38,7 +38,7 @@ from ingero.foreign_text import visible
 from ingero.units import format_ns
 
 _BESIDE_ANSWERS_BYTES = 64 << 10  # lines, for each node
-_PIECES = 4  # of a node that have come and that nobody has taken yet
+_PIECES = 4  # pieces of a node that have arrived but are not taken yet
 _NO_RELAY = (404, 405)
 _TURN_ON = "on it: ingero dashboard --relay NODES ..."
 
@@ -66,26 +66,26 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Via:
-    """Who asks whom. retries_directly: nodes whose relay fails are asked without it."""
+    """The relays with their shares of nodes. retries_directly: nodes whose relay fails are asked without it."""
 
     shares: tuple[Share, ...]
     retries_directly: bool = False
 
     @property
     def relays(self) -> tuple[Node, ...]:
-        """Those that are asked from here."""
-        return tuple(one.relay for one in self.shares)
+        """The relays that are asked from here."""
+        return tuple(share.relay for share in self.shares)
 
 
 def via_of(nodes: Sequence[Node], levels: Sequence[Sequence[Node]], *, retries_directly: bool = False) -> Via:
-    """Shares the nodes out in their order, evenly. levels: relays, those that are asked from here first.
+    """Divide the nodes evenly, in order. levels: relays by level, those asked from here first.
 
     Raises:
         ViaError: they would ask in circles, or are too few or too deep.
     """
-    if len(levels) > MOST_LEVELS:
+    if len(levels) > MAX_LEVELS:
         raise ViaError(
-            f"{len(levels)} levels of relays", hint=f"{MOST_LEVELS} with 64 relays each reach more nodes than there are"
+            f"{len(levels)} levels of relays", hint=f"{MAX_LEVELS} with 64 relays each reach more nodes than there are"
         )
     every = [relay for level in levels for relay in level]
     again = next((relay for relay in every if every.count(relay) > 1), None) if len(levels) > 1 else None
@@ -103,12 +103,12 @@ def via_of(nodes: Sequence[Node], levels: Sequence[Sequence[Node]], *, retries_d
 
 
 def _split(items: Sequence[_Listed], parts: int) -> list[tuple[_Listed, ...]]:
-    """Neighbours stay together: they are often in one rack."""
+    """Split items evenly; neighbors stay together, because they are often in one rack."""
     return [tuple(items[len(items) * part // parts : len(items) * (part + 1) // parts]) for part in range(parts)]
 
 
 def longest_s(nodes: int, further: Sequence[int], *, timeout_s: float, at_once: int) -> float:
-    """How long a relay may take: as its nodes would if each used up its time, and for itself once more.
+    """Time limit of a relay: as long as its nodes would take if each used up its time, and once more for itself.
 
     further: how many relays it has for them, by level.
     """
@@ -123,30 +123,30 @@ _Item: TypeAlias = "bytes | Whole | NodeError"
 
 
 class _Coming:
-    """What comes of one node's answer, in pieces, until one says how it ended."""
+    """One node's incoming answer: pieces, then how it ended."""
 
     def __init__(self) -> None:
         self._items: asyncio.Queue[_Item] = asyncio.Queue(_PIECES)
         self._is_left = False
 
     async def put(self, item: _Item) -> None:
-        """The next; waits while nobody takes those before. Where nobody wants it any more, it is dropped."""
+        """Add the next piece; waits while earlier ones are not taken. It is dropped once the reader has left."""
         if not self._is_left:
             await self._items.put(item)
 
     async def take(self) -> _Item:
-        """The next."""
+        """The next piece."""
         return await self._items.get()
 
     def leave(self) -> None:
-        """Nobody wants what still comes."""
+        """Drop what still comes."""
         self._is_left = True
         while not self._items.empty():
             self._items.get_nowait()
 
 
 class Relay:
-    """One relay, asked for so many nodes. `run` has to be running; a node that needs nothing more says `leave`."""
+    """One relay with its number of nodes. `run` has to be running; a node that needs nothing more calls `leave`."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class Relay:
         self._is_idle.set()
 
     def ask(self, node: Node, question: Question) -> _Coming:
-        """What will come of the node's answer."""
+        """Ask a node; its incoming answer."""
         coming = _Coming()
         self._waiting.append((node, question, coming))
         self._look()
@@ -183,27 +183,27 @@ class Relay:
             self._all_wait.set()
 
     async def run(self) -> NoReturn:
-        """Asks whenever all wait, until it is cancelled."""
+        """Ask whenever all nodes wait, until cancelled."""
         while True:
             await self._all_wait.wait()
             self._all_wait.clear()
             waiting, self._waiting = self._waiting, []
-            for at in range(0, len(waiting), MOST_NODES):
-                await self._ask(waiting[at : at + MOST_NODES])
+            for at in range(0, len(waiting), MAX_NODES):
+                await self._ask(waiting[at : at + MAX_NODES])
             if not self._all_wait.is_set():
                 self._is_idle.set()
 
     async def clock(self) -> Clock | None:
         """The relay's clock, if it was not set while nodes were asked."""
         try:
-            await asyncio.wait_for(self._is_idle.wait(), min(MOST_CLOCK_S, self._timeout_s / 2))
+            await asyncio.wait_for(self._is_idle.wait(), min(MAX_CLOCK_S, self._timeout_s / 2))
         except (TimeoutError, asyncio.TimeoutError):  # two classes until Python 3.11
             return None
         await self._client.compare_clocks(within_s=self._timeout_s)
         return self._client.clock_throughout()
 
     async def _ask(self, asked: Sequence[tuple[Node, Question, _Coming]]) -> None:
-        """One question for many nodes; whatever becomes of it, each of them learns how its own ended."""
+        """Ask one question for many nodes; each of them learns how its own ended, whatever happens."""
         coming = {place: one for place, (_, _, one) in enumerate(asked)}
         body = question_for(
             [(node, question) for node, question, _ in asked],
@@ -233,7 +233,7 @@ class Relay:
             await one.put(RelayError(str(failure), hint=failure.hint))  # each raises its own
 
     async def _read(self, body: bytes, coming: dict[int, _Coming]) -> None:
-        """Hands each frame to the node that it is of, until the answer ends; those that have ended are taken out."""
+        """Hand each frame to its node until the answer ends; nodes that have ended are removed."""
         reader = FrameReader()
         async with AsyncExitStack() as until:
             async for data in await self._opened(body, until):
@@ -246,7 +246,7 @@ class Relay:
                         await coming.pop(frame.node).put(frame.whole or _node_error(frame.failed))
 
     async def _opened(self, body: bytes, until: AsyncExitStack) -> AsyncIterator[bytes]:
-        """Its answer: it begins at once, however long its nodes take."""
+        """The relay's answer: it begins at once, however long its nodes take."""
         question = Question(RELAY_PATH, MEDIA_TYPE, body)
         try:
             return await asyncio.wait_for(self._client.answer(question, until), self._timeout_s)
@@ -261,13 +261,13 @@ class Relay:
 
 
 def _node_error(failed: Failed | None) -> NodeError:
-    """What a node, or a relay behind this one, failed with."""
+    """The error of a node, or of a relay behind this one."""
     failed = failed or Failed(reason="unexpected")
     return NodeError(visible(failed.reason), hint=visible(failed.hint), is_said=failed.is_said)
 
 
 class RelayedClient(NodeClient):
-    """A node that a relay asks; a context manager, so that the relay knows how many still want something."""
+    """Client of a node behind a relay; a context manager, so that the relay knows how many nodes are still in use."""
 
     def __init__(self, node: Node, relay: Relay, budget: Budget) -> None:
         super().__init__(node)
@@ -281,7 +281,7 @@ class RelayedClient(NodeClient):
         self._relay.leave()
 
     def clock(self) -> Clock | None:
-        """By the clock of the relay."""
+        """The node's clock, relative to the relay's."""
         return self._clock
 
     async def _again(
@@ -316,6 +316,6 @@ class RelayedClient(NodeClient):
 
 
 def relay_budget(nodes: int, budget: Budget) -> Budget:
-    """What a relay may send for so many nodes: what they might send themselves, and the lines around it."""
-    most_bytes = nodes * (budget.most_of_a_node_bytes + _BESIDE_ANSWERS_BYTES)
+    """The budget for a relay's answer: what its nodes might send themselves, and the lines around it."""
+    most_bytes = nodes * (budget.max_node_bytes + _BESIDE_ANSWERS_BYTES)
     return Budget(most_bytes, most_bytes)

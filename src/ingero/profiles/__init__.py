@@ -1,1 +1,1 @@
-"""Profiles that other tools made, read into rows of a recording."""
+"""Reads profiles of other tools into rows of a recording."""

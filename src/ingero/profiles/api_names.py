@@ -1,4 +1,4 @@
-"""Which traced operation a profiler's name of an API call means: with versions, and HIP's names by those of CUDA."""
+"""Maps a profiler's names of API calls to traced operations, including versioned names and those of HIP."""
 
 from __future__ import annotations
 

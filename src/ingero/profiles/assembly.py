@@ -1,4 +1,4 @@
-"""Puts the parts of a process's profile together: calls and activities joined, stacks made, operators thinned out."""
+"""Assembles the profile of a process: joins calls and activities, makes stacks, leaves out nested operators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ingero.profiles.model import FRAME_DTYPE, NO_CORRELATION, Array, Frame, Not
 from ingero.profiles.python_stacks import stacks_of_frames, stacks_of_operators
 
 INNER_OPERATORS = "left out, operators inside other operators"
-_MOST_SHARING = 64  # processes of one file that count their calls alike: the GPUs of some hosts
+_MAX_SHARING = 64  # processes of one file with the same correlation numbers: the GPUs of some hosts
 _NO_FRAMES = np.zeros(0, FRAME_DTYPE)
 
 
@@ -23,7 +23,7 @@ _TABLES = ("calls", "activities", "ranges", "frames", "call_stacks")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """Rows as a file has them. call_stacks: operators whose name is their whole Python stack."""
+    """The rows of a file. call_stacks: operators whose name is their whole Python stack."""
 
     calls: Array
     activities: Array
@@ -33,12 +33,12 @@ class Parts:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of it is about a GPU."""
+        """Whether there is no GPU call and no GPU activity."""
         return not len(self.calls) and not len(self.activities)
 
     @property
     def first_ns(self) -> int:
-        """The begin of the first call or activity."""
+        """The start of the first call or activity."""
         return min(int(rows["start_ns"].min()) for rows in (self.calls, self.activities) if len(rows))
 
     def shift(self, ns: int) -> None:
@@ -54,28 +54,28 @@ class Parts:
 
 
 def assign(parts: Parts) -> list[int]:
-    """Gives each activity the process of the call with its number, else the one with most calls.
+    """Assigns each activity to the process of the call with its correlation number, or else to the one with most calls.
 
-    Answers the processes with calls, that one first; without any call the one that has ranges. Where several processes
-    count their calls alike, a whole GPU goes to one of them.
+    Returns the processes with calls, most calls first; without any call, a process that has ranges. Where several
+    processes use the same correlation numbers, each GPU is assigned to one of them.
     """
     calls, activities = parts.calls, parts.activities
     pids = [pid for pid, _ in Counter(calls["pid"].tolist()).most_common()]
     if not pids:
         pids = [int(parts.ranges["pid"][0]) if len(parts.ranges) else 0]
-    is_known, call = _called(calls, activities)
+    is_known, call = _calls_of(calls, activities)
     activities["pid"] = pids[0]
     activities["pid"][is_known] = calls["pid"][call]
     shared = is_known & np.isin(activities["correlation"], _shared_numbers(calls))
-    if shared.any() and len(pids) <= _MOST_SHARING:
+    if shared.any() and len(pids) <= _MAX_SHARING:
         for device in np.unique(activities["device"][shared]).tolist():
             on_it = activities["device"] == device
             activities["pid"][on_it] = _owner_of_gpu(calls, activities[on_it], pids)
     return pids
 
 
-def _called(calls: Array, activities: Array) -> tuple[Array, Array]:
-    """Which activities have a call of their number, and its index."""
+def _calls_of(calls: Array, activities: Array) -> tuple[Array, Array]:
+    """A mask of the activities with a call of their correlation number, and the indexes of these calls."""
     order = np.argsort(calls["correlation"], kind="stable")
     known = calls["correlation"][order]
     at = np.searchsorted(known, activities["correlation"])
@@ -85,7 +85,7 @@ def _called(calls: Array, activities: Array) -> tuple[Array, Array]:
 
 
 def _shared_numbers(calls: Array) -> Array:
-    """Numbers that calls of several processes have."""
+    """Correlation numbers that calls of several processes have."""
     pairs = np.unique(calls[["correlation", "pid"]])
     numbers, counts = np.unique(pairs["correlation"], return_counts=True)
     found: Array = numbers[counts > 1]
@@ -93,11 +93,11 @@ def _shared_numbers(calls: Array) -> Array:
 
 
 def _owner_of_gpu(calls: Array, activities: Array, pids: list[int]) -> int:
-    """The process of which most calls lie before what they enqueued; of several, the shortest before."""
+    """The process with most calls before the activities they enqueued; of several, that with the shortest delay."""
 
     def score(pid: int) -> tuple[int, float]:
         mine = calls[calls["pid"] == pid]
-        is_known, call = _called(mine, activities)
+        is_known, call = _calls_of(mine, activities)
         after_ns = activities["start_ns"][is_known] - mine["start_ns"][call]
         return int((after_ns >= 0).sum()), -float(np.median(np.abs(after_ns))) if len(after_ns) else 0.0
 
@@ -128,7 +128,7 @@ def profile_of(parts: Parts, notes: Notes, *, is_pytorch: bool = True, **facts: 
 
 
 def _outermost_operators(ranges: Array, notes: Notes) -> Array:
-    """Without operators inside others; in the order of time."""
+    """The ranges without operators inside other operators, sorted by start."""
     is_operator = ranges["kind"] == RangeKind.OPERATOR
     operators = ranges[is_operator]
     is_outermost = owners(operators) == np.arange(len(operators))

@@ -1,4 +1,4 @@
-"""Makes a profile's calls what probes would have told: outermost ones, with the stream and work each enqueued."""
+"""Reduces a profile's calls to what probes would record: outermost calls with their stream and enqueued work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ON_A_STREAM = int(Kind.ENQUEUE | Kind.SYNC_STREAM | Kind.EVENT_RECORD)
 
 
 def kinds_of(calls: Array) -> Array:
-    """Bits of `Kind` of each call."""
+    """The bits of `Kind` of each call."""
     found: Array = _KINDS[calls["op"]]
     return found
 
@@ -27,7 +27,7 @@ def kinds_of(calls: Array) -> Array:
 def linked(calls: Array, activities: Array) -> tuple[Array, Array, dict[int, int]]:
     """The outermost traced calls with what they enqueued, the activities with their calls, and nested calls by op.
 
-    A call of libcudart calls libcuda inside, and either may be the one that an activity names.
+    A libcudart call makes a libcuda call inside, and an activity may name either of them.
     """
     calls = calls[np.lexsort((-calls["end_ns"], calls["start_ns"]))]
     traced = np.flatnonzero(calls["op"] != NO_OP)
@@ -43,7 +43,7 @@ def linked(calls: Array, activities: Array) -> tuple[Array, Array, dict[int, int
 
 
 def _join(calls: Array, activities: Array, owner: Array) -> None:
-    """Each activity's call and process, and what each outermost call enqueued first."""
+    """Fills in the call and process of each activity, and the first activity that each outermost call enqueued."""
     by_correlation = np.argsort(calls["correlation"], kind="stable")
     known = calls["correlation"][by_correlation]
     at = np.searchsorted(known, activities["correlation"])
@@ -64,7 +64,7 @@ def _join(calls: Array, activities: Array, owner: Array) -> None:
 
 
 def _fill_streams(calls: Array) -> None:
-    """A call on a stream that the file does not name works on the one that its thread used last."""
+    """Gives calls without a stream the stream that their thread used last."""
     on_a_stream = (kinds_of(calls) & _ON_A_STREAM) != 0
     for tid in np.unique(calls["tid"]).tolist():
         mine = np.flatnonzero((calls["tid"] == tid) & on_a_stream)
@@ -77,7 +77,7 @@ def _fill_streams(calls: Array) -> None:
 
 
 def without_profilers_syncs(calls: Array, notes: Notes) -> Array:
-    """Without the device synchronizations that PyTorch's profiler makes when it begins and ends."""
+    """The calls without the device synchronizations that PyTorch's profiler makes at its start and end."""
     kinds = kinds_of(calls)
     enqueued = calls["start_ns"][(kinds & int(Kind.ENQUEUE)) != 0]
     if not len(enqueued):
@@ -90,7 +90,7 @@ def without_profilers_syncs(calls: Array, notes: Notes) -> Array:
 
 
 def count_gaps(calls: Array, activities: Array, notes: Notes) -> None:
-    """Counts activities without their call, and calls without their activity: windows are cut."""
+    """Counts activities without their call and calls without their activity, as at the edges of a profile."""
     without_call = (activities["call_ns"] == 0) & (activities["kind"] != ActivityKind.SYNC)
     notes.remarks[WITHOUT_CALL] += int(without_call.sum())
     if len(activities):

@@ -1,4 +1,4 @@
-"""Rows that are collected one by one and become numpy arrays, and texts that are kept once; both are bounded."""
+"""Bounded tables of rows that become numpy arrays, and bounded sets of distinct texts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from ingero.profiles.model import Array
 
-_AT_ONCE = 1 << 14  # rows as Python's objects, which take ten times as much
+_BATCH_ROWS = 1 << 14  # rows as Python's objects, which take ten times as much
 # 2 GB of calls and activities. The largest profile of the research has 0.3 million.
 MAX_ROWS = 20_000_000
 MAX_TEXTS = 500_000  # distinct names of one file; the research's largest has 6,000
@@ -20,7 +20,7 @@ TOO_MANY_TEXTS = "more distinct names than an import may hold"
 
 
 class Table:
-    """Rows of one dtype."""
+    """Collects rows of one dtype, at most MAX_ROWS."""
 
     def __init__(self, dtype: np.dtype[Any], dropped: Counter[str]) -> None:
         self._dtype = dtype
@@ -30,17 +30,17 @@ class Table:
         self._count = 0
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return self._count + len(self._waiting)
 
     def add(self, row: tuple[int, ...]) -> None:
-        """One more row."""
+        """Adds a row."""
         self._waiting.append(row)
-        if len(self._waiting) >= _AT_ONCE:
+        if len(self._waiting) >= _BATCH_ROWS:
             self._pack()
 
     def rows(self) -> Array:
-        """All of them."""
+        """All rows as an array."""
         self._pack()
         return np.concatenate([np.zeros(0, self._dtype), *self._done])
 
@@ -55,14 +55,14 @@ class Table:
 
 
 class Texts:
-    """Texts by number; 0 is the empty one. Each is cut where it is too long, and can be stored and printed as UTF-8."""
+    """Distinct texts by number; 0 is the empty one. Long texts are cut, and all are valid UTF-8."""
 
     def __init__(self, dropped: Counter[str]) -> None:
         self._dropped = dropped
         self._numbers: dict[str, int] = {"": 0}
 
     def number(self, text: str) -> int:
-        """The number of a text; 0 for those past the limit, which are counted."""
+        """The number of a text; 0 for texts past the limit, which are counted."""
         known = self._numbers.get(text)
         if known is not None:
             return known
@@ -80,7 +80,7 @@ class Texts:
 
 
 def printable(text: str) -> str:
-    """A name or message from outside as a terminal may show it."""
+    """A foreign name or message that is safe to print on a terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_PRINTED])
 
 

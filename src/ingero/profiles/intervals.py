@@ -1,4 +1,4 @@
-"""Which intervals of a thread lie inside others."""
+"""Finds the intervals of a thread that lie inside others."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ def _owners_of_thread(rows: Array) -> Array:
     return np.maximum.accumulate(np.where(is_inside, 0, np.arange(len(rows))))
 
 
-def innermost(rows: Array, moments: Array) -> tuple[list[int], list[int]]:
-    """The row around each row, and around each moment; -1: none.
+def innermost(rows: Array, times: Array) -> tuple[list[int], list[int]]:
+    """The index of the innermost row around each row, and around each time; -1: none.
 
-    rows: nested, of one thread, by begin and then the longest first. moments: ascending.
+    rows: nested, of one thread, sorted by start and then longest first. times: ascending.
     """
-    around_rows, around_moments = [-1] * len(rows), [-1] * len(moments)
+    around_rows, around_times = [-1] * len(rows), [-1] * len(times)
     open_rows: list[int] = []
     begins, ends = rows["start_ns"].tolist(), rows["end_ns"].tolist()
     at = 0
-    for index, moment in enumerate(moments.tolist()):
-        while at < len(begins) and begins[at] <= moment:
+    for index, time in enumerate(times.tolist()):
+        while at < len(begins) and begins[at] <= time:
             _close(open_rows, ends, begins[at])
             around_rows[at] = open_rows[-1] if open_rows else -1
             open_rows.append(at)
             at += 1
-        _close(open_rows, ends, moment)
-        around_moments[index] = open_rows[-1] if open_rows else -1
-    return around_rows, around_moments
+        _close(open_rows, ends, time)
+        around_times[index] = open_rows[-1] if open_rows else -1
+    return around_rows, around_times
 
 
-def _close(open_rows: list[int], ends: list[int], moment: int) -> None:
-    while open_rows and ends[open_rows[-1]] <= moment:
+def _close(open_rows: list[int], ends: list[int], time: int) -> None:
+    while open_rows and ends[open_rows[-1]] <= time:
         open_rows.pop()

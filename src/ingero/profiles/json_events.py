@@ -1,7 +1,7 @@
-"""Cuts a JSON trace into its events as it streams by, so that no file is ever in memory as a whole.
+"""Splits a streamed JSON trace into its events, so that no file is ever in memory as a whole.
 
-Only brackets and strings are looked at; each event is left as bytes for the decoder. What lies outside the array of
-events (the file's properties) is collected and decoded at the end.
+Only brackets and strings are scanned; each event stays bytes for the decoder. The text outside the array of events (the
+file's properties) is collected and decoded at the end.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from ingero.profiles.model import ProfileError
 
-# From anywhere outside a string to the next bracket, strings are passed over; or to the end of what is there, so that
-# nothing is looked at twice. Group 1: the end lies inside a string.
+# From outside a string to the next bracket, past strings; or to the end of the buffer, so that no byte is scanned
+# twice. Group 1: the buffer ends inside a string.
 _TO_BRACKET = re.compile(rb'[^"{}\[\]]*(?:"[^"\\]*(?:\\.[^"\\]*)*(?:"|(\\?\Z))[^"{}\[\]]*)*([{}\[\]]|\Z)', re.DOTALL)
 _TO_QUOTE = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*(?:"|(\\?\Z))', re.DOTALL)
 _EVENTS_BEGIN = re.compile(rb'"traceEvents"\s*:\s*$')
@@ -22,16 +22,16 @@ MAX_PIECE_BYTES = 16 << 20
 
 
 class EventSplitter:
-    """Takes the file in chunks, gives the bytes of each event; then `properties` are those of the file, as JSON."""
+    """Takes a file in chunks and returns the bytes of each event; `properties` is the JSON of the rest."""
 
     def __init__(self) -> None:
         self._buffer = b""
-        self._at = 0  # looked at up to here
-        self._is_in_string = False  # there
-        self._behind_bracket = 0  # the last one
-        self._begin = 0  # of the event, or of the properties that are not kept yet
+        self._at = 0  # scanned up to here
+        self._is_in_string = False  # at _at
+        self._behind_bracket = 0  # position after the last bracket
+        self._begin = 0  # start of the event, or of the properties that are not kept yet
         self._depth = 0
-        self._events_depth = 0  # inside the array of events: its depth
+        self._events_depth = 0  # depth of the array of events; 0 outside of it
         self._outside: list[bytes] = []
         self._outside_bytes = 0
         self._had_events = False
@@ -66,7 +66,7 @@ class EventSplitter:
             )
 
     def _next_bracket(self, buffer: bytes) -> int:
-        """Where it is; -1: not in what is there, all of which is looked at now."""
+        """The position of the next bracket; -1: there is none in the buffer."""
         pattern = _TO_QUOTE if self._is_in_string else _TO_BRACKET
         match = pattern.match(buffer, self._at)
         assert match is not None  # each matches at the end at the latest

@@ -2,7 +2,7 @@
 
 Source: libkineto/src/output_json.cpp of pytorch/kineto, and files from 2021 to 2025. Until 2022 categories were called
 Runtime, Kernel, Memcpy and Operator, and times were whole us of the unix clock; since 2024 they count from
-`baseTimeNanoseconds`. What PyTorch on AMD writes has HIP's names and the correlation in `External id`.
+`baseTimeNanoseconds`. PyTorch on AMD writes names of HIP, and the correlation in `External id`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class KinetoReader:
         self.is_xprof = False
 
     def add(self, event: Event) -> None:
-        """Keeps an event if it is of a kind that is read."""
+        """Keeps an event of a known kind."""
         if event.ph == "M":
             self._metadata(event)
             return
@@ -177,19 +177,21 @@ class KinetoReader:
         self.frames.add((begin, end, _number(event.pid), _number(event.tid), name))
 
     def _uncategorized(self, event: Event, begin: int, end: int) -> None:
-        """An event of XProf, if it is one."""
+        """Keeps an event of XProf, if it is one."""
         pid, tid, name = _number(event.pid), _number(event.tid), event.name or ""
-        what, device, stream = xprof.what_of(self.process_names.get(pid, ""), self.thread_names.get((pid, tid), ""))
-        if what is xprof.What.NOTHING:
+        what, device, stream = xprof.event_type_of(
+            self.process_names.get(pid, ""), self.thread_names.get((pid, tid), "")
+        )
+        if what is xprof.EventType.NOTHING:
             return
         args, place = GPU_ARGS.decode(event.args), (begin, end, pid, tid)
         correlation, op = _first(args.correlation_id), op_id(cleaned(name))
-        if what is xprof.What.ACTIVITY:
+        if what is xprof.EventType.ACTIVITY:
             self.is_xprof = True
-            kind, told = xprof.kind_of(name), xprof.copy_name(name)
+            kind, plain_name = xprof.kind_of(name), xprof.copy_name(name)
             size, memory = xprof.details_of(args.memcpy_details)
-            copied = (size, direction_of(told), memory) if kind is ActivityKind.MEMCPY else (0, 0, 0)
-            where = (begin, end, 0, device, stream, correlation, int(kind), self.texts.number(told))
+            copied = (size, direction_of(plain_name), memory) if kind is ActivityKind.MEMCPY else (0, 0, 0)
+            where = (begin, end, 0, device, stream, correlation, int(kind), self.texts.number(plain_name))
             self.activities.add((*where, *copied, 0, UNKNOWN))
         elif op != NO_OP:
             rest = (UNKNOWN, UNKNOWN, 0, 0, 0, 0, 0)
@@ -221,7 +223,7 @@ def read_kineto(chunks: Iterable[bytes], file: str, notes: Notes) -> list[Profil
     chunks: the file; ends early where it is cut. notes: what was left out, and why.
 
     Raises:
-        ProfileError: it is not such a file.
+        ProfileError: it is not a Kineto file, or has no GPU data.
     """
     reader, splitter = KinetoReader(notes), EventSplitter()
     for chunk in chunks:
@@ -243,12 +245,12 @@ def read_kineto(chunks: Iterable[bytes], file: str, notes: Notes) -> list[Profil
 
 
 def direction_of(name: str) -> int:
-    """From where to where a copy went, by its name."""
+    """The direction of a copy (`Direction`), by its name."""
     return int(next((found for words, found in _DIRECTIONS if any(word in name for word in words)), Direction.UNKNOWN))
 
 
 def host_memory_of(name: str) -> int:
-    """Which host memory a copy used, by its name: Memcpy HtoD (Pageable -> Device)."""
+    """The host memory of a copy (`HostMemory`), by its name: Memcpy HtoD (Pageable -> Device)."""
     if "Pageable" in name:
         return int(HostMemory.PAGEABLE)
     return int(HostMemory.PINNED if "Pinned" in name else HostMemory.UNKNOWN)
@@ -260,7 +262,7 @@ def _first(*values: Number) -> int:
 
 
 def _number(value: Number) -> int:
-    """Of a process or thread; some are named by texts, as where a tool has put the files of all ranks into one."""
+    """The number of a process or thread; texts get a hash, as where a tool has merged the files of all ranks."""
     number = integer(value, UNKNOWN)
     if number >= 0 or value is None:
         return max(number, 0)

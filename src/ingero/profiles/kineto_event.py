@@ -1,4 +1,4 @@
-"""One event of a Chrome or Kineto trace, decoded: strictly where it is JSON, else as its authors meant it."""
+"""Decodes one event of a Chrome or Kineto trace, and repairs it where it is not valid JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_INT = 1 << 62
 
 
 class Event(msgspec.Struct, gc=False):
-    """What every event has. ts, dur: us, as written, for they have more digits than a float holds."""
+    """An event. ts, dur: us as written, because a float does not hold all of their digits."""
 
     ph: str = ""
     cat: str | None = None
@@ -38,7 +38,7 @@ class CallArgs(msgspec.Struct, gc=False):
 
 
 class GpuArgs(msgspec.Struct, gc=False):
-    """Arguments of what a GPU did."""
+    """Arguments of a GPU activity."""
 
     device: Number = None
     stream: Number = None
@@ -70,19 +70,19 @@ NAME_ARGS: msgspec.json.Decoder[NameArgs] = msgspec.json.Decoder(NameArgs)
 
 
 def decode_event(data: bytes) -> Event | None:
-    """An event; None where it is none."""
+    """The event in these bytes; None if there is none."""
     try:
         return _EVENT.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        mended = mend(data)
+        repaired = repair(data)
     try:
-        return None if mended is None else _EVENT.decode(mended)
+        return None if repaired is None else _EVENT.decode(repaired)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 
-def mend(data: bytes) -> bytes | None:
-    """JSON without what no decoder takes: inf and nan, control characters, bytes that are not UTF-8."""
+def repair(data: bytes) -> bytes | None:
+    """Valid JSON of an event with inf, nan, control characters or bytes that are not UTF-8; None if it is hopeless."""
     text = _NOT_JSON.sub(lambda found: found[1] or "null", data.decode("utf-8", "replace"))
     try:
         return json.dumps(json.loads(text, strict=False)).encode()
@@ -110,7 +110,7 @@ def _float_ns(text: bytes) -> int | None:
 
 
 def integer(value: Number, default: int) -> int:
-    """A number of the file as an integer of 64 bits; default where it is none."""
+    """A number of the file as a 64-bit integer; `default` where it is not a number."""
     try:
         found = int(value) if value is not None else default
     except (ValueError, OverflowError):
@@ -120,8 +120,8 @@ def integer(value: Number, default: int) -> int:
 
 def properties_of(data: bytes) -> dict[str, Any]:
     """The file's properties; empty where they cannot be read."""
-    data = data.removeprefix(b"\xef\xbb\xbf")  # the mark that some tools put before UTF-8
-    for text in (data, mend(data)):
+    data = data.removeprefix(b"\xef\xbb\xbf")  # the byte order mark that some tools write
+    for text in (data, repair(data)):
         try:
             found = msgspec.json.decode(text) if text is not None else None
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

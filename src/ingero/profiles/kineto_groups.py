@@ -16,7 +16,7 @@ _RANKS: msgspec.json.Decoder[list[int]] = msgspec.json.Decoder(list[int])
 
 
 class Groups:
-    """The groups of one process, each once."""
+    """The distinct groups of one process."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -35,7 +35,7 @@ class Groups:
         return self._add(Group(name, ranks if len(ranks) == size else (), size))
 
     def add_configured(self, configured: object) -> None:
-        """Groups of the property `pg_config`, which has also those that nothing was sent in."""
+        """Adds the groups of the property `pg_config`, which also lists unused groups."""
         for entry in configured if isinstance(configured, list) else ():
             if isinstance(entry, dict) and str(entry.get("pg_name", "")) not in self._numbers:
                 ranks = _ranks(entry.get("ranks"))
@@ -44,7 +44,7 @@ class Groups:
                     self._add(Group(cleaned(str(entry.get("pg_name", ""))), ranks if len(ranks) == size else (), size))
 
     def all(self) -> tuple[Group, ...]:
-        """Every group, by number."""
+        """All groups, by number."""
         return tuple(self._groups)
 
     def _add(self, group: Group) -> int:

@@ -24,7 +24,7 @@ _THREAD = re.compile(r"thread \d+ \((.+)\)", re.DOTALL)
 
 
 def processes_of(reader: KinetoReader, file: str, notes: Notes) -> list[Profile]:
-    """A profile per process with calls; the activities without a call belong to the one that made most calls."""
+    """A profile for each process with calls; activities without a call go to the process with most calls."""
     parts = Parts(
         calls=reader.calls.rows(),
         activities=reader.activities.rows(),
@@ -45,12 +45,12 @@ def processes_of(reader: KinetoReader, file: str, notes: Notes) -> list[Profile]
     facts = _facts(reader, _origin(tool, reader.properties, file, has_unix_times))
     facts["is_pytorch"] = not reader.is_xprof
     if len(pids) > 1:
-        facts["rank"] = None  # it is that of one of them
+        facts["rank"] = None  # it is the rank of only one process
     return [profile_of(parts.of_process(pid), notes, **facts, **_names(reader, pid)) for pid in pids]
 
 
 def _facts(reader: KinetoReader, origin: Origin) -> dict[str, Any]:
-    """What is true of each process of the file."""
+    """Facts that all processes of the file share."""
     rank, world_size = _rank(reader.properties)
     groups, gpus = reader.groups.all(), _gpus(reader.properties)
     known = {"origin": origin, "rank": rank, "world_size": world_size, "groups": groups, "gpus": gpus}
@@ -63,7 +63,7 @@ def _names(reader: KinetoReader, pid: int) -> dict[str, Any]:
 
 
 def _shift_ns(properties: dict[str, Any], first: int) -> tuple[int, bool]:
-    """What to add to the file's times, and whether they are the unix clock's then."""
+    """The ns to add to the file's times, and whether the result is unix time."""
     if first >= UNDATED_NS:
         return 0, True
     base = integer(properties.get("baseTimeNanoseconds"), 0)
@@ -72,9 +72,9 @@ def _shift_ns(properties: dict[str, Any], first: int) -> tuple[int, bool]:
 
 
 def _thread_name(name: str) -> str:
-    """Kineto writes: thread 1262 (pt_autograd_0)."""
-    told = _THREAD.fullmatch(name)
-    return told[1] if told else name
+    """The name of a thread, without what Kineto writes around it: thread 1262 (pt_autograd_0)."""
+    found = _THREAD.fullmatch(name)
+    return found[1] if found else name
 
 
 def _origin(tool: str, properties: dict[str, Any], file: str, has_unix_times: bool) -> Origin:
@@ -89,21 +89,21 @@ def _origin(tool: str, properties: dict[str, Any], file: str, has_unix_times: bo
 
 
 def _version(value: object) -> str:
-    """CUDA writes 12040 for 12.4."""
+    """A version of CUDA as text: 12040 is 12.4."""
     number = integer(value if isinstance(value, int | str) else None, 0)
     return f"{number // 1000}.{number % 1000 // 10}" if 1000 <= number < 1_000_000 else ""
 
 
 def _rank(properties: dict[str, Any]) -> tuple[int | None, int | None]:
-    told = _mapping(properties.get("distributedInfo"))
-    rank, size = (integer(told.get(name), -1) for name in ("rank", "world_size"))
+    distributed = _mapping(properties.get("distributedInfo"))
+    rank, size = (integer(distributed.get(name), -1) for name in ("rank", "world_size"))
     return (rank if 0 <= rank < _MAX_RANK else None), (size if 0 < size <= _MAX_RANK else None)
 
 
 def _gpus(properties: dict[str, Any]) -> tuple[Gpu, ...]:
-    told = properties.get("deviceProperties")
+    devices = properties.get("deviceProperties")
     found = []
-    for entry in told[:MAX_GPUS] if isinstance(told, list) else ():
+    for entry in devices[:MAX_GPUS] if isinstance(devices, list) else ():
         known = _mapping(entry)
         ordinal = integer(known.get("id"), -1)
         if 0 <= ordinal < MAX_GPUS:

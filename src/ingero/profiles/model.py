@@ -1,6 +1,6 @@
-"""What a profile holds of one process, whatever tool wrote it: calls, GPU activities, ranges and stacks.
+"""The profile of one process, independent of the tool: calls, GPU activities, ranges and stacks.
 
-Times are ns: of the unix clock once a reader is done. Columns `name` and `function` hold indexes into `texts`.
+Times are ns: unix time once a reader is done. Columns `name` and `function` hold indexes into `texts`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CALL_DTYPE = np.dtype(
         ("stack", "i4"),
     ]
 )
-# call_ns: begin of the call that enqueued it, 0 = not in the file. group: index into `groups`, -1 = none.
+# call_ns: start of the call that enqueued it, 0 = not in the file. group: index into `groups`, -1 = none.
 ACTIVITY_DTYPE = np.dtype(
     [
         ("start_ns", "i8"),
@@ -70,7 +70,7 @@ FRAME_DTYPE = np.dtype([("start_ns", "i8"), ("end_ns", "i8"), ("pid", "i8"), ("t
 
 
 class ActivityKind(enum.IntEnum):
-    """What a GPU did. The names, in lower case, are published."""
+    """The kind of a GPU activity. The names, in lower case, are published."""
 
     KERNEL = 1
     MEMCPY = 2
@@ -79,7 +79,7 @@ class ActivityKind(enum.IntEnum):
 
 
 class Direction(enum.IntEnum):
-    """From where to where a copy went. The names, in lower case, are published."""
+    """The direction of a copy. The names, in lower case, are published."""
 
     UNKNOWN = 0
     HOST_TO_GPU = 1
@@ -89,7 +89,7 @@ class Direction(enum.IntEnum):
 
 
 class RangeKind(enum.IntEnum):
-    """What a user range is. The names, in lower case, are published."""
+    """The kind of a user range. The names, in lower case, are published."""
 
     STEP = 1
     DATA_LOADING = 2
@@ -103,7 +103,7 @@ class ProfileError(IngeroError):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame of a stack: a Python function (line 0: not known), or with an empty file another function."""
+    """One frame of a stack: a Python function (line 0: not known), or a native function (empty file)."""
 
     file: str
     line: int
@@ -121,7 +121,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU as the profile names it. ordinal: CUDA's in the process, UNKNOWN where that is not told; uuid: or ""."""
+    """One GPU of a profile. ordinal: CUDA's index in the process, or UNKNOWN; uuid: "" if not known."""
 
     ordinal: int
     name: str
@@ -133,7 +133,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where a profile is from. has_unix_times: False where the file does not say when it was made."""
+    """The origin of a profile. has_unix_times: False where the file has no date."""
 
     tool: str
     file: str
@@ -147,10 +147,10 @@ class Origin:
 
 @dataclass(kw_only=True, slots=True)
 class Notes:
-    """What an import has to say about its files.
+    """Remarks of an import about its files.
 
     dropped: records that could not be used, by reason. remarks: records that are not stored as they are, by reason.
-    lacks: sentences about what is missing.
+    lacks: sentences about missing data.
     """
 
     dropped: Counter[str] = field(default_factory=Counter)
@@ -162,7 +162,7 @@ class Notes:
 class Profile:
     """One process of a profile. rank, world_size: None where the file does not say; threads: names by tid.
 
-    nested: calls inside other calls, by op, which are not in `calls`. stacks: the first is empty.
+    nested: number of calls inside other calls by op; these are not in `calls`. stacks: the first is empty.
     """
 
     origin: Origin
@@ -183,12 +183,12 @@ class Profile:
 
     @property
     def begin_ns(self) -> int:
-        """The first moment of it."""
+        """The start of the first call, activity or range."""
         return min(int(rows["start_ns"].min()) for rows in self._timed)
 
     @property
     def end_ns(self) -> int:
-        """The last moment of it."""
+        """The end of the last call, activity or range."""
         return max(int(rows["end_ns"].max()) for rows in self._timed)
 
     @property

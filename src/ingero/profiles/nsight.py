@@ -1,8 +1,8 @@
 """Reads SQLite exports of Nsight Systems, 2021 to 2026: CUDA calls, GPU activities and NVTX ranges of each process.
 
-Source: "SQLite Schema Reference" of the Nsight Systems user guide. Columns came with time (globalPid, srcKind,
+Source: "SQLite Schema Reference" of the Nsight Systems user guide. Columns were added over time (globalPid, srcKind,
 greenContextId), so each is optional. A globalTid is process << 24 | thread, and its process << 24 a globalPid. Times
-count from the begin of the session, whose date is in TARGET_INFO_SESSION_START_TIME.
+count from the start of the session, whose date is in TARGET_INFO_SESSION_START_TIME.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ACTIVITIES = {
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": ActivityKind.SYNC,
 }
 _GRAPH_NAME = "CUDA graph"
-_STREAM_WAIT = 2  # CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_WAIT_EVENT: a stream waits, no thread does
+_STREAM_WAIT = 2  # CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_WAIT_EVENT: only a stream waits, no thread
 _NO_STREAM = 0xFFFFFFFF  # CUPTI_SYNCHRONIZATION_INVALID_VALUE
 _RANGES = frozenset({59, 60, 70, 71})  # NvtxPushPopRange, NvtxStartEndRange, and those of the NVTX text format
 _THREAD_MASK = (1 << 24) - 1
@@ -58,7 +58,7 @@ _MEMORY = {0: HostMemory.PAGEABLE, 1: HostMemory.PINNED}  # CUpti_ActivityMemory
 _HOST = "Hostname", "OsDescription", "NvDriverVersion", "CudaDriverVersion", "CpuCores"
 
 
-# What an export may have beside: it says when a thread ran and in which call of the system it was, not why it did not.
+# Tables that are not imported: they say when a thread ran and which system call it made, not why it did not run.
 _LEFT_OUT = {
     "SCHED_EVENTS": "left out, scheduler events: they do not say what a thread waited for",
     "OSRT_API": "left out, calls of the operating system's libraries",
@@ -66,12 +66,12 @@ _LEFT_OUT = {
 
 
 def is_nsight(file: SqliteFile) -> bool:
-    """Whether it is such an export."""
+    """Whether the file is an SQLite export of Nsight Systems."""
     return file.has("StringIds", "id", "value") and (file.has(_CALLS) or file.has("CUPTI_ACTIVITY_KIND_KERNEL"))
 
 
 class _Reader:
-    """The rows of one file; `pid` is the globalPid >> 24 until the processes are told apart."""
+    """Reads the rows of one file; their `pid` is globalPid >> 24 until `read_nsight` splits them by process."""
 
     def __init__(self, file: SqliteFile, notes: Notes) -> None:
         self.file, self.notes = file, notes
@@ -107,14 +107,14 @@ class _Reader:
                 self.calls.add((*place, *what, UNKNOWN, UNKNOWN, 0, 0, 0, 0, 0))
 
     def read_activities(self) -> None:
-        """What the GPUs did."""
+        """GPU activities."""
         more = ["demangledName", "shortName", "bytes", "copyKind", "srcKind", "dstKind", "syncType"]
         for table, kind in _ACTIVITIES.items():
             for row in self.file.rows(table, [*_WORK, *more], self.notes):
                 self._activity(kind, row, _GRAPH_NAME if table.endswith("GRAPH_TRACE") else "")
 
     def _activity(self, kind: ActivityKind, row: tuple[Cell, ...], fallback: str) -> None:
-        start, end, device, stream, correlation, owner, name, short, size, copy, source, target, sync = row
+        start, end, device, stream, correlation, owner, name, short, size, copy, source, destination, sync = row
         times = self._times(start, end)
         if times is None or (kind is ActivityKind.SYNC and whole(sync) == _STREAM_WAIT):
             return
@@ -125,13 +125,13 @@ class _Reader:
         what = (NO_CORRELATION if where is None else where, int(kind), self.texts.number(called))
         is_copy = kind is ActivityKind.MEMCPY
         direction = int(_DIRECTIONS.get(whole(copy) or 0, Direction.UNKNOWN)) if is_copy else 0
-        memory = _host_memory(direction, whole(source), whole(target)) if is_copy else 0
+        memory = _host_memory(direction, whole(source), whole(destination)) if is_copy else 0
         self.activities.add(
             (*place, *what, min(max(0, whole(size) or 0), MAX_SIZE_BYTES), direction, memory, 0, UNKNOWN)
         )
 
     def read_ranges(self) -> None:
-        """Ranges of NVTX; marks and names of things are none."""
+        """NVTX ranges; marks and names are left out."""
         columns = ["start", "end", "eventType", "text", "textId", "globalTid"]
         for start, end, kind, given, given_id, owner in self.file.rows("NVTX_EVENTS", columns, self.notes):
             if end is None or whole(kind) not in _RANGES:
@@ -151,7 +151,7 @@ class _Reader:
 
 
 def read_nsight(file: SqliteFile, notes: Notes) -> list[Profile]:
-    """Every process of the file that used a GPU."""
+    """The profile of each process of the file that used a GPU."""
     reader = _Reader(file, notes)
     reader.read_calls()
     reader.read_activities()
@@ -182,17 +182,17 @@ def _process(owner: int | None) -> int:
     return owner >> 24 if owner is not None and owner > 0 else 0
 
 
-def _host_memory(direction: int, source: int | None, target: int | None) -> int:
-    """The kind of the host's side."""
-    kind = source if direction == Direction.HOST_TO_GPU else target if direction == Direction.GPU_TO_HOST else None
+def _host_memory(direction: int, source: int | None, destination: int | None) -> int:
+    """The kind of host memory of a copy."""
+    kind = source if direction == Direction.HOST_TO_GPU else destination if direction == Direction.GPU_TO_HOST else None
     return int(_MEMORY.get(kind, HostMemory.UNKNOWN)) if kind is not None else int(HostMemory.UNKNOWN)
 
 
 def _shift_ns(file: SqliteFile, notes: Notes) -> int:
     for (cell,) in file.rows("TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"], notes):
-        sync_interval = whole(cell)
-        if sync_interval is not None and UNDATED_NS < sync_interval < 3 * UNDATED_NS:  # until 2065
-            return sync_interval
+        unix_ns = whole(cell)
+        if unix_ns is not None and UNDATED_NS < unix_ns < 3 * UNDATED_NS:  # until 2065
+            return unix_ns
     notes.lacks.append(undated(file.name))
     return UNDATED_NS
 
@@ -213,26 +213,27 @@ def _thread_names(reader: _Reader) -> dict[int, dict[int, str]]:
 
 def _origin(file: SqliteFile, notes: Notes, has_unix_times: bool) -> Origin:
     rows = file.rows("TARGET_INFO_SYSTEM_ENV", ["name", "value"], notes)
-    told: Mapping[str, str] = {name: text(value) for cell, value in rows if (name := text(cell)) in _HOST}
-    cores = told.get("CpuCores", "")
+    environment: Mapping[str, str] = {name: text(value) for cell, value in rows if (name := text(cell)) in _HOST}
+    cores = environment.get("CpuCores", "")
     return Origin(
         tool="Nsight Systems",
         file=file.name,
-        host=told.get("Hostname", ""),
-        os_release=told.get("OsDescription", ""),
+        host=environment.get("Hostname", ""),
+        os_release=environment.get("OsDescription", ""),
         cpu_count=int(cores) if cores.isascii() and cores.isdigit() and len(cores) < 6 else 0,
-        gpu_driver=told.get("NvDriverVersion", ""),
+        gpu_driver=environment.get("NvDriverVersion", ""),
         has_unix_times=has_unix_times,
     )
 
 
 def _gpus(file: SqliteFile, notes: Notes) -> tuple[Gpu, ...]:
-    """The GPUs of the host. Which of them is a process's device 0 is not told where it was given a part of them."""
+    """The GPUs of the host, without the ordinals in a process, which may see only a part of them."""
     found = []
     for number, name, memory, uuid, bus in file.rows(
         "TARGET_INFO_GPU", ["id", "name", "totalMemory", "uuid", "busLocation"], notes
     ):
         index, size = whole(number) or 0, whole(memory) or 0
-        told = text(uuid)
-        found.append(Gpu(UNKNOWN, text(name), max(size, 0), f"GPU-{told}" if told else "", text(bus), index))
+        uuid_text = text(uuid)
+        name_of_uuid = f"GPU-{uuid_text}" if uuid_text else ""
+        found.append(Gpu(UNKNOWN, text(name), max(size, 0), name_of_uuid, text(bus), index))
     return tuple(found[:1024])

@@ -1,4 +1,4 @@
-"""Where the rows of an imported process belong, and what those of all tables share."""
+"""The numbers that all rows of an imported process share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Rows = Iterator[tuple[Table, int, dict[str, Column]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where the rows of a process belong. text: the number of a text; communicators: numbers by index of the group."""
+    """The process of rows. text: returns the number of a text; communicators: numbers by index of the group."""
 
     process: int
     text: Callable[[str], int]
@@ -32,7 +32,7 @@ def function_id(name: str) -> int:
 
 
 def by_op(calls: Array, value: Callable[[int], int]) -> Array:
-    """A value of each call's operation."""
+    """`value` of the operation of each call."""
     table = np.array([value(op) if op in BY_ID else 0 for op in range(256)])
     found: Array = table[calls["op"]]
     return found

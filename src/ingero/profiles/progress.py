@@ -1,4 +1,4 @@
-"""What a profile's calls waited for, and how far the GPU was then."""
+"""The time that a profile's calls were blocked for the GPU, and the progress marks of their returns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ingero.profiles.model import UNKNOWN, ActivityKind, Array, Direction, Profi
 
 # A call that did not wait takes 3 to 15 us in real profiles, and the clocks of CPU and GPU differ by up to 8 us there.
 MIN_BLOCKED_NS = 20_000
-# So much work outstanding on a stream fills its queue: 1,022 on the real GPUs measured, less what other calls took.
+# Outstanding work that fills the queue of a stream: 1,022 on the real GPUs measured, less the share of other calls.
 FULL_QUEUE = 900
 
 _WAITS = int(Kind.SYNC)
@@ -21,7 +21,7 @@ _ASYNC_COPY = int(Kind.COPY)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocked:
-    """ns of each call of a profile that went into waiting for the GPU, by how it waited."""
+    """The time (ns) that each call of a profile was blocked for the GPU, by kind of call."""
 
     sync: Array
     copy: Array
@@ -30,7 +30,7 @@ class Blocked:
 
     @property
     def total(self) -> Array:
-        """All of it."""
+        """The blocked time (ns) of each call, of all kinds."""
         found: Array = self.sync + self.copy + self.launch + self.alloc
         return found
 
@@ -47,7 +47,7 @@ class Mark:
 
 
 def blocked_of(profile: Profile) -> Blocked:
-    """What waited, and for how long."""
+    """The blocked time of each call of a profile."""
     calls = profile.calls
     kinds, durations = kinds_of(calls), calls["end_ns"] - calls["start_ns"]
     is_long = durations >= MIN_BLOCKED_NS
@@ -65,7 +65,7 @@ def blocked_of(profile: Profile) -> Blocked:
 
 
 def marks_of(profile: Profile, blocked: Blocked) -> list[Mark]:
-    """How far each stream was, whenever a call that waited for it came back; in the order of time."""
+    """The progress marks of each stream at the return of each call that waited for it, sorted by time."""
     calls = profile.calls
     kinds = kinds_of(calls)
     enqueues = (kinds & int(Kind.ENQUEUE)) != 0
@@ -99,23 +99,23 @@ def _marks_of_stream(profile: Profile, blocked: Blocked, kinds: Array, mine: Arr
     return found
 
 
-def _last_done(profile: Profile, device: int, stream: int, moments: Array) -> Array:
-    """Begin of the call whose work was the last to end before each moment; 0 where none had."""
+def _last_done(profile: Profile, device: int, stream: int, times: Array) -> Array:
+    """The start of the call whose work was the last to end before each time; 0 where there is none."""
     work = profile.activities
     work = work[(work["call_ns"] > 0) & (work["device"] == device) & (work["stream"] == stream)]
     work = work[np.argsort(work["end_ns"], kind="stable")]
-    at = np.searchsorted(work["end_ns"], moments, side="right")
+    at = np.searchsorted(work["end_ns"], times, side="right")
     found: Array = np.append(0, work["call_ns"])[at]
     return found
 
 
 def _streams(calls: Array) -> list[tuple[int, int]]:
-    """Device and stream of these calls, each pair once."""
+    """The distinct (device, stream) pairs of these calls."""
     return sorted(set(zip(calls["device"].tolist(), calls["stream"].tolist(), strict=True)))
 
 
 def _outstanding(profile: Profile) -> Array:
-    """How many GPU activities of its stream (of all, for a call of none) were not done when each call began."""
+    """The number of unfinished GPU activities of the call's stream (without one: of all streams) at its start."""
     calls, done = profile.calls, profile.activities
     done = done[(done["call_ns"] > 0) & (done["kind"] != ActivityKind.SYNC)]
     found = np.zeros(len(calls), np.int64)
@@ -130,7 +130,7 @@ def _outstanding(profile: Profile) -> Array:
 
 
 def _ran_inside(profile: Profile) -> Array:
-    """Of each call whether the GPU began what it enqueued before it came back."""
+    """Whether the GPU started the work of each call before the call returned."""
     calls, work = profile.calls, profile.activities
     work = work[(work["call_ns"] > 0) & (work["kind"] != ActivityKind.SYNC)]
     order = np.argsort(work["call_ns"], kind="stable")

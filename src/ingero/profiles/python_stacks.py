@@ -10,14 +10,14 @@ import numpy as np
 from ingero.profiles.intervals import innermost
 from ingero.profiles.model import Array, Frame
 
-MAX_DEPTH = 256  # the deepest of the research has 70; what lies deeper is left out
+MAX_DEPTH = 256  # the deepest stack of the research has 70 frames; deeper frames are left out
 _PLACE = re.compile(r"(.{1,4000})\((\d{1,9})\): (.*)", re.DOTALL)
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-_MODULE = "nn.Module: "  # stands around the module's own functions, which have frames, too
+_MODULE = "nn.Module: "  # encloses the module's own functions, which have frames, too
 
 
 def frame_of(name: str) -> Frame | None:
-    """A frame from a profiler's name of it; None for one that says nothing of its own."""
+    """The frame that a profiler's name describes; None for one that adds nothing."""
     if name.startswith(_MODULE):
         return None
     place = _PLACE.fullmatch(name)
@@ -28,7 +28,7 @@ def frame_of(name: str) -> Frame | None:
 
 def stacks_of_frames(calls: Array, frames: Array, texts: Sequence[str]) -> tuple[Array, tuple[tuple[Frame, ...], ...]]:
     """For each call the index of its stack, and the stacks, innermost frame first; the first is empty."""
-    book = _Book(texts)
+    tree = _StackTree(texts)
     found = np.zeros(len(calls), np.int32)
     frames = frames[np.lexsort((-frames["end_ns"], frames["start_ns"], frames["tid"]))]
     for tid in np.unique(frames["tid"]).tolist():
@@ -36,10 +36,10 @@ def stacks_of_frames(calls: Array, frames: Array, texts: Sequence[str]) -> tuple
         mine = mine[np.argsort(calls["start_ns"][mine], kind="stable")]
         rows = frames[frames["tid"] == tid]
         parents, around = innermost(rows, calls["start_ns"][mine])
-        paths = book.paths(parents, rows["name"].tolist())
+        paths = tree.paths(parents, rows["name"].tolist())
         found[mine] = [paths[row] if row >= 0 else 0 for row in around]
     used, number = np.unique(np.concatenate([np.zeros(1, found.dtype), found]), return_inverse=True)
-    return number[1:].astype(np.int32), tuple(map(book.stack, used.tolist()))
+    return number[1:].astype(np.int32), tuple(map(tree.stack, used.tolist()))
 
 
 def stacks_of_operators(
@@ -60,13 +60,13 @@ def stacks_of_operators(
     return found, ((), *stacks)
 
 
-class _Book:
-    """Paths of frames as a tree: each node is a function inside another path."""
+class _StackTree:
+    """Stacks as a tree: each node is a function called from the stack of its parent."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = texts
         self._nodes: dict[tuple[int, int], int] = {}
-        self._made: list[tuple[int, int]] = [(0, 0)]  # the keys of the nodes
+        self._keys: list[tuple[int, int]] = [(0, 0)]  # the keys of the nodes
         self._depths = [0]
         self._frames: dict[int, Frame | None] = {}
 
@@ -82,7 +82,7 @@ class _Book:
         key = (outer, name)
         if key not in self._nodes:
             self._nodes[key] = len(self._depths)
-            self._made.append(key)
+            self._keys.append(key)
             self._depths.append(self._depths[outer] + 1)
         return self._nodes[key]
 
@@ -90,7 +90,7 @@ class _Book:
         """The frames of a node, innermost first."""
         found: list[Frame] = []
         while node:
-            node, name = self._made[node]
+            node, name = self._keys[node]
             if name not in self._frames:
                 self._frames[name] = frame_of(self._texts[name])
             frame = self._frames[name]

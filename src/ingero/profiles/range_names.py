@@ -1,4 +1,4 @@
-"""What a user range is, told by its name: a step, data loading, an operator of a framework, or another range."""
+"""The kind of a user range by its name: a step, data loading, an operator of a framework, or another range."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from ingero.profiles.model import RangeKind
 
-# PyTorch's profiler marks each step so (torch/profiler/profiler.py); the others are what people write by hand.
+# PyTorch's profiler marks each step like this (torch/profiler/profiler.py); users write the other names by hand.
 _STEP = re.compile(r"ProfilerStep\*?#?\d+$|(training[_ ])?(step|iteration|iter)[ _#:]*\d+$", re.IGNORECASE)
 # torch/utils/data/dataloader.py marks its __next__ as enumerate(DataLoader)#...
 _DATA_LOADING = re.compile(r"enumerate\(DataLoader\)|data[_ ]?load(er|ing)\b|_next_data\b", re.IGNORECASE)

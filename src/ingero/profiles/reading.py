@@ -1,4 +1,4 @@
-"""Reads profiles from files and folders, whatever tool and packing made them: what a file is, its content says."""
+"""Reads profiles from files and folders of any supported tool and packing, recognized by content."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ingero.profiles.rpd import is_rpd, read_rpd
 from ingero.profiles.sqlite_file import SqliteFile
 from ingero.profiles.unpacking import Budget, Entry, entries
 
-# Unpacked. A profile of ten seconds of training has up to 1 GB of JSON; a bomb unpacks to more than any disk.
+# Unpacked bytes. A profile of ten seconds of training has up to 1 GB of JSON; a bomb unpacks to more than any disk.
 MAX_BYTES = 16 << 30
 _RANK = re.compile(r"(?:rank|worker)[-_. ]?(\d{1,6})(?!\d)", re.IGNORECASE)  # rank-3.json, worker3_step_12.json
 BY_NAME = "no file states its rank: ranks are taken from the file names"
 _SQLITE = b"SQLite format 3\0"
 _BOM = b"\xef\xbb\xbf"
-# What tools write beside what can be imported, by the end of its name.
+# Files of tools that cannot be imported, by the end of their name.
 _OTHERS = {
     (".nsys-rep", ".qdrep"): ("a report of Nsight Systems", "nsys export --type sqlite {name}"),
     (".ncu-rep",): ("a report of Nsight Compute, of single kernels", "profile the program with Nsight Systems"),
@@ -36,19 +36,19 @@ HINT = "import takes traces of PyTorch's and JAX's profilers (.json, .json.gz), 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
-    """Every process of the files, what is to be said of them, and the names of the files that had one."""
+class ImportedProfiles:
+    """The profiles of all processes in the files, remarks about them, and the names of files that held one."""
 
     profiles: list[Profile]
     notes: Notes
     files: list[str]
 
 
-def read_profiles(paths: Sequence[Path], *, max_bytes: int = MAX_BYTES) -> Read:
-    """Reads every profile behind these paths; a folder or a tar is the processes of one job.
+def read_profiles(paths: Sequence[Path], *, max_bytes: int = MAX_BYTES) -> ImportedProfiles:
+    """Reads all profiles at these paths; a folder or a tar holds the processes of one job.
 
     Raises:
-        ProfileError: a file cannot be read, is none, or holds nothing usable.
+        ProfileError: a file cannot be read, is not a profile, or holds no usable data.
     """
     budget, notes = Budget(max_bytes), Notes()
     profiles: list[Profile] = []
@@ -62,11 +62,11 @@ def read_profiles(paths: Sequence[Path], *, max_bytes: int = MAX_BYTES) -> Read:
     if not profiles:
         why = f": {notes.lacks[0]}" if notes.lacks else ""
         raise ProfileError(f"nothing to import in {', '.join(map(str, paths[:3]))}{why}", hint=HINT)
-    return Read(profiles=_ranked_by_name(profiles, notes), notes=notes, files=files)
+    return ImportedProfiles(profiles=_ranked_by_name(profiles, notes), notes=notes, files=files)
 
 
 def _ranked_by_name(profiles: list[Profile], notes: Notes) -> list[Profile]:
-    """With the ranks in their files' names, where no file says one and each name has another."""
+    """The profiles with ranks from their file names, where no file states one and all names differ in it."""
     found = [_RANK.search(profile.origin.file) for profile in profiles]
     ranks = {int(name[1]) for name in found if name}
     if len(ranks) < max(2, len(profiles)) or any(profile.rank is not None for profile in profiles):

@@ -1,4 +1,4 @@
-"""Writes profiles as one recording: one process for each of them."""
+"""Writes profiles as one recording, a process for each profile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ingero.store.writing.tables import Column, Table
 from ingero.store.writing.writer import Writer
 
 NOT_SHOWN = "a profile shows calls and GPU work, not why a thread did not run"
-# Every source of evidence about threads, processes and the host that tracing has and a profiler has not.
+# The sources of evidence about threads, processes and the host that a profile lacks.
 _NOT_SHOWN = (
     *(
         "offcpu",
@@ -40,16 +40,16 @@ _NOT_SHOWN = (
 )
 IMPORTED_NODE = "imported"
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")  # it is part of the ids of calls
-_MARGIN_NS = 1000  # so that the first and the last moment lie inside the recording
-_AT_ONCE = 20_000  # rows; the writer's queue takes five times as many
-_MOST_NAMES = 64  # of files, in the session's options
+_MARGIN_NS = 1000  # so that the first and the last time lie inside the recording
+_BATCH_ROWS = 20_000  # rows; the writer's queue takes five times as many
+_MAX_NAMES = 64  # of files, in the session's options
 _DROPPED, _LACKS = "profile_records_dropped", "profile_lacks"
 _COMMUNICATOR_NOTE = "from a profiler's file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """How many rows of each table were written, and the time they span."""
+    """The number of rows written to each table, and their time range."""
 
     rows: Counter[str]
     begin_ns: int
@@ -60,7 +60,7 @@ def write_recording(path: Path, profiles: Sequence[Profile], notes: Notes, *, fi
     """Writes a new recording. files: the names of what was imported.
 
     Raises:
-        StoreError: it cannot be written. ProfileError: not every row found its place.
+        StoreError: it cannot be written. ProfileError: rows could not be stored.
     """
     begin_ns, end_ns = min(profile.begin_ns for profile in profiles), max(profile.end_ns for profile in profiles)
     profiles = sorted(profiles, key=_rank_and_begin)
@@ -85,7 +85,7 @@ def _rank_and_begin(profile: Profile) -> tuple[int, int]:
 
 
 class _Sink:
-    """Appends rows and waits before the writer's queue is full: here no row may be lost for being early."""
+    """Appends rows and waits before the writer's queue is full, because no row may be dropped here."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -93,15 +93,15 @@ class _Sink:
         self.counts: Counter[str] = Counter()
 
     def put(self, table: Table, count: int, /, **columns: Column) -> None:
-        """Rows from columns; `session` is filled in."""
+        """Writes rows from columns; `session` is filled in."""
         if "session" in table.columns:
             columns["session"] = self._writer.session
         rows = table.rows(count, **columns)
-        for begin in range(0, count, _AT_ONCE):
-            part = rows[begin : begin + _AT_ONCE]
+        for begin in range(0, count, _BATCH_ROWS):
+            part = rows[begin : begin + _BATCH_ROWS]
             self._writer.append(table, part)
             self._waiting += len(part)
-            if self._waiting >= _AT_ONCE:
+            if self._waiting >= _BATCH_ROWS:
                 self._writer.flush()
                 self._waiting = 0
         self.counts[table.name] += count
@@ -122,7 +122,7 @@ def _session(profiles: Sequence[Profile], files: Sequence[str], begin_ns: int) -
         gpu_driver=origin.gpu_driver,
         cuda_ver=origin.cuda_ver,
         ingero_ver=__version__,
-        options={"import": ", ".join(tools), "files": ", ".join(files[:_MOST_NAMES])},
+        options={"import": ", ".join(tools), "files": ", ".join(files[:_MAX_NAMES])},
         not_traced=dict.fromkeys(_NOT_SHOWN, NOT_SHOWN),
     )
 
@@ -181,7 +181,7 @@ class _Communicators:
         self._next = 1
 
     def add(self, profile: Profile, process: int) -> list[int]:
-        """Stores the groups of one process; answers their numbers."""
+        """Stores the groups of one process; returns their numbers."""
         counts = Counter(profile.activities["group"].tolist())
         numbers = []
         for index, group in enumerate(profile.groups):

@@ -23,7 +23,7 @@ _MEMCPY_KIND = "cudaMemcpyKind"
 
 
 def rows_of(profile: Profile, place: Place, blocked: Blocked) -> Rows:
-    """Every row of a process but its own, its steps' and its communicators'."""
+    """All rows of a process except those of the process itself, its steps and its communicators."""
     yield from _threads(profile, place)
     stacks, stack_rows = _stacks(profile, place)
     yield from stack_rows
@@ -53,7 +53,7 @@ def _stacks(profile: Profile, place: Place) -> tuple[Array, Rows]:
 
 
 def _stored(frames: Sequence[Frame]) -> list[dict[str, str | int]]:
-    """Python frames; functions without a line only where they are the innermost: what called into the GPU's library."""
+    """Frames as stored: Python frames, and native functions only at the innermost end, next to the CUDA call."""
     found: list[dict[str, str | int]] = []
     for frame in frames:
         if frame.file:
@@ -133,11 +133,11 @@ def _activities(profile: Profile, place: Place, functions: Array) -> Rows:
             "stream": np.where(rows["stream"] == UNKNOWN, 0, rows["stream"]),
             "start_ns": rows["start_ns"],
             "duration_ns": rows["end_ns"] - rows["start_ns"],
-            "kind": _numbers(place, ActivityKind)[rows["kind"]],
+            "kind": _text_numbers(place, ActivityKind)[rows["kind"]],
             "function": np.where(rows["kind"] == ActivityKind.KERNEL, functions[rows["name"]], 0),
             "bytes": rows["bytes"],
-            "direction": _numbers(place, Direction)[rows["direction"]],
-            "host_memory": _numbers(place, HostMemory)[rows["host_memory"]],
+            "direction": _text_numbers(place, Direction)[rows["direction"]],
+            "host_memory": _text_numbers(place, HostMemory)[rows["host_memory"]],
             "call_ns": rows["call_ns"],
             "communicator": communicators[rows["group"]],
         },
@@ -155,13 +155,13 @@ def _ranges(profile: Profile, place: Place) -> Rows:
             "tid": rows["tid"],
             "start_ns": rows["start_ns"],
             "duration_ns": rows["end_ns"] - rows["start_ns"],
-            "kind": _numbers(place, RangeKind)[rows["kind"]],
+            "kind": _text_numbers(place, RangeKind)[rows["kind"]],
             "name": [used[index] for index in rows["name"].tolist()],
         },
     )
 
 
-def _numbers(place: Place, kinds: type[ActivityKind | Direction | HostMemory | RangeKind]) -> Array:
+def _text_numbers(place: Place, kinds: type[ActivityKind | Direction | HostMemory | RangeKind]) -> Array:
     """The number of each kind's published name, by its value; 0 for an unknown one."""
     found = np.zeros(max(kinds) + 1, np.int64)
     for kind in kinds:

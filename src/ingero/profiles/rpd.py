@@ -32,8 +32,8 @@ from ingero.profiles.model import (
 from ingero.profiles.range_names import range_kind
 from ingero.profiles.sqlite_file import Cell, SqliteFile, text, whole
 
-_MARKER = "UserMarker"  # how roctx ranges are stored: their text is the argument
-# What a GPU did, by the begin of its type's name.
+_MARKER = "UserMarker"  # the name under which roctx ranges are stored; their text is the argument
+# The kind of an activity by the start of its type's name.
 _KINDS = (
     ("Kernel", ActivityKind.KERNEL),
     ("Task", ActivityKind.KERNEL),
@@ -50,7 +50,7 @@ _DIRECTIONS = (
 
 
 def is_rpd(file: SqliteFile) -> bool:
-    """Whether it is such a file."""
+    """Whether the file is an RPD file."""
     return file.has("rocpd_string", "id", "string") and file.has("rocpd_api", "id", "pid", "start", "end")
 
 
@@ -80,15 +80,15 @@ class _Reader:
             place = (*times, whole(pid) or 0, whole(tid) or 0)
             index, called = self.string(name)
             if called == _MARKER:
-                marked, told = self.string(arguments)
-                self.ranges.add((*place, int(range_kind(told)), marked))
+                marked, type_name = self.string(arguments)
+                self.ranges.add((*place, int(range_kind(type_name)), marked))
             else:
                 known = whole(number)
                 correlation = NO_CORRELATION if known is None else known
                 self.calls.add((*place, op_id(called), index, correlation, UNKNOWN, UNKNOWN, 0, 0, 0, 0, 0))
 
     def read_activities(self) -> None:
-        """What the GPUs did, with the calls that asked for it."""
+        """GPU activities, with the calls that enqueued them."""
         links = self.file.rows("rocpd_api_ops", ["api_id", "op_id"], self.notes)
         calls = {whole(op): whole(call) for call, op in links}
         copies = self.file.rows("rocpd_copyapi", ["api_ptr_id", "size", "pinned"], self.notes)
@@ -100,15 +100,15 @@ class _Reader:
 
     def _activity(self, row: Sequence[Cell], call: int | None, copied: tuple[Cell, Cell]) -> None:
         gpu, queue, start, end, description, kind = row
-        index, told = self.string(kind)
-        found = next((known for begin, known in _KINDS if told.startswith(begin)), None)
+        index, type_name = self.string(kind)
+        found = next((known for begin, known in _KINDS if type_name.startswith(begin)), None)
         times = self._times(start, end)
         if found is None or times is None:
             return
         is_copy = found is ActivityKind.MEMCPY
         size = min(max(0, whole(copied[0]) or 0), MAX_SIZE_BYTES) if is_copy else 0
         memory = HostMemory.PINNED if is_copy and whole(copied[1]) else HostMemory.UNKNOWN
-        direction = next((int(known) for words, known in _DIRECTIONS if words in told), 0)
+        direction = next((int(known) for words, known in _DIRECTIONS if words in type_name), 0)
         device, stream = whole(gpu), whole(queue)
         on = device if device is not None and 0 <= device < 1 << 16 else UNKNOWN
         place = (*times, 0, on, UNKNOWN if stream is None else stream, NO_CORRELATION if call is None else call)
@@ -124,7 +124,7 @@ class _Reader:
 
 
 def read_rpd(file: SqliteFile, notes: Notes) -> list[Profile]:
-    """Every process of the file."""
+    """The profile of each process of the file."""
     reader = _Reader(file, notes)
     reader.read_calls()
     reader.read_activities()

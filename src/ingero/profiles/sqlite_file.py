@@ -1,4 +1,4 @@
-"""A foreign SQLite file, read without trusting its schema: real tables only, no view, trigger or function of it."""
+"""Reads a foreign SQLite file without trusting its schema: only real tables, no views, triggers or functions."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _UNREADABLE = (apsw.Error, UnicodeDecodeError)  # the second for names in a dama
 
 
 class SqliteFile:
-    """Open for reading; a context manager. tables: the columns of each real table.
+    """A file open for reading; a context manager. tables: the columns of each real table.
 
     Raises:
-        ProfileError: it is damaged from the begin on.
+        ProfileError: the file is damaged from its start.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -62,7 +62,7 @@ class SqliteFile:
         return table in self.tables and self.tables[table] >= set(columns)
 
     def rows(self, table: str, columns: Sequence[str], notes: Notes) -> Iterator[tuple[Cell, ...]]:
-        """The rows of a table, up to where it is damaged; None where it lacks a column. Texts come as bytes."""
+        """The rows of a table, up to the first damage; None for missing columns. Texts are bytes."""
         if table not in self.tables:
             return
         chosen = ", ".join(self._expression(table, column) for column in columns)
@@ -81,7 +81,7 @@ class SqliteFile:
 
 
 def whole(value: Cell) -> int | None:
-    """A cell as an integer; None where it is none, or beyond 62 bits."""
+    """A cell as an integer; None where it is not a number, or beyond 62 bits."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     try:

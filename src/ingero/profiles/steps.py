@@ -1,4 +1,4 @@
-"""The steps of a profile: what its calls repeat, or what the program marked where they do not."""
+"""Finds the steps of a profile: by the repetition of its calls, or else by the program's marks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ingero.decode.steps import CALL_DTYPE, Steps, find_steps, main_stream
+from ingero.decode.steps import CALL_DTYPE, FoundSteps, find_steps, main_stream
 from ingero.events import SyncIntervalFlag
 from ingero.ops import BY_ID, Kind
 from ingero.profiles.calls import kinds_of
@@ -18,16 +18,16 @@ from ingero.profiles.progress import Blocked
 from ingero.store.writing import tables
 from ingero.store.writing.tables import Column
 
-_FUNCTION_BITS = 32  # of a key: below the operation, above the direction of a copy
-_WORK = ("launches", "copies", "collectives")  # by which steps of a type are alike
+_FUNCTION_BITS = 32  # bits of a key between the operation and the direction of a copy
+_WORK = ("launches", "copies", "collectives")  # the work that a step type is named by
 _REPEATING = int(Kind.ENQUEUE | Kind.SYNC)
-_MARKED = 0.9  # of the work lies within the program's marks: they are all of its steps, and it knows best
-_MIN_MARKS = 2  # one may stand around a whole loop
+_MIN_MARKED_RATIO = 0.9  # of the work lies within the program's marks: these are then its steps
+_MIN_MARKS = 2  # a single mark may enclose a whole loop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cuts:
-    """Where steps begin and end, and what marks them. op: 0 where nothing does."""
+    """The start and end of each step, and the call that marks them. op: 0 without such a call."""
 
     start_ns: Array
     end_ns: Array
@@ -39,11 +39,11 @@ class _Cuts:
 
 
 def step_rows(profile: Profile, place: Place, blocked: Blocked) -> Rows:
-    """Rows of the steps of one process; none where nothing repeats and nothing is marked."""
+    """The rows of the steps of one process; none where nothing repeats and nothing is marked."""
     cuts = _cuts(profile)
     if cuts is None:
         return
-    device, stream = _main(profile)
+    device, stream = _main_stream_of(profile)
     sums = _sums(profile, cuts, blocked)
     known: dict[str, Column] = {"process": place.process, "pid": profile.pid, "tid": cuts.tid}
     known |= {"device": device, "stream": stream, "start_ns": cuts.start_ns, "end_ns": cuts.end_ns}
@@ -56,7 +56,7 @@ def step_rows(profile: Profile, place: Place, blocked: Blocked) -> Rows:
 
 
 def calls_for_steps(calls: Array) -> Array:
-    """Calls as `decode.steps` looks at them: those that enqueue or wait, by start."""
+    """The calls that enqueue or wait, in the form of `decode.steps`, sorted by start."""
     kinds = kinds_of(calls)
     chosen = calls[(kinds & _REPEATING) != 0]
     kinds = kinds_of(chosen)
@@ -74,18 +74,18 @@ def calls_for_steps(calls: Array) -> Array:
     return ordered
 
 
-def are_told_apart(calls: Array) -> bool:
-    """Whether it is known of most launches what they launched: without the GPU's activities all are alike."""
+def are_launches_distinguished(calls: Array) -> bool:
+    """Whether the kernel is known for most launches: without GPU activities all launches look alike."""
     kinds = kinds_of(calls)
     launches = calls["function"][(kinds & int(Kind.LAUNCH | Kind.GRAPH)) == int(Kind.LAUNCH)]
     return 2 * int((launches != 0).sum()) >= len(launches)
 
 
 def _work_for_steps(profile: Profile) -> Array:
-    """The calls, or what the GPU did where the file has no call that enqueues: the same in its order."""
+    """The calls, or the GPU activities where the file has no call that enqueues, which are in the same order."""
     calls = calls_for_steps(profile.calls)
     if calls["is_enqueue"].any():
-        return calls if are_told_apart(profile.calls) else calls[:0]
+        return calls if are_launches_distinguished(profile.calls) else calls[:0]
     work = profile.activities[profile.activities["kind"] != ActivityKind.SYNC]
     found = np.zeros(len(work), CALL_DTYPE)
     for name in ("start_ns", "end_ns", "stream"):
@@ -100,14 +100,14 @@ def _cuts(profile: Profile) -> _Cuts | None:
     found = find_steps(calls) if len(calls) else None
     marks = _marks(profile)
     if found is not None and len(marks) == found.count:
-        return _repeated(found, calls, "both", _from_first_mark(found.cut_ns, marks))
-    if found is None or _are_all(marks, calls):
-        return _marked(marks)
-    return _repeated(found, calls, "repetition", found.cut_ns)
+        return _repeated_cuts(found, calls, "both", _from_first_mark(found.cut_ns, marks))
+    if found is None or _cover_the_work(marks, calls):
+        return _marked_cuts(marks)
+    return _repeated_cuts(found, calls, "repetition", found.cut_ns)
 
 
 def _marks(profile: Profile) -> Array:
-    """The steps that the program marked on one thread, none inside another."""
+    """The steps that the program marked on one thread, without nested ones."""
     marks: Array = profile.ranges[profile.ranges["kind"] == RangeKind.STEP]
     if not len(marks):
         return marks
@@ -118,22 +118,22 @@ def _marks(profile: Profile) -> Array:
     return found
 
 
-def _are_all(marks: Array, calls: Array) -> bool:
-    """Whether the marks are the program's steps, all of them: what repeats without them is a layer, or several."""
+def _cover_the_work(marks: Array, calls: Array) -> bool:
+    """Whether the marks cover the program's work: then they are its steps, and what repeats inside is a layer."""
     if len(marks) < _MIN_MARKS:
         return False
     begins = calls["start_ns"][calls["is_enqueue"]]
     is_within = (begins >= marks["start_ns"][0]) & (begins < marks["end_ns"].max())
-    return bool(is_within.mean() >= _MARKED)
+    return bool(is_within.mean() >= _MIN_MARKED_RATIO)
 
 
 def _from_first_mark(cut_ns: Array, marks: Array) -> Array:
-    """Cuts of which the first is where the program marked it: no call came before, so that calls show only its own."""
+    """The cuts with the first one at the first mark: no call before it could show where that step starts."""
     first_ns = min(int(cut_ns[0]), int(marks["start_ns"].min()))
     return np.concatenate([[first_ns], cut_ns[1:]])
 
 
-def _repeated(found: Steps, calls: Array, how: str, cut_ns: Array) -> _Cuts:
+def _repeated_cuts(found: FoundSteps, calls: Array, how: str, cut_ns: Array) -> _Cuts:
     marker = found.markers[0] if found.markers else None
     tids, counts = np.unique(calls["tid"][calls["is_enqueue"]], return_counts=True)
     key = marker.key if marker else 0
@@ -148,16 +148,16 @@ def _repeated(found: Steps, calls: Array, how: str, cut_ns: Array) -> _Cuts:
     )
 
 
-def _marked(marks: Array) -> _Cuts | None:
-    """Steps as the program marked them."""
+def _marked_cuts(marks: Array) -> _Cuts | None:
+    """The steps that the program marked; None where there are no marks."""
     if not len(marks):
         return None
     kinds, tid = np.zeros(len(marks), np.int64), int(marks["tid"][0])
     return _Cuts(start_ns=marks["start_ns"], end_ns=marks["end_ns"], how="user", kinds=kinds, tid=tid)
 
 
-def _main(profile: Profile) -> tuple[int, int]:
-    """Device and number of the process's main stream."""
+def _main_stream_of(profile: Profile) -> tuple[int, int]:
+    """The device and number of the process's main stream."""
     calls = _work_for_steps(profile)
     stream = main_stream(calls)
     if stream is None or stream == UNKNOWN:
@@ -168,7 +168,7 @@ def _main(profile: Profile) -> tuple[int, int]:
 
 
 def _types(cuts: _Cuts, sums: Mapping[str, Array]) -> list[str]:
-    """The name of each step's type: what a usual one of its kind does, which two recordings can share."""
+    """The name of each step's type: the median work of its kind, which two recordings can share."""
     names = {
         kind: _type([int(np.median(sums[name][cuts.kinds == kind])) for name in _WORK])
         for kind in set(cuts.kinds.tolist())
@@ -176,9 +176,9 @@ def _types(cuts: _Cuts, sums: Mapping[str, Array]) -> list[str]:
     return [names[kind] for kind in cuts.kinds.tolist()]
 
 
-def _type(usual: Sequence[int]) -> str:
-    parts = [f"{count} {name}" for count, name in zip(usual, _WORK, strict=True)]
-    return ", ".join(parts if usual[-1] else parts[:-1])
+def _type(medians: Sequence[int]) -> str:
+    parts = [f"{count} {name}" for count, name in zip(medians, _WORK, strict=True)]
+    return ", ".join(parts if medians[-1] else parts[:-1])
 
 
 def _sums(profile: Profile, cuts: _Cuts, blocked: Blocked) -> dict[str, Array]:

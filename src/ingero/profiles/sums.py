@@ -17,7 +17,7 @@ from ingero.units import SECOND_NS
 
 
 def sum_rows(profile: Profile, place: Place, functions: Array, blocked: Blocked) -> Rows:
-    """Every sum of one process. functions: numbers of kernels by the index of their names."""
+    """All sums of one process. functions: numbers of kernels by the index of their names."""
     yield from _sums(profile, place)
     yield from _launches(profile, place, functions)
     yield from _copies(profile, place, blocked)
@@ -39,7 +39,7 @@ def _sums(profile: Profile, place: Place) -> Rows:
         yield tables.OP_STATS, 1, {**key, **sums, **inner}
         histogram = histograms.pack(histograms.count(durations))
         yield tables.CALL_SITES, 1, {**key, **sums, "histogram": histogram}
-    for op, count in nested.items():  # those that no call outside others is of
+    for op, count in nested.items():  # operations that have nested calls only
         known = BY_ID[op]
         place_of: dict[str, Column] = {**_period(profile, profile.begin_ns // SECOND_NS), "process": place.process}
         inner = {"source": int(known.source), "op": known.code, "count": 0, "sum_ns": 0, "nested": count}
@@ -58,14 +58,14 @@ def _launches(profile: Profile, place: Place, functions: Array) -> Rows:
 
 
 def _period(profile: Profile, second: int) -> dict[str, Column]:
-    """The part of a second that the profile covers; its calls begin within it."""
+    """The part of a second that the profile covers, as columns."""
     begin_ns = max(second * SECOND_NS, profile.begin_ns)
     end_ns = max(min((second + 1) * SECOND_NS, profile.end_ns), begin_ns + 1)
     return {"start_ns": begin_ns, "period_s": (end_ns - begin_ns) / SECOND_NS}
 
 
 def _groups(first: Array, second: Array) -> Iterator[tuple[int, int, Array]]:
-    """Each pair of values with the indexes that have it."""
+    """Each distinct pair of values, with the indexes of its rows."""
     order = np.lexsort((second, first))
     if len(order):
         changes = (np.diff(first[order]) != 0) | (np.diff(second[order]) != 0)
@@ -74,7 +74,7 @@ def _groups(first: Array, second: Array) -> Iterator[tuple[int, int, Array]]:
 
 
 def _copies(profile: Profile, place: Place, blocked: Blocked) -> Rows:
-    """What copies moved between the host and GPUs, and for how long those that need not have waited for the GPU."""
+    """Sums of copies between host and GPUs: bytes, and the blocked time of asynchronous copies."""
     calls = profile.calls
     crosses = (calls["direction"] == Direction.HOST_TO_GPU) | (calls["direction"] == Direction.GPU_TO_HOST)
     chosen = np.flatnonzero(crosses)

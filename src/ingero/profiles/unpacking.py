@@ -1,4 +1,4 @@
-"""Reads files that are packed (gzip, bzip2, xz) or gathered (tar, zip, folders), never more of them than allowed."""
+"""Reads packed files (gzip, bzip2, xz) and collections (tar, zip, folders) within a budget of bytes."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from ingero.units import format_bytes
 CHUNK_BYTES = 1 << 20
 MAX_FILES = 4096  # of a folder or a tar: as many ranks
 _HEAD_BYTES = 512
-_PACKED_BYTES = 4096  # at a time: what is lost before a damage is what these unpack to
+_PACKED_BYTES = 4096  # read at a time: data lost before a damage is at most what these unpack to
 _GZIP = b"\x1f\x8b"
 _BZIP2 = b"BZh"
 _ZIP = b"PK\x03\x04"
-_ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)  # lzma's takes what memory it likes
+_ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)  # lzma's memory cannot be bounded
 _ZIP_END = struct.Struct("<4sHHHHIIH")  # "end of central directory record" of PKWARE's APPNOTE
 _ZIP_END_BYTES = 22 + (1 << 16)  # with its comment
-_MAX_LAYERS = 3  # a tar.gz of files that are packed themselves
+_MAX_LAYERS = 3  # such as a tar.gz of packed files
 _XZ_MEMORY_BYTES = 256 << 20  # xz -9 takes 65 MiB
 _TAR_MARK = slice(257, 262)
-# What reading the rest of a cut or damaged file raises.
+# The errors of reading a cut or damaged file.
 _DAMAGES = (EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile)
 
 
 class Readable(Protocol):
-    """What bytes are read from."""
+    """A source of bytes."""
 
     def read(self, size: int = -1, /) -> bytes:
         """Up to `size` bytes; none at the end."""
 
 
 class Budget:
-    """How many bytes may still be unpacked."""
+    """The number of bytes that may still be unpacked."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = self._left = limit_bytes
@@ -65,9 +65,9 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One file that is neither packed nor a collection. path: where it lies as it is; None: only the stream has it.
+    """One file that is neither packed nor a collection. path: of the unpacked file; None: it is only in the stream.
 
-    is_named: the user named it, so that it must be a profile.
+    is_named: the user named it, so it must be a profile.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Entry:
             data = self._next_chunk()
 
     def _next_chunk(self) -> bytes:
-        """As much as a chunk, in however small pieces it comes."""
+        """The next chunk, joined from the pieces that the stream returns."""
         pieces: list[bytes] = []
         missing = CHUNK_BYTES
         with suppress(*_DAMAGES):
@@ -96,7 +96,7 @@ class Entry:
 
 
 def entries(path: Path) -> Iterator[Entry]:
-    """Every file behind a path: itself, or those of a folder or a tar, in order. Each is read before the next is asked.
+    """The files at a path: itself, or those of a folder, tar or zip, in order. Read each before taking the next.
 
     Raises:
         ProfileError: it cannot be read, or is damaged from its beginning.
@@ -138,7 +138,7 @@ def _entries(stream: Readable, name: str, path: Path | None, *, is_named: bool, 
 
 
 def _zipped(file: BinaryIO, name: str) -> Iterator[Entry]:
-    """The files of a zip, whose list is at its end; those that are damaged end where they are."""
+    """The files of a zip; damaged ones end at the damage."""
     if not _has_short_list(file):
         raise ProfileError(
             f"{printable(name)} is cut, or a zip of more than {MAX_FILES} files or 4 GiB",
@@ -157,7 +157,7 @@ def _zipped(file: BinaryIO, name: str) -> Iterator[Entry]:
 
 
 def _has_short_list(file: BinaryIO) -> bool:
-    """Whether a zip's list of files is as short as any honest one, for Python reads it as a whole."""
+    """Whether the list of files of a zip is short enough, because Python reads it as a whole."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - _ZIP_END_BYTES))
     end = file.read(_ZIP_END_BYTES)
@@ -184,7 +184,7 @@ def _unpacker(head: bytes, whole: _Rejoined) -> Readable | None:
 
 
 def _members(stream: Readable, name: str, layers: int) -> Iterator[Entry]:
-    """The files of a tar; those behind a damage are not there."""
+    """The files of a tar, up to the first damage."""
     try:
         with tarfile.open(fileobj=stream, mode="r|") as tar:  # type: ignore[call-overload]  # it only reads
             for number, member in enumerate(tar):
@@ -200,7 +200,7 @@ def _members(stream: Readable, name: str, layers: int) -> Iterator[Entry]:
 
 
 class _Rejoined:
-    """A stream with the bytes that were read from it already."""
+    """A stream that starts again with the bytes already read from it."""
 
     def __init__(self, head: bytes, stream: Readable) -> None:
         self._head, self._stream = head, stream
@@ -214,7 +214,7 @@ class _Rejoined:
 
 
 class _ZipMember:
-    """A file of a zip in small pieces, so that all that lies before a damage is given."""
+    """Reads a file of a zip in small pieces, so that all data before a damage is returned."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = cast("zipfile.ZipExtFile", stream)
@@ -225,7 +225,7 @@ class _ZipMember:
 
 
 class _Gzip:
-    """What a gzip file holds; unlike gzip.GzipFile it gives all that lies before a cut."""
+    """Reads a gzip file; unlike gzip.GzipFile it returns all data before a cut."""
 
     def __init__(self, stream: Readable) -> None:
         self._stream = stream
@@ -254,7 +254,7 @@ class _Gzip:
 
 
 class _Bzip2:
-    """What a bzip2 file holds, one stream behind another."""
+    """Reads a bzip2 file of one or more streams."""
 
     def __init__(self, stream: Readable) -> None:
         self._stream = stream
@@ -268,7 +268,7 @@ class _Bzip2:
         """
         try:
             return self._read(size if size > 0 else CHUNK_BYTES)
-        except OSError as error:  # how bz2 says that data is none of its own
+        except OSError as error:  # bz2 raises it for invalid data
             raise EOFError("damaged") from error
 
     def _read(self, size: int) -> bytes:
@@ -289,7 +289,7 @@ class _Bzip2:
 
 
 class _Xz:
-    """What an xz file holds; unlike lzma.LZMAFile it bounds the memory that the file may ask for."""
+    """Reads an xz file; unlike lzma.LZMAFile it bounds the memory that the file may demand."""
 
     def __init__(self, stream: Readable) -> None:
         self._stream = stream

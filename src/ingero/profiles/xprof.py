@@ -1,4 +1,4 @@
-"""Traces of JAX's and TensorFlow's profiler (XProf): events without a category, known by where they are.
+"""Traces of JAX's and TensorFlow's profiler (XProf): events without a category, recognized by their process and thread.
 
 Source: openxla/xprof, convert/xplane_to_trace_events.cc and utils/xplane_schema.cc. A GPU is a process `/device:GPU:0`
 whose threads are streams (`Stream #13(Compute)`) and sums of them (`XLA Ops`, `Steps`); the program is the process
@@ -24,24 +24,24 @@ _KINDS = (("Memcpy", ActivityKind.MEMCPY), ("Memset", ActivityKind.MEMSET))
 _DIRECTIONS = {"H2D": "HtoD", "D2H": "DtoH", "D2D": "DtoD", "P2P": "PtoP"}
 
 
-class What(enum.Enum):
-    """What an event without a category is."""
+class EventType(enum.Enum):
+    """The type of an event without a category."""
 
     ACTIVITY = enum.auto()
     HOST = enum.auto()
     NOTHING = enum.auto()
 
 
-def what_of(process: str, thread: str) -> tuple[What, int, int]:
-    """By the names of its process and thread; with the numbers of GPU and stream."""
+def event_type_of(process: str, thread: str) -> tuple[EventType, int, int]:
+    """The type of an event by the names of its process and thread, with the numbers of GPU and stream (or -1)."""
     gpu, stream = _GPU.search(process), _STREAM.match(thread)
     if gpu and stream:
-        return What.ACTIVITY, int(gpu[1]), int(stream[1])
-    return (What.HOST if process.startswith(_HOST) else What.NOTHING), -1, -1
+        return EventType.ACTIVITY, int(gpu[1]), int(stream[1])
+    return (EventType.HOST if process.startswith(_HOST) else EventType.NOTHING), -1, -1
 
 
 def kind_of(name: str) -> ActivityKind:
-    """What a GPU did."""
+    """The kind of a GPU activity, by its name."""
     return next((kind for begin, kind in _KINDS if name.startswith(begin)), ActivityKind.KERNEL)
 
 
@@ -58,8 +58,8 @@ def frame_name(name: str) -> str | None:
 
 def details_of(text: str) -> tuple[int, int]:
     """Bytes and host memory (events.HostMemory) of a copy: kind_src:pageable kind_dst:device size:4 dest:0 async:1."""
-    told = dict(part.split(":", 1) for part in text[:1000].split() if ":" in part)
-    size, memory = told.get("size", ""), {told.get("kind_src"), told.get("kind_dst")}
+    details = dict(part.split(":", 1) for part in text[:1000].split() if ":" in part)
+    size, memory = details.get("size", ""), {details.get("kind_src"), details.get("kind_dst")}
     is_number = size.isascii() and size.isdigit() and len(size) < _DIGITS
     found = HostMemory.PAGEABLE if "pageable" in memory else HostMemory.UNKNOWN
     return int(size) if is_number else 0, int(HostMemory.PINNED if "pinned" in memory else found)

@@ -1,4 +1,4 @@
-"""Processes without rights that read for this one what somebody else has made: they can be ended, it can not.
+"""Unprivileged processes that read untrusted files and memory for the agent, and can be killed if they hang.
 
 The agent may read every file and all memory, and so must not interpret what it finds there: an opener, which has only
 the rights that opening takes and interprets nothing, hands over open files; a reader, which has no rights at all, makes

@@ -1,4 +1,4 @@
-"""A process that runs one command again and again, without rights, within limits, and with something on its input.
+"""A process that runs one command repeatedly, unprivileged, within limits, with data on its standard input.
 
 It is forked before there is anything to inherit. It ends a command, and all that the command started, when the time is
 over, when the command has ended, and when the process that asked for it is gone.
@@ -45,7 +45,7 @@ class CommandError(IngeroError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """Who a command is run as. home: its HOME; the current folder is /."""
+    """The user to run a command as. home: its HOME; the current folder is /."""
 
     uid: int
     gid: int
@@ -56,7 +56,7 @@ NOBODY = User(uid=rights.NOBODY, gid=rights.NOBODY, home="/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class CommandResult:
     """How one run ended. exit_code: minus the signal where one ended it; None: it was killed, or never began.
 
     output: the last of what it printed, at most 2 KiB. error: why it could not be started, else "".
@@ -71,7 +71,7 @@ class Ended:
 class CommandRunner:
     """A context manager, entered before threads are started and files are opened.
 
-    arguments: the program and what it is given; no shell has a part in it. user: whom the process becomes, if it is
+    arguments: the program and its arguments; no shell is involved. user: the user it becomes, if it is
     root. wall_s: what a run may take.
     """
 
@@ -96,11 +96,11 @@ class CommandRunner:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends it, and the command that runs."""
+        """Ends the runner and its running command."""
         if self._connection is None:
             return
         with suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)  # which it sees, and whoever waits for an answer
+            self._connection.shutdown(socket.SHUT_RDWR)  # which it sees, and the waiting thread, too
         self._connection.close()
         self._connection = None
         until_s = time.monotonic() + _PATIENCE_S
@@ -112,7 +112,7 @@ class CommandRunner:
             time.sleep(0.01)
 
     def start(self) -> str:
-        """Waits until it has given up its rights; answers the path of the program.
+        """Waits until the runner has dropped its privileges; returns the path of the program.
 
         Raises:
             CommandError: there is no such program for that user, or root's rights cannot be given up.
@@ -126,16 +126,16 @@ class CommandRunner:
             raise CommandError(answer["error"], hint=answer["hint"])
         return str(answer["program"])
 
-    def run(self, data: bytes) -> Ended:
-        """Runs it once, and waits for it. data: its standard input."""
+    def run(self, data: bytes) -> CommandResult:
+        """Runs the command once, and waits for it. data: its standard input."""
         if self._connection is None:
-            return Ended(exit_code=None, error="the process that runs commands has ended")
+            return CommandResult(exit_code=None, error="the process that runs commands has ended")
         until_s = time.monotonic() + self._wall_s + _PATIENCE_S
         try:
             send(self._connection, Message({}, data), until_s=until_s)
-            return Ended(**receive(self._connection, until_s=until_s).content)
+            return CommandResult(**receive(self._connection, until_s=until_s).content)
         except (ClosedError, TimeoutError) as error:
-            return Ended(exit_code=None, error=f"the process that runs commands does not answer: {error}")
+            return CommandResult(exit_code=None, error=f"the process that runs commands does not answer: {error}")
 
 
 def _serve(connection: socket.socket, arguments: Sequence[str], user: User, wall_s: float) -> None:
@@ -164,7 +164,7 @@ def _serve(connection: socket.socket, arguments: Sequence[str], user: User, wall
 
 
 def _prepare(name: str, user: User) -> str:
-    """Gives up everything; answers where the program is, for whom is left."""
+    """Drops all privileges; returns the path of the program as the remaining user finds it."""
     if os.geteuid() == 0:
         try:
             rights.become(user.uid, user.gid)
@@ -188,12 +188,12 @@ def _prepare(name: str, user: User) -> str:
 
 def _run(
     connection: socket.socket, arguments: Sequence[str], environment: Mapping[str, str], data: bytes, wall_s: float
-) -> Ended:
+) -> CommandResult:
     until_s = time.monotonic() + wall_s
     output, printed = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     os.set_blocking(printed, True)  # of the command; the other end is ours
     try:
-        with os.fdopen(os.memfd_create("incident"), "w+b") as given:  # whoever does not read it blocks nobody
+        with os.fdopen(os.memfd_create("incident"), "w+b") as given:  # a command that does not read it blocks nothing
             given.write(data)
             given.seek(0)
             process = subprocess.Popen(
@@ -202,7 +202,7 @@ def _run(
             )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
         os.close(output)
-        return Ended(exit_code=None, error=str(error)[:500])
+        return CommandResult(exit_code=None, error=str(error)[:500])
     finally:
         os.close(printed)
     try:
@@ -211,11 +211,13 @@ def _run(
         os.close(output)
         _end_all(process)
     shown = text.decode("utf-8", "replace")
-    return Ended(exit_code=None if is_timed_out else process.returncode, is_timed_out=is_timed_out, output=shown)
+    return CommandResult(
+        exit_code=None if is_timed_out else process.returncode, is_timed_out=is_timed_out, output=shown
+    )
 
 
 def _limit() -> None:
-    """In the command's process, before it is the command."""
+    """Sets limits in the command's process, before exec."""
     rights.end_with_parent(_NAME)
     for limit, value in (
         (resource.RLIMIT_CPU, _CPU_S),
@@ -230,10 +232,10 @@ def _limit() -> None:
 
 
 def _wait(connection: socket.socket, pid: int, output: int, until_s: float) -> tuple[bytes, bool]:
-    """The last of what it prints until it ends, and whether it did not end in time.
+    """The end of the command's output, and whether it timed out.
 
     Raises:
-        ClosedError: whoever asked for it has gone.
+        ClosedError: the asking side is gone.
     """
     handle = os.pidfd_open(pid)
     poll = select.poll()
@@ -258,7 +260,7 @@ def _wait(connection: socket.socket, pid: int, output: int, until_s: float) -> t
 
 
 def _read(output: int) -> bytes:
-    """As much as a pipe holds."""
+    """Reads what a pipe holds."""
     try:
         return os.read(output, 1 << 16)
     except BlockingIOError:
@@ -266,7 +268,7 @@ def _read(output: int) -> bytes:
 
 
 def _end_all(process: subprocess.Popen[bytes]) -> None:
-    """The command and everything that it started, also what left its session."""
+    """Kills the command and all its descendants, also those that left its session."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)  # not waited for yet: the number is still its own
     process.wait()
@@ -282,7 +284,7 @@ def _end_all(process: subprocess.Popen[bytes]) -> None:
 
 
 def _children() -> list[int]:
-    """Empty, too, where the kernel does not list them (CONFIG_PROC_CHILDREN)."""
+    """The pids of all children; also empty if the kernel does not list them (CONFIG_PROC_CHILDREN)."""
     try:
         return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
     except OSError:

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 _HEADER = struct.Struct("<IIB")  # bytes of the JSON, bytes behind it, open files
-MOST_FILES = 250  # with one message; the kernel takes 253 (SCM_MAX_FD)
-_MOST_TEXT_BYTES, _MOST_DATA_BYTES = 8 << 20, 32 << 20
+MAX_FILES = 250  # with one message; the kernel takes 253 (SCM_MAX_FD)
+_MAX_TEXT_BYTES, _MAX_DATA_BYTES = 8 << 20, 32 << 20
 
 
 class ClosedError(Exception):
-    """The other side has ended, or what it sent is no message."""
+    """The other side has ended, or sent no valid message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """content: what JSON can say. data: bytes. files: descriptors, which whoever takes the message closes."""
+    """A message. content: JSON. data: bytes. files: descriptors, to be closed by the receiver."""
 
     content: dict[str, Any]
     data: bytes = b""
@@ -31,7 +31,7 @@ class Message:
 
 
 def send(connection: socket.socket, message: Message, *, until_s: float | None = None) -> None:
-    """Sends all of it. until_s: CLOCK_MONOTONIC; None: as long as it takes.
+    """Sends a message. until_s: CLOCK_MONOTONIC; None: no limit.
 
     Raises:
         TimeoutError: the other side does not take it.
@@ -53,7 +53,7 @@ def send(connection: socket.socket, message: Message, *, until_s: float | None =
 
 
 def receive(connection: socket.socket, *, until_s: float | None = None) -> Message:
-    """The next message.
+    """Receives the next message.
 
     Raises:
         TimeoutError: it has not come in time.
@@ -62,7 +62,7 @@ def receive(connection: socket.socket, *, until_s: float | None = None) -> Messa
     files: list[int] = []
     try:
         text_bytes, data_bytes, count = _HEADER.unpack(_begin(connection, files, until_s))
-        if text_bytes > _MOST_TEXT_BYTES or data_bytes > _MOST_DATA_BYTES:
+        if text_bytes > _MAX_TEXT_BYTES or data_bytes > _MAX_DATA_BYTES:
             raise ClosedError("a message is too large")
         rest = _take(connection, text_bytes + data_bytes, until_s)
         content = json.loads(rest[:text_bytes])
@@ -84,9 +84,9 @@ def receive(connection: socket.socket, *, until_s: float | None = None) -> Messa
 
 
 def _begin(connection: socket.socket, files: list[int], until_s: float | None) -> bytes:
-    """The header; the open files come with its first byte."""
+    """Sends the header; the open files go with its first byte."""
     _wait(connection, until_s)
-    room = socket.CMSG_SPACE(MOST_FILES * array.array("i").itemsize)
+    room = socket.CMSG_SPACE(MAX_FILES * array.array("i").itemsize)
     first, rights, _, _ = connection.recvmsg(_HEADER.size, room, socket.MSG_CMSG_CLOEXEC)
     for level, kind, raw in rights:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -111,7 +111,7 @@ def _take(connection: socket.socket, size: int, until_s: float | None) -> bytear
 
 
 def _wait(connection: socket.socket, until_s: float | None) -> None:
-    """Each part may take what is left."""
+    """Sets the timeout of the next part to the time left."""
     if until_s is None:
         connection.settimeout(None)
         return

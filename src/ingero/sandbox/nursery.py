@@ -1,4 +1,4 @@
-"""The process that makes the others: forked before there is anything to inherit, it forks one more in 2 ms."""
+"""The process that forks the others: itself forked early, before there is anything to inherit; a fork takes 2 ms."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ those of the question as soon as there is one."""
 
 WAITED_S = "waited_s"
 """In every answer: for how long the process waited for a CPU."""
-_LEAST_CPU_S = 3600  # of a process that only answers: it is replaced by then, in between
+_MIN_CPU_S = 3600  # of a process that only answers: it is replaced by then, in between
 _NO_FILE = os.devnull
-_MOST_PIDS = 1024
+_MAX_PIDS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """What one kind of process does.
+class ProcessKind:
+    """One kind of sandbox process: its tasks, capabilities and limits.
 
     name: as `ps` shows it, 15 bytes. tasks: made in the process itself, which may keep what it likes between questions.
     capabilities: kept, where there are any. memory_bytes: of addresses beside those that it begins with. file_bytes: of
@@ -47,7 +47,7 @@ class Kind:
 
 
 class CannotForkError(IngeroError):
-    """No process can be made."""
+    """No process can be forked."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
@@ -63,7 +63,7 @@ class Nursery:
     pids: of itself and of what it has made, also of what has ended.
     """
 
-    def __init__(self, kinds: Mapping[str, Kind], prepare: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, kinds: Mapping[str, ProcessKind], prepare: Callable[[], object] = lambda: None) -> None:
         self._kinds, self._prepare = kinds, prepare
         self._control: socket.socket | None = None
         self._pid = 0
@@ -91,7 +91,7 @@ class Nursery:
             os.waitpid(self._pid, 0)
 
     def make(self, kind: str) -> tuple[socket.socket, int]:
-        """A new process of a kind: a connection to it, and a descriptor that stands for it (pidfd).
+        """Forks a process of a kind; returns a connection to it, and its pidfd.
 
         Raises:
             CannotForkError: see there.
@@ -116,13 +116,13 @@ class Nursery:
 
     def _note(self, handle: int) -> None:
         pid = pid_of(handle)
-        if len(self.pids) >= _MOST_PIDS:
+        if len(self.pids) >= _MAX_PIDS:
             self.pids = {self._pid}
         self.pids = self.pids | {pid}  # anew: others read it meanwhile
 
 
 def pid_of(handle: int) -> int:
-    """Of the process that a descriptor stands for; -1 where it has ended.
+    """The pid of a pidfd; -1 if the process has ended.
 
     Raises:
         OSError, ValueError: it stands for none.
@@ -132,7 +132,7 @@ def pid_of(handle: int) -> int:
 
 
 def _end_after(work: Callable[[], None]) -> None:
-    """In a forked process: nothing of what was there before it is done, not even at its end."""
+    """Runs `work` in a forked process and exits without any cleanup of the parent's state."""
     status = 1
     try:
         work()
@@ -141,7 +141,7 @@ def _end_after(work: Callable[[], None]) -> None:
         os._exit(status)
 
 
-def _run(control: socket.socket, kinds: Mapping[str, Kind], prepare: Callable[[], object]) -> None:
+def _run(control: socket.socket, kinds: Mapping[str, ProcessKind], prepare: Callable[[], object]) -> None:
     os.setsid()  # Ctrl-C is for the agent
     rights.end_with_parent("ingero-nursery")
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
@@ -158,7 +158,7 @@ def _run(control: socket.socket, kinds: Mapping[str, Kind], prepare: Callable[[]
         _answer(control, kinds[request.content["kind"]], request.files[0])
 
 
-def _answer(control: socket.socket, kind: Kind, connection: int) -> None:
+def _answer(control: socket.socket, kind: ProcessKind, connection: int) -> None:
     try:
         pid = os.fork()
         if not pid:
@@ -174,11 +174,11 @@ def _answer(control: socket.socket, kind: Kind, connection: int) -> None:
     os.close(handle)
 
 
-def _serve(connection: socket.socket, kind: Kind) -> None:
+def _serve(connection: socket.socket, kind: ProcessKind) -> None:
     rights.end_with_parent(kind.name)
     tasks, delay = kind.tasks(), RunDelay()
     rights.limit_room(
-        memory_bytes=kind.memory_bytes, file_bytes=kind.file_bytes, open_files=kind.open_files, cpu_s=_LEAST_CPU_S
+        memory_bytes=kind.memory_bytes, file_bytes=kind.file_bytes, open_files=kind.open_files, cpu_s=_MIN_CPU_S
     )
     rights.keep(kind.capabilities, is_nobody=kind.is_nobody)
     rights.end_with_parent(kind.name)  # the kernel forgets it where a process becomes somebody else
@@ -189,23 +189,23 @@ def _serve(connection: socket.socket, kind: Kind) -> None:
             return
         rights.limit_cpu_to(float(question.content.pop("cpu_s")))
         before_s = delay.seconds()
-        answer = _answered(tasks, question)
+        answer = _answer_to(tasks, question)
         answer.content[WAITED_S] = delay.seconds() - before_s
         send(connection, answer)
         for file in answer.files:
             os.close(file)
 
 
-def _answered(tasks: Mapping[str, Task], question: Message) -> Message:
+def _answer_to(tasks: Mapping[str, Task], question: Message) -> Message:
     try:
         return tasks[question.content.pop("task")](question)
     except IngeroError as error:
-        told = {
+        reason_content = {
             "refused": str(getattr(error, "reason", "") or error),
             "error": type(error).__name__,
             "hint": error.hint,
         }
-        return Message(told)
+        return Message(reason_content)
     except MemoryError:
         return Message({"refused": "it needs more memory than it may use"})
     except OSError as error:
@@ -220,7 +220,7 @@ def _answered(tasks: Mapping[str, Task], question: Message) -> Message:
 
 
 def close_all_but(connection: socket.socket) -> None:
-    """Every open file of this process but that one; standard input and outputs become nothing."""
+    """Closes all files of this process but one; standard streams become /dev/null."""
     for descriptor in (0, 1, 2):
         nothing = os.open(_NO_FILE, os.O_RDWR)
         os.dup2(nothing, descriptor)

@@ -1,4 +1,4 @@
-"""One process of the sandbox, seen from the agent: asked, waited for until a moment, killed and replaced after it."""
+"""A sandbox process as seen from the agent: asked, awaited up to a deadline, else killed and replaced."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ingero.errors import IngeroError
 from ingero.sandbox.messages import ClosedError, Message, receive, send
 from ingero.sandbox.nursery import CannotForkError, Nursery, pid_of
 
-_MOST_REASON = 4096
+_MAX_REASON = 4096
 _PATIENCE = 3  # times as long
 _LAST_S, _LOOK_S = 0.2, 0.1  # where it is over; how often that is asked
-_MOST_KILLED = 32  # of one kind that are there still, 2 MB each: then no other is made before one of them has ended
+_MAX_KILLED = 32  # of one kind that are there still, 2 MB each: then no other is made before one of them has ended
 
 
-class Killed:
-    """A process that was told to end, and may be there still: it stands in a file system that does not answer."""
+class KilledProcess:
+    """A process that was killed and may still exist: it is blocked in a file system that does not answer."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
@@ -42,9 +42,9 @@ class Killed:
 
 
 class NoAnswerError(IngeroError):
-    """The process was killed, or has ended: what it was asked costs more than it may. killed: where it was."""
+    """The process was killed, or has ended: the task exceeded its limits. killed: if it was killed."""
 
-    def __init__(self, reason: str, killed: Killed | None = None) -> None:
+    def __init__(self, reason: str, killed: KilledProcess | None = None) -> None:
         super().__init__(
             f"it was given up: {reason}",
             hint="it takes longer to read than a regular file or process; check where it comes from",
@@ -53,18 +53,18 @@ class NoAnswerError(IngeroError):
 
 
 class RefusedAnswerError(IngeroError):
-    """The process says that it cannot answer. kind: the name of what was raised there. errno: of an OSError, else 0.
+    """The process cannot answer. kind: class name of the exception raised there. errno: of an OSError, else 0.
 
-    told_hint: of what was raised there, where it is an error of ours.
+    hint_given: of the exception raised there, if it is an IngeroError.
     """
 
-    def __init__(self, reason: str, kind: str = "", errno: int = 0, told_hint: str = "") -> None:
+    def __init__(self, reason: str, kind: str = "", errno: int = 0, hint_given: str = "") -> None:
         super().__init__(reason, hint="the file or process is damaged, or has ended")
-        self.reason, self.kind, self.errno, self.told_hint = reason, kind, errno, told_hint
+        self.reason, self.kind, self.errno, self.hint_given = reason, kind, errno, hint_given
 
 
 class SandboxedProcess:
-    """A process of one kind, made when it is first asked and whenever it has ended. May be asked by any thread.
+    """A process of one kind, forked at the first question and whenever it has ended. Usable by any thread.
 
     generation: counts them; what one knew, the next does not. ended: how many were killed or ended by themselves.
     """
@@ -74,13 +74,13 @@ class SandboxedProcess:
         self._connection: socket.socket | None = None
         self._handle = -1
         self._asked_s = 0.0
-        self._killed: list[Killed] = []
+        self._killed: list[KilledProcess] = []
         self._lock = threading.RLock()
         self.generation = self.ended = 0
 
     @property
     def lock(self) -> threading.RLock:
-        """To be held where a question refers to what the same generation was told before."""
+        """Lock to hold while a question refers to earlier ones to the same generation."""
         return self._lock
 
     def ready(self) -> int:
@@ -92,8 +92,8 @@ class SandboxedProcess:
         with self._lock:
             if self._connection is None:
                 self._killed = [one for one in self._killed if not one.is_gone]
-                if len(self._killed) >= _MOST_KILLED:
-                    raise NoAnswerError(f"{_MOST_KILLED} that were asked before wait for what does not answer")
+                if len(self._killed) >= _MAX_KILLED:
+                    raise NoAnswerError(f"{_MAX_KILLED} that were asked before wait for what does not answer")
                 try:
                     self._connection, self._handle = self._nursery.make(self._kind)
                 except CannotForkError as error:
@@ -113,10 +113,10 @@ class SandboxedProcess:
         is_patient: bool = False,
         is_over: Callable[[], bool] = lambda: False,
     ) -> Message:
-        """The answer. cpu_s: in whole seconds, rounded up; the process is ended by the kernel. wall_s: and by us.
+        """Asks, and returns the answer. cpu_s: enforced by the kernel, whole seconds, rounded up. wall_s: by the agent.
 
         is_patient: some times as long where it waits for nothing but a CPU then, of which it is not the cause.
-        is_over: whether whoever asks is to end: then it waits for a moment only.
+        is_over: whether the asking thread should end: then it waits only briefly.
 
         Raises:
             NoAnswerError: there is none in time.
@@ -139,10 +139,10 @@ class SandboxedProcess:
             except ClosedError:
                 reason = f"it needs more than {cpu_s:g} s of CPU time, or more memory than it may use"
                 raise NoAnswerError(reason, self._kill()) from None
-        return _checked(answer)
+        return _check(answer)
 
     def _waited_until(self, until_s: float, is_over: Callable[[], bool]) -> float:
-        """Waits for an answer; until when it may still come, which is sooner once it is over."""
+        """Waits for an answer; returns its deadline, which is earlier once `is_over` is true."""
         assert self._connection
         looks = select.poll()
         looks.register(self._connection, select.POLLIN)
@@ -155,7 +155,7 @@ class SandboxedProcess:
         return until_s
 
     def _is_runnable(self) -> bool:
-        """Whether the process wants to run; what waits for a lock or a file does not."""
+        """Whether the process is runnable, not blocked on a lock or a file."""
         try:
             pid = pid_of(self._handle)
             return "\nState:\tR" in Path(f"/proc/{pid}/status").read_text()
@@ -163,7 +163,7 @@ class SandboxedProcess:
             return False
 
     def close_if_idle(self, seconds: float) -> None:
-        """Ends the process if it was not asked for so long, and is not asked now: its memory is worth more."""
+        """Ends the process if it was idle for so long, to free its memory."""
         if self._lock.acquire(blocking=False):
             try:
                 if time.monotonic() - self._asked_s > seconds:
@@ -171,14 +171,14 @@ class SandboxedProcess:
             finally:
                 self._lock.release()
 
-    def _kill(self) -> Killed:
+    def _kill(self) -> KilledProcess:
         self.ended += 1
-        killed = Killed(self._end())
+        killed = KilledProcess(self._end())
         self._killed.append(killed)
         return killed
 
     def close(self) -> None:
-        """Ends the process; asked again, there is a new one."""
+        """Ends the process; the next question forks a new one."""
         with self._lock:
             if self._connection is not None:
                 os.close(self._end())
@@ -194,10 +194,10 @@ class SandboxedProcess:
 
 
 class SpareProcess:
-    """Asks a process of somebody else's while nobody else asks that, and else one of its own, which is made for it.
+    """Asks a shared process while it is free, else one of its own, forked when needed.
 
-    Two take memory only while both are busy. Its own is for the thread that makes this, which so waits for nobody;
-    other threads wait for theirs. For what needs nothing that was told before. is_over: see SandboxedProcess.ask; of
+    Two take memory only while both are busy. Its own is for the thread that makes this, which so never waits;
+    other threads wait for theirs. For tasks that do not depend on earlier ones. is_over: see SandboxedProcess.ask; of
     that thread.
     """
 
@@ -216,7 +216,7 @@ class SpareProcess:
         wall_s: float,
         is_patient: bool = False,
     ) -> Message:
-        """As there."""
+        """See `SandboxedProcess.ask`."""
         is_mine = threading.get_ident() == self._thread
         is_free = self._others.lock.acquire(blocking=not is_mine)
         asked = self._others if is_free else self._own
@@ -235,15 +235,15 @@ class SpareProcess:
                 self._others.lock.release()
 
 
-def _checked(answer: Message) -> Message:
+def _check(answer: Message) -> Message:
     if "refused" not in answer.content:
         return answer
     for file in answer.files:
         os.close(file)
     kind, number = answer.content.get("error"), answer.content.get("errno")
     raise RefusedAnswerError(
-        str(answer.content["refused"])[:_MOST_REASON],
+        str(answer.content["refused"])[:_MAX_REASON],
         str(kind or ""),
         number if isinstance(number, int) else 0,
-        str(answer.content.get("hint", ""))[:_MOST_REASON],
+        str(answer.content.get("hint", ""))[:_MAX_REASON],
     )

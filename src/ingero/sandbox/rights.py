@@ -1,4 +1,4 @@
-"""What a process gives up before it touches what somebody else has made: rights, room, time."""
+"""Drops the privileges of a process and limits its memory and CPU time, before it reads untrusted data."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Collection
 from pathlib import Path
 
 NOBODY = 65534
-_CAPABILITY_VERSION_3 = 0x20080522
+_CAPABILITY_VERSION_3 = 0x20080522  # linux/capability.h
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME, _PR_SET_KEEPCAPS, _PR_SET_NO_NEW_PRIVS = 1, 4, 15, 8, 38
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
-CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_CHECKPOINT_RESTORE = 2, 19, 21, 40
+CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_CHECKPOINT_RESTORE = 2, 19, 21, 40  # linux/capability.h
 ALL = frozenset(range(64))
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -28,23 +28,23 @@ def to_open() -> frozenset[int]:
 
 
 def end_with_parent(name: str) -> None:
-    """This process ends when the one that made it does. name: as `ps` shows it, 15 bytes."""
+    """Makes this process end with its parent. name: as `ps` shows it, 15 bytes."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     be_named(name)
 
 
 def be_named(name: str) -> None:
-    """As `ps` shows this process, 15 bytes."""
+    """Sets the name that `ps` shows for this process, 15 bytes."""
     _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def adopt_orphans() -> None:
-    """Processes whose parent ends become children of this one, which can then wait for them."""
+    """Makes orphaned descendants children of this process, so that it can wait for them."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def become(uid: int, gid: int) -> None:
-    """Somebody else for good, without any further group.
+    """Becomes another user for good, without supplementary groups.
 
     Raises:
         OSError: this process may not, as root without CAP_SETUID and CAP_SETGID may not.
@@ -55,7 +55,7 @@ def become(uid: int, gid: int) -> None:
 
 
 def keep(capabilities: Collection[int], *, is_nobody: bool = True) -> None:
-    """Gives up every capability but these, for good. is_nobody: without any, who it is as well.
+    """Drops all capabilities but these, for good. is_nobody: becomes user nobody if it keeps none.
 
     A process that has fewer to begin with, or may not change who it is, keeps what is left of them.
     """
@@ -68,7 +68,7 @@ def keep(capabilities: Collection[int], *, is_nobody: bool = True) -> None:
     low, high = kept & 0xFFFFFFFF, kept >> 32
     if _libc.capset(header, (ctypes.c_uint32 * 6)(low, low, 0, high, high, 0)) != 0:
         raise OSError(ctypes.get_errno(), "capabilities cannot be dropped")
-    if before:  # who had none is no more than its user, whose own processes may look at it; its files stay its own
+    if before:  # without capabilities it is just its user, whose own processes may read it; its files stay its own
         _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
@@ -87,7 +87,7 @@ def _capabilities() -> int:
 
 
 def limit_room(*, memory_bytes: int, file_bytes: int, open_files: int, cpu_s: int) -> None:
-    """For as long as it lives; nothing is forked.
+    """Limits memory, file size, open files and CPU time of this process for good; forbids forks.
 
     memory_bytes: of addresses, beside those in use. file_bytes: of each file that it writes. cpu_s: of CPU time.
     """
@@ -107,7 +107,7 @@ def limit_room(*, memory_bytes: int, file_bytes: int, open_files: int, cpu_s: in
 
 
 def limit_cpu_to(seconds: float) -> None:
-    """From now on: where it takes more CPU time, the kernel ends this process; whole seconds, rounded up."""
+    """Limits the CPU time from now on; beyond it the kernel ends this process. Whole seconds, rounded up."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     soft = int(used.ru_utime + used.ru_stime + seconds) + 1

@@ -1,4 +1,4 @@
-"""How long a thread has waited for a CPU: what it takes where others run is not its own fault."""
+"""Measures how long a thread has waited for a CPU, so that it is not charged for that time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 class RunDelay:
-    """Of the thread that makes this, in seconds; nothing where the kernel does not count it (CONFIG_SCHED_INFO)."""
+    """Run-queue wait of the creating thread, s; 0 if the kernel does not count it (CONFIG_SCHED_INFO)."""
 
     def __init__(self) -> None:
         self._file = -1
@@ -16,7 +16,7 @@ class RunDelay:
             self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
 
     def seconds(self) -> float:
-        """So far."""
+        """The run-queue wait so far, s."""
         if self._file < 0:
             return 0.0
         try:

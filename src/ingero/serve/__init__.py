@@ -1,1 +1,1 @@
-"""What is stored, rendered or published."""
+"""Rendering and publishing of recordings: text, JSON, HTTP servers, exports, metrics."""

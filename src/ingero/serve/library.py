@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ingero.diagnose.diagnosis import diagnose
 from ingero.diagnose.findings import Diagnosis
 from ingero.events import STATES
-from ingero.serve.sql.sql import run_sql
+from ingero.serve.sql import run_sql
 from ingero.store.errors import EmptyRecordingError
 from ingero.store.opening.locations import database_path
 from ingero.store.reader import open_reader
@@ -30,7 +30,7 @@ _CLOCKS_OF_SYNC_INTERVALS = ("idle", "launch", "sync")
 class Table(dict[str, list[object]]):
     """Columns by name, of equal length: `pandas.DataFrame(table)` and `polars.DataFrame(table)` take it as it is.
 
-    notes: what the reader of the numbers has to know, one sentence each. is_truncated: there were more rows.
+    notes: what to know about the numbers, one sentence each. is_truncated: there were more rows.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Table(dict[str, list[object]]):
 
     @property
     def rows(self) -> Sequence[Row]:
-        """The same row by row."""
+        """The rows one by one."""
         return self._rows
 
 
@@ -70,7 +70,7 @@ class Recording:
         self._reader.close()
 
     def window(self, since: str | None = None) -> Window:
-        """From the first to the last recorded moment, unix ns.
+        """The time range of the recording, Unix ns.
 
         Raises:
             EmptyRecordingError: nothing is recorded yet.
@@ -92,12 +92,12 @@ class Recording:
         return self._reader.processes()
 
     def op_totals(self, since: str | None = None) -> Table:
-        """What the calls cost, a row per process and operation, highest total first; exact unless `notes` say so.
+        """Totals of calls, a row per process and operation, highest total first; exact unless `notes` say otherwise.
 
         Columns: those of `OpTotals`, thread-state time as run_ns ... stopped_ns (None where it was not recorded).
         """
         notes = () if self._reader.has_exact_totals else ("Counts and sums are of the stored calls only.",)
-        rows = [tuple(_values(one)) for one in self._reader.op_totals(self.window(since))]
+        rows = [tuple(_values(total)) for total in self._reader.op_totals(self.window(since))]
         return Table(_OP_COLUMNS, rows, notes=notes)
 
     def sync_intervals(self, since: str | None = None, *, process: int | None = None) -> npt.NDArray[np.void]:
@@ -113,7 +113,7 @@ class Recording:
     def sync_interval_columns(
         self, since: str | None = None, *, process: int | None = None
     ) -> dict[str, npt.NDArray[np.int64]]:
-        """The same as columns of one dimension, clocks as idle_run_ns, launch_runq_ns ...; -1: not recorded."""
+        """Sync intervals as flat columns; thread-state time as idle_run_ns, launch_runq_ns ...; -1: not recorded."""
         sync_intervals = self.sync_intervals(since, process=process)
         plain = {
             name: sync_intervals[name]
@@ -154,7 +154,7 @@ _PLAIN_OP_COLUMNS = tuple(name for name in OpTotals.__dataclass_fields__ if name
 _OP_COLUMNS = (*_PLAIN_OP_COLUMNS, *(f"{clock}_ns" for clock in STATES))
 
 
-def _values(one: OpTotals) -> Iterator[int | float | str | None]:
-    yield from (getattr(one, name) for name in _PLAIN_OP_COLUMNS)
-    clocks = asdict(one.clocks) if one.clocks else {}
+def _values(totals: OpTotals) -> Iterator[int | float | str | None]:
+    yield from (getattr(totals, name) for name in _PLAIN_OP_COLUMNS)
+    clocks = asdict(totals.clocks) if totals.clocks else {}
     yield from (clocks.get(f"{clock}_ns") for clock in STATES)

@@ -1,4 +1,4 @@
-"""Stored stacks as they lie in the database: their frames, and which of them is the user's own line."""
+"""Call stacks of a recording: their frames, and which of them is the user's own line."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _USERS_NAMES = frozenset({"code", "profile", "test"})
 _LIBRARIES = (frozenset({"torch", "functorch", "triton", "numpy"}) | sys.stdlib_module_names) - _USERS_NAMES
 _TYPED = re.compile(r"<(stdin|string|ipython-input-.*)>$")  # other names in angle brackets: code made by a library
 _STRING = "<string>"
-_CUDA = re.compile(r"lib(cuda|cudart|nccl)(\.|-|_)")  # what they do themselves is no answer to who called them
+_GPU_LIBRARY = re.compile(r"lib(cuda|cudart|nccl)(\.|-|_)")  # their own frames do not show the caller
 
-_AT_ONCE = 5000
+_STACKS_PER_QUERY = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,12 @@ class PythonPlace:
 
     @property
     def short(self) -> str:
-        """With the file's name only."""
+        """The place as text, with the file's name only."""
         return self._text(PurePath(self.file).name)
 
     @property
     def full(self) -> str:
-        """With the file's whole path."""
+        """The place as text, with the file's whole path."""
         return self._text(self.file)
 
     def _text(self, file: str) -> str:
@@ -68,7 +68,7 @@ class NativePlace:
 
     @property
     def text(self) -> str:
-        """Its name, and its file where the name does not say it."""
+        """The symbol, followed by its file where the symbol does not contain it."""
         if not self.file or self.symbol.startswith(f"{self.file}+"):
             return self.symbol
         return f"{self.symbol} ({self.file})"
@@ -76,7 +76,7 @@ class NativePlace:
 
 @dataclass(frozen=True, slots=True)
 class CallStack:
-    """One stored stack, innermost first. note: what is missing and why, or where it is from; "" if nothing is.
+    """One stored stack, innermost first. note: what is missing and why, or where the stack is from; "" if nothing is.
 
     is_python_whole: no Python frame is missing.
     """
@@ -93,22 +93,22 @@ class CallStack:
 
     @property
     def is_frameless(self) -> bool:
-        """Whether its thread had no Python frames; not, that they are unknown."""
+        """Whether its thread had no Python frames, as opposed to unknown ones."""
         return not self.python and self.is_python_whole
 
     @property
     def is_a_librarys(self) -> bool:
-        """Whether no line of the user's own is in it, and none can be missing: a library's thread, compiled or not."""
+        """Whether it has no line of the user's own code and none can be missing: the stack of a library's thread."""
         return self.is_frameless or (bool(self.python) and not any(own_marks(self.python)))
 
     @property
     def issuer(self) -> NativePlace | None:
         """The native function that called into CUDA or NCCL."""
-        return next((place for place in self.native if not _CUDA.match(place.file)), None)
+        return next((place for place in self.native if not _GPU_LIBRARY.match(place.file)), None)
 
 
 def own_marks(places: Sequence[PythonPlace]) -> list[bool]:
-    """Of each frame of a stack, whether it is the user's own code.
+    """For each frame of a stack, whether it is the user's own code.
 
     `<string>` is the user's where the program itself is (`python -c`), else what a library has compiled.
     """
@@ -117,13 +117,13 @@ def own_marks(places: Sequence[PythonPlace]) -> list[bool]:
 
 
 def own_place(places: Sequence[PythonPlace]) -> PythonPlace | None:
-    """Of a stack, innermost first, the innermost line of the user's own; where there is none, the innermost line."""
+    """The innermost line of the user's own code in a stack, innermost first; if there is none, the innermost line."""
     own = (place for place, is_own in zip(places, own_marks(places), strict=True) if is_own)
     return next(own, places[0] if places else None)
 
 
 def _is_cut_library(file: str) -> bool:
-    """Whether it is PyTorch's or Python's own, with the folder that it is installed in cut off.
+    """Whether a file is PyTorch's or Python's own, named without the folder that it is installed in.
 
     PyTorch's profiler writes paths from the entry of sys.path on: torch/nn/modules/module.py, threading.py.
     """
@@ -131,7 +131,7 @@ def _is_cut_library(file: str) -> bool:
 
 
 def call_stack(stored: Stack) -> CallStack:
-    """A stack as it lies in the database."""
+    """The call stack of a stored stack."""
     frames = json.loads(stored.frames) if stored.frames else []
     return stack_of(frames, stored.note, is_python_whole=stored.is_python_whole)
 
@@ -139,11 +139,11 @@ def call_stack(stored: Stack) -> CallStack:
 def stack_of(frames: Sequence[Mapping[str, Any]], note: str, *, is_python_whole: bool = True) -> CallStack:
     """A stack from its frames as they are stored."""
     return CallStack(
-        native=tuple(NativePlace(one["symbol"], one.get("file", "")) for one in frames if "symbol" in one),
+        native=tuple(NativePlace(frame["symbol"], frame.get("file", "")) for frame in frames if "symbol" in frame),
         python=tuple(
-            PythonPlace(one["py_file"], one.get("py_line", 0), one.get("py_func", "?"))
-            for one in frames
-            if "py_file" in one
+            PythonPlace(frame["py_file"], frame.get("py_line", 0), frame.get("py_func", "?"))
+            for frame in frames
+            if "py_file" in frame
         ),
         note=note,
         is_python_whole=is_python_whole,
@@ -158,11 +158,11 @@ class StackBook:
         self._known: dict[int, CallStack | None] = {0: None}
 
     def read(self, hashes: Iterable[int]) -> None:
-        """Reads these ahead, all at once."""
+        """Reads the stacks with these hashes ahead, in few queries."""
         missing = sorted(set(hashes) - self._known.keys())
         self._known |= dict.fromkeys(missing)
-        for at in range(0, len(missing), _AT_ONCE):
-            found = self._reader.stacks(missing[at : at + _AT_ONCE])
+        for at in range(0, len(missing), _STACKS_PER_QUERY):
+            found = self._reader.stacks(missing[at : at + _STACKS_PER_QUERY])
             self._known |= {stored.hash: call_stack(stored) for stored in found}
 
     def of(self, stack_hash: int) -> CallStack | None:

@@ -1,4 +1,4 @@
-"""What can go wrong with a database, each with its way out."""
+"""Errors of databases, each with a hint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ingero.program import command
 from ingero.store.records import Window
 from ingero.units import format_bytes, format_moment, format_ns
 
-_MOST_NODES = 20  # that a hint names
+_MAX_NODES = 20  # named in a hint
 
 
 class StoreError(IngeroError):
@@ -65,7 +65,7 @@ class UnknownNodeError(StoreError):
     """A recording has no node of that name."""
 
     def __init__(self, node: str, nodes: Sequence[str]) -> None:
-        known = ", ".join(nodes[:_MOST_NODES]) + (" ..." if len(nodes) > _MOST_NODES else "")
+        known = ", ".join(nodes[:_MAX_NODES]) + (" ..." if len(nodes) > _MAX_NODES else "")
         super().__init__(f"no node {node!r} in this recording", hint=f"--node with one of: {known}")
 
 
@@ -99,12 +99,12 @@ class EmptyDatabaseError(StoreError):
 
 
 def make_copies() -> str:
-    """How a copy gets the log, too."""
+    """The hint on how to copy a recording with its log."""
     return f"copy it again where it was recorded: `{command('copy', 'FROM.db', 'TO.db')}` takes the log along"
 
 
 class EmptyRecordingError(StoreError):
-    """A recording that holds no moment yet. missing: what was in a log that is not there, "" for nothing."""
+    """A recording without any data yet. missing: what a missing log held, "" for nothing."""
 
     def __init__(self, path: Path, missing: str = "") -> None:
         if missing:
@@ -114,7 +114,7 @@ class EmptyRecordingError(StoreError):
 
 
 class EmptyPartError(StoreError):
-    """A recording that holds nothing of a time that it is asked for."""
+    """A recording without data in the requested time."""
 
     def __init__(self, path: Path, window: Window) -> None:
         begin, end = (format_moment(at, of_ns=window.duration_ns) for at in (window.begin_ns, window.end_ns))
@@ -124,7 +124,7 @@ class EmptyPartError(StoreError):
 
 
 class LargePartError(StoreError):
-    """A part of a recording is larger than whoever asks for it takes."""
+    """A part of a recording is larger than the requested limit."""
 
     def __init__(self, path: Path, window: Window, most_bytes: int) -> None:
         super().__init__(
@@ -157,7 +157,7 @@ class OtherBuildError(StoreError):
 
 
 class InUseError(StoreError):
-    """A file that a new recording is to take the place of, and that somebody has open. readers: "" if nobody knows."""
+    """The file that a new recording is to replace is open in another program. readers: "" if not known."""
 
     def __init__(self, path: Path, readers: str) -> None:
         super().__init__(
@@ -199,7 +199,7 @@ class RecorderRunningError(StoreError):
 
 
 class ForeignLockError(StoreError):
-    """A file of somebody else lies where the recorder's lock would."""
+    """A file of another program has the name of the recorder's lock."""
 
     def __init__(self, path: Path, lock: Path) -> None:
         super().__init__(
@@ -244,7 +244,7 @@ class LockedError(NotWritableError):
 
 
 class LogHeldError(NotWritableError):
-    """Somebody reads one old state all the time, so that the log cannot begin anew; it and the file are at --max-db."""
+    """A reader holds an old state, so that the log cannot be reset; file and log are at --max-db."""
 
     def __init__(self, path: Path, readers: str) -> None:
         who = readers or "a program in another container"
@@ -278,7 +278,7 @@ class NotReadableError(StoreError):
 
 
 class StrangeValuesError(StoreError):
-    """Reading failed in a way that nobody foresaw, and SQLite finds the file in order: made by hand, or a bug here."""
+    """Reading failed unexpectedly, and SQLite finds the file in order: it was made by hand, or this is a bug."""
 
     def __init__(self, path: Path, error: Exception) -> None:
         super().__init__(
@@ -311,12 +311,12 @@ _TOO_MUCH = {
 
 
 def reading_detail(error: Exception) -> str:
-    """What SQLite said of a file, in words."""
+    """SQLite's error about a file, in words."""
     return _TOO_MUCH.get(type(error), str(error))
 
 
 def reading_error(path: Path, error: apsw.Error | UnicodeDecodeError) -> StoreError:
-    """The error a reader of `path` should see for what SQLite said."""
+    """The error for a reader of `path` from SQLite's error."""
     if type(error) in _TOO_MUCH:
         return NotADatabaseError(path, reading_detail(error))
     if isinstance(error, (apsw.NotADBError, apsw.CorruptError)):
@@ -325,7 +325,7 @@ def reading_error(path: Path, error: apsw.Error | UnicodeDecodeError) -> StoreEr
 
 
 def writing_error(path: Path, error: apsw.Error | OSError) -> StoreError:
-    """The error a recorder into `path` should see for what SQLite or the kernel said."""
+    """The error for a recorder into `path` from SQLite's or the kernel's error."""
     if isinstance(error, (apsw.NotADBError, apsw.CorruptError)):
         return DamagedError(path, str(error))
     if _is_full(path, error):

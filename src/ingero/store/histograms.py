@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 BUCKETS = 256
 FIRST_OCTAVE = 7  # 2^7 = 128 ns; a uprobe's own cost is above it
-PER_OCTAVE = 8
+PER_OCTAVE = 8  # buckets per octave: scale 3
 
 Counts = npt.NDArray[np.int64]
 

@@ -1,4 +1,4 @@
-"""What happened to the host, one compact record per event: what each stored column means for which kind of event."""
+"""Events of the host, one compact record each, decoded from the stored columns by kind of event."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ingero.ops import HostOp, Source
 
 SOURCES = (Source.HOST, Source.IO, Source.TCP, Source.NET)
 _BLOCK_IO = int(Source.IO)
-_BY_KTHREAD, _PAGE_FAULT = int(HostFlag.ISSUER_IS_KTHREAD), int(HostFlag.IN_PAGE_FAULT)  # members would be slow here
+_BY_KTHREAD, _PAGE_FAULT = int(HostFlag.ISSUER_IS_KTHREAD), int(HostFlag.IN_PAGE_FAULT)  # enum members are slow
 _ONE_OF_MANY = int(HostFlag.ONE_OF_MANY)
 _CONTINUES = (signal.SIGCONT, signal.SIGKILL)
 _STOPS = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
@@ -20,19 +20,18 @@ _STOPS = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostEvent:
-    """One event; None where it does not apply or is not known.
+    """One event of the host; None where a field does not apply or is not known.
 
-    duration_ns: block I/O in the device; reclaim and compaction; of a stop until the process was continued or killed.
-    process, pid, tid, comm: who did it or what it happened to: block I/O its issuer; a signal its receiver; an OOM kill
-    who
-        asked for memory. comm is of another where `other_pid` is: the sender of a signal, the affected process of an
-        OOM kill.
+    duration_ns: of block I/O in the device, of reclaim and compaction, of a stop until the process continued or died.
+    process, pid, tid, comm: the process that caused the event or that it happened to: the issuer of block I/O, the
+        receiver of a signal, the process whose allocation led to an OOM kill. Where `other_pid` is set, comm is its
+        name: of the sender of a signal, or the affected process of an OOM kill.
     other_pid: sender, affected process, or the child of a fork.
-    code: the number of a signal; of an exit the code, negative if a signal ended the process.
-    size_bytes: moved, freed or lost; of an OOM kill the affected process's resident memory.
-    limit: whose memory was short in reclaim and OOM kills, "host" or "cgroup".
-    stands_for: block I/O of processes that are not traced, how many such requests there were.
-    queue_ns: block I/O, before the device had it. device: dev_t. segments: TCP. addresses: "source > destination".
+    code: the number of a signal; the exit code of an exit, negative if a signal ended the process.
+    size_bytes: bytes moved, freed or lost; the affected process's resident memory in an OOM kill.
+    limit: which memory was short in reclaim and OOM kills, "host" or "cgroup".
+    stands_for: how many requests this one represents, for block I/O of processes that are not traced.
+    queue_ns: time before the device got the block I/O. device: dev_t. segments: TCP. addresses: "source > destination".
     """
 
     start_ns: int
@@ -71,7 +70,7 @@ SQL = (
 
 
 def host_event(row: Sequence[int | str | None]) -> HostEvent:
-    """A row of `SQL`."""
+    """The event of a row of `SQL`."""
     (
         start_ns,
         duration_ns,
@@ -90,7 +89,7 @@ def host_event(row: Sequence[int | str | None]) -> HostEvent:
         queue,
         text,
     ) = row
-    is_block = source == _BLOCK_IO  # by the thousand a second: made at once
+    is_block = source == _BLOCK_IO  # thousands a second: built in one step
     event = HostEvent(
         start_ns=_number(start_ns),
         duration_ns=_number(duration_ns) or None,
@@ -136,7 +135,7 @@ def _of_host(event: HostEvent, arg1: int, arg2: int | None, flags: int) -> HostE
 
 
 def with_stops(events: Sequence[HostEvent]) -> list[HostEvent]:
-    """The same events, oldest first, with the durations of stops: None where the end is not among them."""
+    """The events, oldest first, with the durations of stops; None where the end of a stop is not among them."""
     ends: dict[int, int] = {}
     found: list[HostEvent] = []
     for event in reversed(events):

@@ -1,4 +1,4 @@
-"""How far a recording that goes on has got: for health checks, which ask each minute and cannot wait for the reader."""
+"""Progress of an ongoing recording, for health checks, which ask each minute and cannot wait for a full reader."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ LIVE_NS = 5 * SECOND_NS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Of the newest recording in a file; unix times. stopped_ns: None while it goes on, and after it was killed.
+    """Progress of the newest recording in a file; Unix times. stopped_ns: None while it is ongoing or if it was killed.
 
-    second_ns: the end of the second that the loop has written last; None: none yet. The writer says that it is there
-    also while the loop stands still; this does not.
+    second_ns: the end of the last second that the loop has written; None: none yet. It stands still when the loop does;
+    the writer's own heartbeat does not.
     """
 
     started_ns: int
@@ -37,7 +37,7 @@ _SECOND = "SELECT CAST(time_ns AS INTEGER) FROM raw_cpu_seconds WHERE session = 
 
 
 def progress(path: Path) -> Progress | None:
-    """How far the newest recording has got; None: there is none of this product.
+    """The progress of the newest recording; None: the file has none of this product.
 
     Raises:
         StoreError: there is no such file, it is not a recording, is damaged, may not be read, or is too new.

@@ -1,4 +1,4 @@
-"""What a recording knows of the machine besides its processes: GPU samples, CPUs second by second, scheduling."""
+"""The host in a recording, besides its processes: GPU samples, CPU seconds, scheduling, NUMA nodes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ CPU_SECOND_DTYPE = np.dtype([(name, "<i8") for name in ("time_ns", "elapsed_ns",
 class GpuUse:
     """One sample of one GPU; None where it or its driver does not say.
 
-    gpu_percent: of the last sample period with any kernel running; it says nothing about how full the GPU was.
-    asked_ns: how long the recorder was in the driver to ask all GPUs at that time.
-    throttle_reasons: NVML's bits (events.THROTTLE_REASONS). processes: (pid, memory in bytes). sm_percents: of the last
-    sample period with a kernel of this process running, by pid, of those that the driver says it of. names: by pid.
+    gpu_percent: share of the last sample period with any kernel running; it does not show how full the GPU was.
+    asked_ns: how long the recorder was in the driver to query all GPUs at that time.
+    throttle_reasons: NVML's bits (events.THROTTLE_REASONS). processes: (pid, memory in bytes). sm_percents: by pid, the
+    share of the last sample period with a kernel of this process running, where the driver reports it. names: by pid.
     """
 
     time_ns: int
@@ -51,11 +51,11 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduling:
-    """How the scheduler was told to treat a thread from time_ns on, until its next row.
+    """Scheduling parameters of a thread from time_ns on, until its next row.
 
-    process: None for those seen only as somebody's culprit. cpus_allowed: such as 0-3,8. cpu_weight: of its group
-    against the groups beside it, 100 if nobody set it. quota_us, period_us: None without a quota. io_limits: JSON, of
-    [major:minor, limit as `io.max` has it, path of the group that has it].
+    process: None for threads seen only as culprits. cpus_allowed: such as 0-3,8. cpu_weight: of its cgroup against
+    sibling cgroups, 100 by default. quota_us, period_us: None without a quota. io_limits: JSON, a list of
+    [major:minor, limit as in `io.max`, path of the cgroup that has it].
     """
 
     time_ns: int
@@ -108,8 +108,8 @@ CPU_SECONDS_SQL = (
     "ORDER BY time_ns"
 )
 
-# What was in force when the window began, and every change in it. What an earlier recording in the same file has seen
-# is not in force any more.
+# The parameters in force when the window began, and every change in it. What an earlier recording in the same file
+# saw is not in force any more.
 SCHEDULING_SQL = (
     f"SELECT {', '.join(Scheduling.__dataclass_fields__).replace('process', 'nullif(process, 0)')} "
     "FROM raw_scheduling s WHERE time_ns < :end AND (:process IS NULL OR process = :process) AND (time_ns >= :begin "
@@ -120,16 +120,16 @@ SCHEDULING_SQL = (
 
 
 def grown_ratio(snapshots: Iterable[Snapshot], name: str) -> float | None:
-    """What a column of growths (`psi_..._ns`, `agent_cpu_ns`) came to of the time it grew in; of several nodes, on
-    average. None where no snapshot says both.
+    """Growth of a column (`psi_..._ns`, `agent_cpu_ns`) as a share of the elapsed time; the average over several
+    nodes. None where no snapshot has both.
     """
-    pairs = ((getattr(one, name), one.elapsed_ns) for one in snapshots)
+    pairs = ((getattr(snapshot, name), snapshot.elapsed_ns) for snapshot in snapshots)
     known = [(grown, elapsed) for grown, elapsed in pairs if grown is not None and elapsed]
     return sum(grown for grown, _ in known) / sum(elapsed for _, elapsed in known) if known else None
 
 
 def gpu_use(row: Sequence[object]) -> GpuUse:
-    """A row of `GPU_SAMPLES_SQL`."""
+    """The GPU sample of a row of `GPU_SAMPLES_SQL`."""
     values = dict(zip(_GPU_COLUMNS, row, strict=True))
     listed = json.loads(str(values.pop("processes")))
     processes = tuple((pid, used) for pid, used, *_ in listed)

@@ -1,6 +1,6 @@
-"""What the published views and their columns mean, and a question to each: docs/schema.md is made from here.
+"""Documentation of the published views and their columns, with an example query for each: source of docs/schema.md.
 
-What the comments of schema.sql and views.sql say already is not said again; `documentation` puts them together.
+Comments of schema.sql and views.sql are not repeated here; `documentation` combines both.
 """
 
 from __future__ import annotations
@@ -415,7 +415,7 @@ _CLOCKS_OF = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A published column. unit: "" for what has none."""
+    """A published column. unit: "" for a column without one."""
 
     name: str
     unit: str
@@ -424,9 +424,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A published view or lookup table. notes: what else to know, "" for nothing.
+    """A published view or lookup table. notes: further remarks, "" for none.
 
-    codes: of a column that holds codes, its name, and what each of them means.
+    codes: name of a column that holds codes, and the meaning of each code.
     """
 
     name: str
@@ -445,7 +445,9 @@ def documentation() -> tuple[Published, ...]:
             name=name,
             rows=_ROWS.get(name, ""),
             notes=comments.get(name, ""),
-            columns=tuple(Column(name=one, unit=_unit(one), meaning=_meaning(name, one)) for one in columns),
+            columns=tuple(
+                Column(name=column, unit=_unit(column), meaning=_meaning(name, column)) for column in columns
+            ),
             example=EXAMPLES.get(name, f"SELECT * FROM {name} LIMIT 10"),
             codes=_CODES.get(name),
         )
@@ -478,7 +480,7 @@ def _meaning(view: str, column: str) -> str:
 
 
 def _stored_comment(view: str, column: str) -> str:
-    """What schema.sql says of the column that this one is taken from, unless that is about how it is stored."""
+    """The comment in schema.sql on the column that this one is taken from, unless it is about how values are stored."""
     table = TABLES.get(view, view)
     renamed = re.search(rf"\b(\w+) AS {column}\b", query(view)) if view in TABLES else None
     comment = _comments().get((table, renamed[1] if renamed else column), "")

@@ -1,7 +1,7 @@
-"""One node of a recording that holds several: its tables without the rows of all others.
+"""Narrows a recording of several nodes to one: its tables without the rows of the other nodes.
 
-What reads a recording is written for one machine: a pid, a CPU, a control group mean one thing there. So a question
-about a node is asked of a connection that cannot see another node's rows, instead of every question naming the node.
+Code that reads a recording assumes one host, where a pid, a CPU and a cgroup are unique. So a query about a node
+runs on a connection that cannot see other nodes' rows, instead of every query naming the node.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _HEAD = re.compile(r"^CREATE (?:TEMP )?VIEW \w+ AS\s")
 
 
 def nodes(db: apsw.Connection) -> list[str]:
-    """The nodes of a recording by name; "" for what names none."""
+    """The nodes of a recording by name; "" for sessions without one."""
     return [str(node) for (node,) in db.execute("SELECT DISTINCT node FROM raw_sessions ORDER BY 1")]
 
 
 def narrow(db: apsw.Connection, node: str) -> None:
-    """Have every raw_ table of the connection show the rows of one node only, by temporary views of their names.
+    """Make every raw_ table of the connection show one node's rows only, by temporary views of the same names.
 
     Raises:
         UnknownNodeError: the recording has no such node.
@@ -52,7 +52,7 @@ def _condition(table: str, columns: Collection[str], sessions: Iterable[int], ba
         return f"session IN ({', '.join(map(str, sessions)) or 'NULL'})"
     if table == "raw_pruned":
         return f"seq_base IN ({', '.join(map(str, bases)) or 'NULL'})"
-    if table == "raw_cgroups":  # "": of a database that an older Ingero merged without keeping whose it was
+    if table == "raw_cgroups":  # "": from a database that an older Ingero merged without keeping the node
         return "node IN ('', (SELECT node FROM raw_sessions LIMIT 1))"
     # a stack is asked for by its hash, which is of one process already
     return "process IN (SELECT process FROM raw_processes)" if "process" in columns and table != "raw_stacks" else ""

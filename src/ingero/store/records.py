@@ -1,4 +1,4 @@
-"""What a reader answers and what a recorder is told: frozen records. Times are unix ns; None means not recorded."""
+"""Frozen records that readers return and recorders write. Times are Unix ns; None means not recorded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ingero.store.vocabulary import STATES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionFacts:
-    """What a recording is about; written when it starts."""
+    """Facts about a recording's host and settings, written when it starts."""
 
     uuid: str
     started_ns: int
@@ -35,9 +35,9 @@ class SessionFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeClock:
-    """A node's clock was ahead by offset_ns, to bound_ns, at a moment by the clock of who asked it (unix ns).
+    """How far a node's clock was ahead: offset_ns, within bound_ns, at a time on the asking host's clock (Unix ns).
 
-    reference: of whose clock, and when; offsets of two references cannot be compared.
+    reference: the clock asked from, and when; offsets to two different references cannot be compared.
     """
 
     at_ns: int
@@ -48,9 +48,9 @@ class NodeClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockPair:
-    """One moment of a boot by CLOCK_MONOTONIC and by the wall clock.
+    """One time of a boot by CLOCK_MONOTONIC and by the wall clock.
 
-    suspended_ns: for how long the host had been suspended by then, which CLOCK_MONOTONIC does not count.
+    suspended_ns: how long the host had been suspended until then, which CLOCK_MONOTONIC does not count.
     """
 
     boot_id: str
@@ -68,15 +68,15 @@ class Window:
 
     @property
     def duration_ns(self) -> int:
-        """Its length."""
+        """Length of the time range."""
         return self.end_ns - self.begin_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """One recording. stopped_ns is None while it goes on, and after it was killed; then last_seen_ns is its end.
+    """One recording. stopped_ns is None while it is ongoing, and after it was killed; then last_seen_ns is its end.
 
-    options, not_traced: JSON objects; the second says of a source why nothing of it can be there.
+    options, not_traced: JSON objects; the second maps a source to the reason why nothing of it was traced.
     """
 
     session: int
@@ -140,7 +140,7 @@ class Thread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clocks:
-    """Nanoseconds per state."""
+    """Time in each thread state, in ns."""
 
     run_ns: int
     runq_ns: int
@@ -153,7 +153,7 @@ class Clocks:
 
     @property
     def total_ns(self) -> int:
-        """Their sum: the elapsed time."""
+        """Sum over all states: the elapsed time."""
         return sum(getattr(self, f"{clock}_ns") for clock in STATES)
 
 
@@ -161,8 +161,8 @@ class Clocks:
 class OpTotals:
     """The exact totals of one operation in one process (outermost calls).
 
-    recorded: how many of them are rows of events. clocks: None where no account was kept. p50 to p99: None where no
-    histogram was kept; they are of the whole minutes that touch the window.
+    recorded: how many of the calls are rows of events. clocks: None where no thread-state time was kept. p50 to p99:
+    None where no histogram was kept; they are of the whole minutes that touch the window.
     """
 
     process: int
@@ -187,8 +187,9 @@ class OpTotals:
 class OpShare:
     """Calls of one operation in a time range that need not begin with a second: hence fractions.
 
-    untimed: of count, the calls that were only counted; nothing of them is in sum_ns.
-    held_up_ns: of sum_ns, what the callers were runnable, throttled, yielded or stopped; 0 where no account was kept.
+    untimed: the part of count that was only counted and is not in sum_ns.
+    held_up_ns: the part of sum_ns in which callers were runnable, throttled, yielded or stopped; 0 where no
+    thread-state time was kept.
     """
 
     source: int
@@ -208,15 +209,15 @@ class OpShare:
 
     @property
     def own_ns(self) -> float:
-        """What the calls took themselves."""
+        """Time of the calls without held_up_ns."""
         return self.sum_ns - self.held_up_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyShare:
-    """What copies by one call moved between the host and GPUs in a time range; fractions as of `OpShare`.
+    """Bytes that copies by one call moved between host and GPUs in a time range; fractional like `OpShare`.
 
-    blocked_ns: in asynchronous ones that waited, because their host memory is pageable.
+    blocked_ns: time in asynchronous copies that waited because their host memory is pageable.
     """
 
     source: int
@@ -228,7 +229,7 @@ class CopyShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadStateTotals:
-    """What the threads of a process did, summed over them. major_faults: pages read from disk; None: not recorded."""
+    """Thread-state time summed over a process's threads. major_faults: pages read from disk; None: not recorded."""
 
     process: int
     pid: int
@@ -243,9 +244,9 @@ class ThreadStateTotals:
 class StepTotals:
     """The steps of a process that were found by repetition, summed: wall_ns = clocks.total_ns + the sum of blocked_ns.
 
-    clocks: of the thread that makes the marker's call, while it was not blocked for the GPU. blocked_ns: in the order
-    of BLOCKED_KINDS. marker: the call that most of them begin with. untimed: steps whose launches had no
-    durations, unseen: those of them whose launches were not traced at all.
+    clocks: thread-state time of the thread that calls the marker, while it was not blocked on the GPU. blocked_ns: in
+    the order of BLOCKED_KINDS. marker: the call that most steps begin with. untimed: steps whose launches had no
+    durations; unseen: the part of untimed whose launches were not traced at all.
     """
 
     process: int
@@ -261,7 +262,7 @@ class StepTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CulpritTotals:
-    """Who ran while a process waited: culprit_pid 0 is an idle CPU, -1 unknown. kind: `runq` or `yielded`."""
+    """The process that ran while another waited; culprit_pid 0: idle CPU, -1: unknown. kind: `runq` or `yielded`."""
 
     process: int
     kind: str
@@ -274,7 +275,7 @@ class CulpritTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WakerTotals:
-    """Who ended the sleeps of a process."""
+    """The process or kernel context that ended sleeps of a process."""
 
     process: int
     waker_kind: str
@@ -287,12 +288,12 @@ class WakerTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySite:
-    """What one call site held of GPU memory when the window began and when it ended, and what it did between.
+    """GPU memory that one call site held at the begin and the end of a window, and its allocations and frees between.
 
-    memory_kind: device, managed, pinned (of the host), mapped (made by cuMemCreate). stack_hash: where its recorded
-    calls came from; those without a record are together under 0. peak_bytes: the most it held at a time so far, before
-    the window, too. begin_bytes + allocated_bytes - freed_bytes = end_bytes, unless the process has become another
-    program. foreign_frees: frees by this caller of memory that was not seen allocated.
+    memory_kind: device, managed, pinned (on the host), mapped (made by cuMemCreate). stack_hash: the stack of its
+    recorded calls; calls without a record are together under 0. peak_bytes: the most it held at a time so far, also
+    before the window. begin_bytes + allocated_bytes - freed_bytes = end_bytes, unless the process executed another
+    program. foreign_frees: frees by this caller of memory whose allocation was not seen.
     """
 
     process: int
@@ -319,13 +320,13 @@ class MemorySite:
 
     @property
     def growth_bytes(self) -> int:
-        """By how much it holds more at the end."""
+        """How much more memory the call site held at the end of the window."""
         return self.end_bytes - self.begin_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One recorded call or host event with its account; clocks and culprit are None where there is none."""
+    """One recorded call or host event with its thread-state time; clocks and culprit are None where not known."""
 
     event_id: str
     node: str
@@ -386,17 +387,17 @@ class OffCpu:
 
     @property
     def waited_ns(self) -> int:
-        """How long the thread could have run: all of it that was no sleep, of a sleep what followed the wake-up."""
+        """How long the thread could have run: all of the interval if it was no sleep, else from the wake-up on."""
         if self.state in ("runq", "throttled", "yielded"):
             return self.duration_ns
         return max(0, self.start_ns + self.duration_ns - self.woken_ns) if self.woken_ns else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Removed:
-    """What the size limit has taken from the file: rows of a table up to a time.
+class Pruned:
+    """Rows of a table that the size limit pruned or downsampled, up to a time.
 
-    kind: "removed", or "folded": seconds into minutes, every sum unchanged. until_ns, noted_ns: unix.
+    kind: "removed", or "folded": seconds into minutes, every sum unchanged. until_ns, noted_ns: Unix ns.
     """
 
     name: str
@@ -409,7 +410,7 @@ class Removed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drop:
-    """What was lost, repaired or could not be told, by reason."""
+    """Number of events dropped, repaired or not distinguishable, by reason."""
 
     session: int
     counter: str
@@ -419,9 +420,9 @@ class Drop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlight:
-    """A call that was still open when it was last looked at.
+    """A call that was still in flight when it was last checked.
 
-    awake_ns: since it was first seen open, its thread ran, or could have run; 0 in a recording that does not say so.
+    awake_ns: time its thread ran or could have run since it was first seen in flight; 0 where that is not recorded.
     """
 
     time_ns: int
@@ -440,7 +441,7 @@ class InFlight:
 
 
 class HaltLevel(enum.IntEnum):
-    """What is known of a wait: somebody who could end it is at work, is named, or nobody who could will."""
+    """What is known of a wait: a thread that can end it is running, is named, or no thread will end it."""
 
     AT_WORK = 0
     NAMED = 1
@@ -450,7 +451,7 @@ class HaltLevel(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HaltRow:
-    """A thread in the chain of waits of a halted process, as one look saw it; owners: JSON, see `raw_halts`."""
+    """A thread in the chain of waits of a halted process, as one sample saw it; owners: JSON, see `raw_halts`."""
 
     time_ns: int
     halted: int
@@ -474,10 +475,10 @@ class HaltRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The system at one time.
+    """A snapshot of the host at one time.
 
-    elapsed_ns: the time in which pressure and the recorder's CPU time have grown by what stands here; None in the first
-    of a recording, whose period is not known.
+    elapsed_ns: the time in which pressure and the recorder's CPU time grew by the values here; None in the first
+    snapshot of a recording, whose period is not known.
     """
 
     time_ns: int
@@ -499,7 +500,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throttling:
-    """How often and how long a control group was throttled."""
+    """How often and how long a cgroup was throttled."""
 
     cgroup_id: int
     nr_throttled: int
@@ -508,9 +509,10 @@ class Throttling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverheadLevel:
-    """What was given up from a time on, and why. not_traced: codes of `given_up`, comma separated; "": nothing was.
+    """What tracing was reduced to from a time on, and why. not_traced: codes of `given_up`, comma separated; "": all is
+    traced.
 
-    overhead_ratio: of the time of the busiest traced thread, agent_cpu_ratio: of a core, in the second before.
+    overhead_ratio: share of the busiest traced thread's time, agent_cpu_ratio: share of a core, in the second before.
     """
 
     session: int
@@ -523,14 +525,14 @@ class OverheadLevel:
     agent_cpu_ratio: float
 
 
-PYTHON_LINES = "Python lines"  # as the symbol of an interpreter of which none are shown
+PYTHON_LINES = "Python lines"  # symbol for an interpreter whose Python lines cannot be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingProbe:
     """A call that was not traced in one copy of its library, and why.
 
-    symbol: of the whole file the library's name (`libnccl`), "" where that is not known; PYTHON_LINES.
+    symbol: the call; for a whole file the library's name (`libnccl`), "" where that is not known; or PYTHON_LINES.
     """
 
     session: int
@@ -545,7 +547,7 @@ class MissingProbe:
 class KernelLaunches:
     """How often one library of a process launched one GPU kernel.
 
-    Names are empty where they are not known; then `source_of_name` says why, and function tells kernels apart (else 0).
+    Names are empty where not known; `source_of_name` then says why, and function distinguishes kernels (else 0).
     """
 
     process: int
@@ -574,7 +576,7 @@ class Communicator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """One recorded NCCL collective of one rank. sequence: its place in the communicator's order, None: unknown."""
+    """One NCCL collective of one rank. sequence: its place in the communicator's order, None: unknown."""
 
     process: int
     timestamp: int
@@ -591,7 +593,7 @@ class Collective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """One control group; container_id is empty for those that are no container."""
+    """One cgroup; container_id is empty for a cgroup that is no container."""
 
     cgroup_id: int
     node: str
@@ -621,7 +623,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackTime:
-    """The recorded calls of one operation in one process that have one stack; stack_hash 0: none was taken."""
+    """The recorded calls of one operation in one process with the same stack; stack_hash 0: no stack was taken."""
 
     process: int
     source: int
@@ -634,7 +636,7 @@ class StackTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSums:
-    """The recorded calls of one operation by one thread that have one stack."""
+    """The recorded calls of one operation by one thread with the same stack."""
 
     source: int
     op: int
@@ -647,7 +649,7 @@ class CallSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastSample:
-    """Where a thread outside traced calls was when it was last looked at; stack_hash 0: it is not known."""
+    """The stack of a thread outside traced calls in its last sample; stack_hash 0: not known."""
 
     time_ns: int
     tid: int
@@ -658,9 +660,9 @@ class LastSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleTotals:
-    """The samples of one thread in one state with one stack, outside traced calls; stack_hash 0: it is not known.
+    """The samples of one thread in one state with one stack, outside traced calls; stack_hash 0: not known.
 
-    state: see events.THREAD_STATES. is_collecting: it collected garbage. ns: the time that they stand for.
+    state: see events.THREAD_STATES. is_collecting: it collected garbage. ns: the time that the samples stand for.
     """
 
     process: int
@@ -676,7 +678,7 @@ class SampleTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CausalChain:
-    """One stored chain."""
+    """One causal chain that an older recording stores."""
 
     chain_id: str
     node: str
@@ -695,7 +697,7 @@ class CausalChain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredIncident:
-    """An incident found while it was recorded; end_ns None: it went on. `affected` to the account: JSON texts."""
+    """An incident found while recording; end_ns None: it was ongoing. `affected` to the breakdown: JSON texts."""
 
     incident: int
     session: int

@@ -1,4 +1,4 @@
-"""What of a command line is nobody else's business: passwords, tokens and keys, before it leaves the machine.
+"""Removes secrets from command lines before they leave the host: passwords, tokens and keys.
 
 They are known by the name they are given under, by the form that issuers give them, or by looking like chance. What has
 none of these marks stays, and whoever sends a recording to others is told so.
@@ -33,7 +33,7 @@ _CHANCE = re.compile(
 
 
 def without_secrets(text: str) -> str:
-    """The text with every secret that can be told replaced by a mark."""
+    """The text with every recognized secret replaced by a mark."""
     text = _IN_URL.sub(rf"\1{HIDDEN}@", text)
     text = _NAMED.sub(rf"\1\2{HIDDEN}", text)
     return _CHANCE.sub(HIDDEN, _ISSUED.sub(HIDDEN, text))

@@ -1,4 +1,4 @@
-"""How many of the calls of a recording have a row of their own, and which rows the size limit has taken since."""
+"""The share of a recording's calls that have a row of their own, and the rows that the size limit has pruned."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import apsw
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """calls: exact. stored: of them, those with a row in events."""
+    """How many calls are stored. calls: exact count. stored: how many of them have a row in events."""
 
     calls: int
     stored: int
 
     @property
     def is_whole(self) -> bool:
-        """Every call has its row."""
+        """Whether every call has a row."""
         return self.stored >= self.calls
 
 
@@ -30,8 +30,8 @@ def stored_share(db: apsw.Connection, sources: Sequence[int]) -> Share:
     return Share(calls=calls, stored=stored)
 
 
-def events_removed(db: apsw.Connection) -> tuple[int, int]:
-    """How many rows of single calls are gone, and up to which time (unix ns); (0, 0): none."""
+def events_pruned(db: apsw.Connection) -> tuple[int, int]:
+    """How many rows of single calls were pruned, and up to which time (Unix ns); (0, 0): none."""
     ((rows, until_ns),) = db.execute(
         "SELECT coalesce(sum(rows), 0), coalesce(max(until_ns), 0) FROM raw_pruned "
         "WHERE name = 'raw_events' AND kind = 'removed'"

@@ -1,4 +1,4 @@
-"""The SQL files of this package, and what a row of SQLite consists of."""
+"""Texts of this package's SQL files, quoting of SQL names, and types of SQLite values and rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Row: TypeAlias = "tuple[Value, ...]"
 
 
 def quoted(name: str) -> str:
-    """A name of a table, view, column or index as SQL takes it, whatever is in it."""
+    """A name of a table, view, column or index, quoted for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 

@@ -22,11 +22,11 @@ _LOOKED_UP = frozenset({"raw_kernels"})
 
 
 def make_temporary(db: apsw.Connection, *, are_all_there: bool, version: int) -> None:
-    """Give a connection the published views. Those that a file has itself are never asked: they may be anything.
+    """Give a connection the published views. A file's own views are never used: they may be anything.
 
-    are_all_there: the tables are those of this build; else the columns that this build has added are put beside
-    theirs, and views of tables that are not there are left out. version: of the file; what an earlier one holds in
-    other words is shown in today's.
+    are_all_there: the tables are those of this build; else columns that this build added are supplied, and views of
+    missing tables are left out. version: the file's; values that earlier versions worded otherwise are shown in today's
+    words.
     """
     if not are_all_there or has_older_values(version):
         _add_columns(db, version)
@@ -41,9 +41,9 @@ def make_temporary(db: apsw.Connection, *, are_all_there: bool, version: int) ->
 
 
 def _add_columns(db: apsw.Connection, version: int) -> None:
-    """Lets a table that an earlier build made have today's name, columns and values; what is missing has its default.
+    """Shows a table of an earlier build under today's name, with today's columns and values; missing ones get defaults.
 
-    A temporary view of the table's name stands before it. A column without a default is missed by whoever asks for it.
+    A temporary view of the table's name hides the table. A column without a default is an error for its readers.
     """
     for name, wanted in own_columns().items():
         stored, found = earlier_names.find(db, name, wanted, schema="main")

@@ -136,7 +136,7 @@ def op_rows() -> Iterator[OpRow]:
 
 
 def kind_text(kind: Kind) -> str:
-    """What a call does, in the words of column `kind`."""
+    """The kind of a call, in the words of column `kind`."""
     words = ((Kind.LAUNCH, "launch"), (Kind.COPY, "copy"), (Kind.COLLECTIVE, "collective"), (Kind.SYNC, "wait"))
     return ",".join(word for bits, word in words if kind & bits)
 

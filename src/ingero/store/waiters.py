@@ -1,8 +1,8 @@
-"""Who waited for a thread: sleeps that another thread of the process ended, and the line where the sleeper was.
+"""Waiters of a thread: sleeps that another thread of the process ended, and the line where the sleeper was.
 
 Autograd's and NCCL's threads have no Python frames, or a compiler's; the line that a person can change is that of the
 thread that waits for them. It counts only where three facts meet: the sleep spans the call, the calling thread ended
-the sleep, and the sleeper was looked at in that very sleep.
+the sleep, and the sleeper was sampled in that very sleep.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ingero.store.records import StackTime, Window
 from ingero.units import format_count
 
 _WAKER_THREAD = WAKER_KINDS.index("thread")
-_MOST_CALLS = 500_000  # are looked at one by one, in a second
-_LONGEST_SLEEP_NS = 600 * 1_000_000_000  # that begins before the window and is still found
+_MAX_CALLS = 500_000  # checked one by one, in a second
+_LONGEST_SLEEP_NS = 600 * 1_000_000_000  # longest sleep that begins before the window and is still found
 _SLEEPS = (
     "SELECT start_ns, woken_ns, pid, tid, waker_tid FROM raw_offcpu WHERE start_ns >= :begin - :before "
     "AND start_ns < :end AND process = :process AND waker_kind = :kind AND waker_pid = pid AND waker_tid <> tid "
     "AND woken_ns > :begin ORDER BY start_ns"
 )
-_LOOKS = (
+_SAMPLES = (
     "SELECT time_ns, tid, stack_hash FROM raw_stack_samples "
     "WHERE time_ns >= :begin - :before AND time_ns < :end + :before "
     "AND process = :process AND stack_hash <> 0 AND state <> (SELECT id FROM thread_states WHERE name = 'run') "
@@ -50,13 +50,13 @@ class Waiter:
 
     @property
     def thread(self) -> str:
-        """As texts name it."""
+        """The thread as texts name it, `pid/tid`."""
         return f"{self.pid}/{self.tid}"
 
 
 @dataclass(frozen=True, slots=True)
 class WaitedCalls:
-    """Recorded calls of one operation from one stack, that one thread waited for at one line."""
+    """Recorded calls of one operation from one stack that another thread waited for at one line."""
 
     source: int
     op: int
@@ -68,7 +68,7 @@ class WaitedCalls:
 
 @dataclass(frozen=True, slots=True)
 class PlacedTime:
-    """Recorded calls of one operation with one stack. waiter: whose Python line they have; None: their own, or none."""
+    """Recorded calls of one operation with one stack. waiter: the thread whose line they have, or None."""
 
     time: StackTime
     waiter: Waiter | None = None
@@ -76,7 +76,7 @@ class PlacedTime:
 
 @dataclass(slots=True)
 class _Sleeps:
-    """Of one thread, ended by one other; they follow each other."""
+    """Sleeps of one thread that one other thread ended, in order."""
 
     begins_ns: list[int] = field(default_factory=list)
     ends_ns: list[int] = field(default_factory=list)
@@ -88,7 +88,7 @@ class _Sleeps:
 
 
 class Waiters:
-    """The sleeps of one process in a window whose sleeper was looked at."""
+    """The sleeps of one process in a window during which the sleeper was sampled."""
 
     def __init__(self, reader: Reader, window: Window, *, process: int) -> None:
         self._reader = reader
@@ -97,12 +97,12 @@ class Waiters:
         }  # fmt: skip
 
     def of(self, tid: int, begin_ns: int, end_ns: int) -> Waiter | None:
-        """Who waited for this thread all the while; None where nobody is known to have, or several have."""
+        """The thread that waited for this one during a whole call; None where none is known, or several did."""
         found = [one for sleeps in self._sleeps.get(tid, {}).values() if (one := sleeps.at(begin_ns, end_ns))]
         return found[0] if len(found) == 1 else None
 
     def calls(self, stack_hashes: Collection[int]) -> list[WaitedCalls]:
-        """The recorded calls with one of these stacks that somebody waited for."""
+        """The recorded calls with one of these stacks that another thread waited for."""
         sums: dict[tuple[int, int, int, Waiter], list[int]] = defaultdict(lambda: [0, 0])
         for source, op, stack_hash, tid, begin_ns, end_ns in self._calls(stack_hashes) if self._sleeps else ():
             waiter = self.of(tid, begin_ns, end_ns)
@@ -113,15 +113,19 @@ class Waiters:
         return [WaitedCalls(*key, count, sum_ns) for key, (count, sum_ns) in sums.items()]
 
     def placed(self, times: Sequence[StackTime], book: StackBook) -> tuple[list[PlacedTime], str]:
-        """Recorded calls of the process, those without the user's lines by who waited for them, most time first.
+        """Recorded calls of the process, most time first; those without the user's lines are split by waiting thread.
 
-        Beside them why nobody was looked for; "" where somebody was. The book then has the stacks of all of them.
+        Also the reason why no waiting threads were searched for; "" if they were. The book then has all their stacks.
         """
-        book.read(one.stack_hash for one in times)
-        of_library = {one.stack_hash for one in times if (stack := book.of(one.stack_hash)) and stack.is_a_librarys}
-        count = sum(one.count for one in times if one.stack_hash in of_library)
-        if count > _MOST_CALLS:
-            return [PlacedTime(one) for one in times], (
+        book.read(stack_time.stack_hash for stack_time in times)
+        of_library = {
+            stack_time.stack_hash
+            for stack_time in times
+            if (stack := book.of(stack_time.stack_hash)) and stack.is_a_librarys
+        }
+        count = sum(stack_time.count for stack_time in times if stack_time.stack_hash in of_library)
+        if count > _MAX_CALLS:
+            return [PlacedTime(stack_time) for stack_time in times], (
                 f"{format_count(count)} recorded calls of threads without the user's own lines are too many to look "
                 "for the threads that waited for them: ask about a shorter time"
             )
@@ -138,12 +142,12 @@ class Waiters:
 
     @cached_property
     def _sleeps(self) -> dict[int, dict[int, _Sleeps]]:
-        """By waker, by sleeper."""
+        """The sleeps by waker and sleeper."""
         found: dict[int, dict[int, _Sleeps]] = defaultdict(lambda: defaultdict(_Sleeps))
-        looks = self._looks()
+        samples = self._samples()
         values = self._values | {"kind": _WAKER_THREAD}
-        for begin_ns, end_ns, pid, tid, waker in self._reader.connection.execute(_SLEEPS, values) if looks else ():
-            times, hashes = looks.get(tid, ((), ()))
+        for begin_ns, end_ns, pid, tid, waker in self._reader.connection.execute(_SLEEPS, values) if samples else ():
+            times, hashes = samples.get(tid, ((), ()))
             index = bisect_right(times, end_ns) - 1
             if index >= 0 and times[index] >= begin_ns:
                 sleeps = found[waker][tid]
@@ -152,25 +156,25 @@ class Waiters:
                 sleeps.waiters.append(Waiter(pid, tid, hashes[index]))
         return found
 
-    def _looks(self) -> dict[int, tuple[list[int], list[int]]]:
-        """When threads off the CPU were looked at, and the hashes of their stacks, by thread."""
-        looks: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    def _samples(self) -> dict[int, tuple[list[int], list[int]]]:
+        """When threads off the CPU were sampled, and the hashes of their stacks, by thread."""
+        samples: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
         if self._reader.is_recorded("raw_stack_samples") and self._reader.is_recorded("raw_offcpu"):
-            for time_ns, tid, stack_hash in self._reader.connection.execute(_LOOKS, self._values):
-                looks[tid][0].append(time_ns)
-                looks[tid][1].append(stack_hash)
-        return looks
+            for time_ns, tid, stack_hash in self._reader.connection.execute(_SAMPLES, self._values):
+                samples[tid][0].append(time_ns)
+                samples[tid][1].append(stack_hash)
+        return samples
 
 
 def _split(times: Sequence[StackTime], waited: Sequence[WaitedCalls]) -> Iterator[PlacedTime]:
-    """The same calls, those that were waited for by themselves."""
+    """The calls, with those that a thread waited for split off."""
     waits: dict[tuple[int, int, int], list[WaitedCalls]] = defaultdict(list)
     for wait in waited:
         waits[wait.source, wait.op, wait.stack_hash].append(wait)
-    for one in times:
-        left, left_ns = one.count, one.sum_ns
-        for wait in waits.get((one.source, one.op, one.stack_hash), ()):
-            yield PlacedTime(replace(one, count=wait.count, sum_ns=wait.sum_ns), wait.waiter)
+    for stack_time in times:
+        left, left_ns = stack_time.count, stack_time.sum_ns
+        for wait in waits.get((stack_time.source, stack_time.op, stack_time.stack_hash), ()):
+            yield PlacedTime(replace(stack_time, count=wait.count, sum_ns=wait.sum_ns), wait.waiter)
             left, left_ns = left - wait.count, left_ns - wait.sum_ns
         if left:
-            yield PlacedTime(replace(one, count=left, sum_ns=left_ns))
+            yield PlacedTime(replace(stack_time, count=left, sum_ns=left_ns))

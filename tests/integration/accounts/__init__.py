@@ -1,1 +1,1 @@
-"""Are the threads' accounts right? Each workload's truth is known by another way."""
+"""Tests of the thread-state time, with workloads whose truth is known in another way."""

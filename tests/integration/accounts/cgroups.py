@@ -11,7 +11,7 @@ QUOTA_US, PERIOD_US = 5000, 100000  # so little that it is used up on a busy mac
 
 
 def mount_of(controller: str) -> Path | None:
-    """Where a v1 controller is mounted, or "cgroup2"; None if it is not."""
+    """The mount point of a v1 controller, or "cgroup2"; None if it is not mounted."""
     for line in Path("/proc/mounts").read_text().splitlines():
         _, place, kind, options, *_ = line.split()
         if kind == controller or (kind == "cgroup" and controller in options.split(",")):

@@ -1,4 +1,4 @@
-"""The workload program, built once, and the accounts of one target."""
+"""Fixtures: the workload program, built once, and the attached scheduler programs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .rig import Accounts, Workload, build_workload
+from .rig import SchedulerPrograms, Workload, build_workload
 
 Start = Callable[..., Workload]
 
@@ -22,14 +22,14 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def hog(program: Path) -> Path:
-    """The same program under another name, so that a culprit's name says something."""
+    """The workload program under another name, so that a culprit can be recognized by its name."""
     return Path(shutil.copy(program, program.with_name("hog")))
 
 
 @pytest.fixture(scope="module")
-def accounts() -> Iterator[Accounts]:
-    """The scheduler programs, attached; each test has its own target."""
-    with Accounts() as attached:
+def scheduler() -> Iterator[SchedulerPrograms]:
+    """The scheduler programs, attached; each test has its own traced process."""
+    with SchedulerPrograms() as attached:
         yield attached
 
 

@@ -1,4 +1,4 @@
-"""Loads the scheduler programs alone and reads what they keep, for tests and benches of the accounts."""
+"""Loads only the scheduler programs and reads their maps, for tests and benches of thread-state time."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def names_of(enum: str, prefix: str) -> dict[int, str]:
 
 
 def _start_boottime_ns(pid: int) -> int:
-    """When a process started, in steps of a clock tick, as the agent knows it."""
+    """The start of a process by CLOCK_BOOTTIME, to a clock tick, as the agent reads it."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[19]) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
@@ -83,7 +83,7 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """Who ran while threads of the target waited."""
+    """A process that ran while traced threads were runnable."""
 
     pid: int
     is_after_yield: bool
@@ -95,7 +95,7 @@ class Culprit:
 Culprits = dict[tuple[int, bool], Culprit]
 
 
-class Accounts:
+class SchedulerPrograms:
     """The scheduler programs, attached; closing detaches them.
 
     Args:
@@ -116,7 +116,7 @@ class Accounts:
         self.rings = {name: Ring(self.maps[name]) for name in ("lifecycle", "offcpu")}
         self._links = [self.bpf.program(name).attach() for name in programs]
 
-    def __enter__(self) -> Accounts:
+    def __enter__(self) -> SchedulerPrograms:
         return self
 
     def __exit__(
@@ -127,11 +127,11 @@ class Accounts:
         self._stack.close()
 
     def program(self, name: str) -> Program:
-        """One of the loaded programs."""
+        """A loaded program by its name."""
         return self.bpf.program(name)
 
     def track(self, pid: int) -> int:
-        """Makes a process a target, with all the threads it has; returns its slot."""
+        """Traces a process with all of its threads; returns its slot."""
         key, slot = struct.pack("<I", pid), self._take_slot()
         process = np.zeros(1, layout("process"))
         process["pid"] = pid
@@ -148,7 +148,7 @@ class Accounts:
         return next(slot for slot in range(255, -1, -1) if slot not in used)  # children take them from 0 on
 
     def dump(self, pid: int | None = None) -> np.ndarray[Any, np.dtype[Any]]:
-        """One struct thread_dump per tracked thread (of one process); read again while one was changing."""
+        """A struct thread_dump for each tracked thread (of one process); retries while a thread is being updated."""
         for _ in range(_DUMP_TRIES):
             data = self.program("dump_threads").read_iterator()
             rows: np.ndarray[Any, np.dtype[Any]] = np.frombuffer(data, layout("thread_dump"))
@@ -170,15 +170,15 @@ class Accounts:
         return {name: value for name, value in found.items() if value}
 
     def culprit_sum_ns(self) -> int:
-        """All run-queue time of all affected processes that was charged, or is known to be unknown."""
+        """All run-queue time of all affected processes that is attributed, or counted as unattributed."""
         keys, values = layout("culprit_key"), layout("culprit_value")
         entries = list(self.maps["culprits"].items())
         after_yield = np.frombuffer(b"".join(key for key, _ in entries), keys)["yielded"] != 0
-        charged_ns = np.frombuffer(b"".join(value for _, value in entries), values)["ns"]
-        return int(charged_ns[~after_yield].sum()) + self.drops().get("culprit_unknown_ns", 0)
+        attributed_ns = np.frombuffer(b"".join(value for _, value in entries), values)["ns"]
+        return int(attributed_ns[~after_yield].sum()) + self.drops().get("culprit_unknown_ns", 0)
 
     def culprits(self, slot: int) -> Culprits:
-        """By (culprit's process id, was it after sched_yield), for the affected processes of one slot."""
+        """The culprits of one slot by (culprit's pid, whether the wait followed sched_yield)."""
         return _culprits_of(slot, list(self.maps["culprits"].items()))
 
 
@@ -202,7 +202,7 @@ _PER_THREAD = (
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What happened to one process between two readings. Times in ns, arrays by thread."""
+    """The changes of one process between two readings. Times in ns, arrays by thread."""
 
     tids: list[int]
     comms: list[str]
@@ -217,19 +217,19 @@ class Window:
     flaws: np.ndarray[Any, Any]
     drops: dict[str, int]
     culprits: Culprits
-    uncharged_ns: int  # growth of the waits of threads that were not seen to begin to wait: charged once they run
+    unattributed_ns: int  # growth of the waits of threads that were not seen to begin to wait: charged once they run
     reading_ns: int = 0  # between reading culprits and clocks, both times: what was waited then is in one of them only
 
     def state_ns(self, name: str) -> int:
-        """One clock, summed over the threads."""
+        """The time in one state, summed over the threads."""
         return int(self.states_ns[:, STATES.index(name)].sum())
 
     def only(self, comm: str) -> Window:
-        """The part about the threads of one name; losses and culprits stay those of the whole."""
+        """The part about the threads of one name; drops and culprits stay those of the whole."""
         return self._part([name == comm for name in self.comms])
 
     def with_right_delay(self) -> Window:
-        """The part about the threads whose waits the kernel counts right."""
+        """The part about the threads whose run_delay the kernel counts correctly."""
         return self._part(self.has_right_delay.tolist())
 
     def _part(self, is_chosen: list[bool]) -> Window:
@@ -244,13 +244,13 @@ class Window:
         return sum(self.state_ns(name) for name in ("runq", "throttled", "yielded"))
 
     @property
-    def charged_ns(self) -> int:
-        """Run-queue time whose culprit is known, or known to be unknown."""
+    def attributed_ns(self) -> int:
+        """Run-queue time that is attributed to a culprit, or counted as unattributed."""
         charged = sum(culprit.ns for culprit in self.culprits.values() if not culprit.is_after_yield)
         return charged + self.drops.get("culprit_unknown_ns", 0)
 
     def line(self, title: str) -> str:
-        """One line of a table, for people."""
+        """A line of a table."""
         used = {name: self.state_ns(name) / 1e9 for name in STATES if self.state_ns(name)}
         clocks = " ".join(f"{name}={seconds:.3f}" for name, seconds in used.items())
         run = self.state_ns("run") / max(int(self.exec_ns.sum()), 1)
@@ -258,7 +258,7 @@ class Window:
             f"{title:<24} threads={len(self.tids)} switches={int(self.switches.sum())} {clocks} | "
             f"residual={int(np.abs(self.age_residual_ns).max(initial=0))}ns run/exec={run:.4f} "
             f"wait/run_delay={self.waited_ns / max(int(self.delay_ns.sum()), 1):.4f} "
-            f"charged/runq={self.charged_ns / max(self.state_ns('runq'), 1):.4f} drops={self.drops}"
+            f"charged/runq={self.attributed_ns / max(self.state_ns('runq'), 1):.4f} drops={self.drops}"
         )
 
 
@@ -271,7 +271,7 @@ class _Reading:
     drops: dict[str, int]
     culprits: list[tuple[bytes, bytes]]
     threads: np.ndarray[Any, np.dtype[Any]]
-    took_ns: int
+    duration_ns: int
 
 
 @contextmanager
@@ -288,20 +288,20 @@ def undisturbed() -> Iterator[None]:
         os.sched_setscheduler(0, policy, parameters)
 
 
-def _read(accounts: Accounts, pid: int) -> _Reading:
+def _read(scheduler: SchedulerPrograms, pid: int) -> _Reading:
     with undisturbed():
         begin_ns = time.monotonic_ns()
-        drops, culprits, threads = accounts.drops(), list(accounts.maps["culprits"].items()), accounts.dump(pid)
+        drops, culprits, threads = scheduler.drops(), list(scheduler.maps["culprits"].items()), scheduler.dump(pid)
         return _Reading(drops, culprits, threads, time.monotonic_ns() - begin_ns)
 
 
 @contextmanager
-def window(accounts: Accounts, pid: int, slot: int) -> Iterator[list[Window]]:
-    """Reads before and after its body; the result is the one element of the list once the body is left."""
+def window(scheduler: SchedulerPrograms, pid: int, slot: int) -> Iterator[list[Window]]:
+    """Reads before and after its body; then the list holds the changes as its only element."""
     result: list[Window] = []
-    before = _read(accounts, pid)
+    before = _read(scheduler, pid)
     yield result
-    after = _read(accounts, pid)
+    after = _read(scheduler, pid)
     _, first, last = np.intersect1d(before.threads["tid"], after.threads["tid"], return_indices=True)
     old, new = before.threads[first], after.threads[last]
     lead_ns = min(_clock_lead_ns(old), _clock_lead_ns(new))
@@ -323,19 +323,19 @@ def window(accounts: Accounts, pid: int, slot: int) -> Iterator[list[Window]]:
             flaws=(new["flaws"] - old["flaws"]).astype(np.int64),
             drops=_difference(before.drops, after.drops),
             culprits=_grown(_culprits_of(slot, before.culprits), _culprits_of(slot, after.culprits)),
-            uncharged_ns=_unseen_wait_ns(after.threads) - _unseen_wait_ns(before.threads),
-            reading_ns=before.took_ns + after.took_ns,
+            unattributed_ns=_unseen_wait_ns(after.threads) - _unseen_wait_ns(before.threads),
+            reading_ns=before.duration_ns + after.duration_ns,
         )
     )
 
 
 def _clock_lead_ns(rows: np.ndarray[Any, np.dtype[Any]]) -> int:
-    """How far the clock of the accounts is ahead of the run queues' own, which are set at switches and ticks only."""
+    """How far the programs' clock is ahead of the run queues' clocks, which are updated at switches and ticks only."""
     return int((rows["now_ns"] - rows["queue_clock_ns"]).astype(np.int64).min())
 
 
 def _delay_ns(rows: np.ndarray[Any, np.dtype[Any]], lead_ns: int) -> np.ndarray[Any, Any]:
-    """The kernel's own waits, whenever they began: one that lasts may be older than the account of its thread."""
+    """The kernel's run_delay including waits in progress, which may be older than the tracing of their thread."""
     lasts_ns = rows["now_ns"].astype(np.int64) - lead_ns - rows["queued_ns"].astype(np.int64)
     delay_ns: np.ndarray[Any, Any] = rows["run_delay_ns"].astype(np.int64)
     return delay_ns + np.where(rows["queued_ns"] > 0, lasts_ns, 0)
@@ -346,7 +346,7 @@ def _unseen_wait_ns(rows: np.ndarray[Any, np.dtype[Any]]) -> int:
 
 
 def _is_right(old: np.ndarray[Any, np.dtype[Any]], new: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, Any]:
-    """Whether no sleep is part of the kernel's waits.
+    """Whether the kernel's run_delay contains no sleep.
 
     Since 6.12 a thread that sleeps may stay queued for a while. If it is moved to another CPU then, the kernel counts
     from there on until it runs again.
@@ -404,7 +404,7 @@ class Workload:
         return int(work), int(cpu_ns)
 
     def go(self) -> None:
-        """Lets the modes begin that wait until they are watched."""
+        """Starts modes that wait until they are traced."""
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")
         self._process.stdin.flush()

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from .rig import Accounts, Window, Workload, measure, window
+from .rig import SchedulerPrograms, Window, Workload, measure, window
 
 pytestmark = pytest.mark.integration
 DROP_EVERY = 100
@@ -18,12 +18,12 @@ DROP_EVERY = 100
 def seen(program: Path, hog: Path) -> Window:
     """Threads of all kinds while each hundredth event is thrown away."""
     with ExitStack() as stack:
-        accounts = stack.enter_context(Accounts(drop_every=DROP_EVERY))
+        scheduler = stack.enter_context(SchedulerPrograms(drop_every=DROP_EVERY))
         for _ in range(2):
             stack.enter_context(Workload(hog, "spin", 1))
         work = stack.enter_context(Workload(program, "migrate"))
-        slot = accounts.track(work.pid)
-        with window(accounts, work.pid, slot) as result:
+        slot = scheduler.track(work.pid)
+        with window(scheduler, work.pid, slot) as result:
             measure(2)
     print("\n" + result[0].line(f"1 of {DROP_EVERY} dropped"))
     return result[0]
@@ -57,4 +57,4 @@ def test_repairs_keep_the_waits_right(seen: Window) -> None:
 
 
 def test_a_waiter_whose_switch_was_lost_is_not_charged_for_ever(seen: Window) -> None:
-    assert abs(seen.charged_ns - seen.state_ns("runq")) <= 0.02 * seen.state_ns("runq")
+    assert abs(seen.attributed_ns - seen.state_ns("runq")) <= 0.02 * seen.state_ns("runq")

@@ -16,7 +16,7 @@ from ingero.discover.kernel import throttles_tasks
 from tests.integration.emulation import IS_EMULATED
 
 from . import cgroups
-from .rig import Accounts, Window, Workload, measure, undisturbed, window
+from .rig import SchedulerPrograms, Window, Workload, measure, undisturbed, window
 
 pytestmark = pytest.mark.integration
 WINDOW_S = 1.2
@@ -82,7 +82,7 @@ SCENARIOS = (
 
 
 @pytest.fixture(scope="module", params=SCENARIOS, ids=lambda scenario: scenario.name)
-def seen(request: pytest.FixtureRequest, accounts: Accounts, program: Path, hog: Path) -> Window:
+def seen(request: pytest.FixtureRequest, scheduler: SchedulerPrograms, program: Path, hog: Path) -> Window:
     """One measured scenario, for all tests of this file."""
     scenario: Scenario = request.param
     with ExitStack() as stack:
@@ -91,10 +91,10 @@ def seen(request: pytest.FixtureRequest, accounts: Accounts, program: Path, hog:
             stack.enter_context(Workload(hog, "spin", 1))
         work = stack.enter_context(Workload(program, *scenario.arguments))
         with undisturbed():  # behind 2,000 busy threads this takes seconds
-            slot = accounts.track(work.pid)
+            slot = scheduler.track(work.pid)
         stack.enter_context(scenario.disturb(work))  # type: ignore[arg-type]  # a context manager
         measure(0.3)
-        with window(accounts, work.pid, slot) as result:
+        with window(scheduler, work.pid, slot) as result:
             measure(WINDOW_S)
         work.__exit__(None, None, None)
     print("\n" + result[0].line(scenario.name))
@@ -118,16 +118,16 @@ def test_culprits_add_up_to_the_time_on_the_run_queue(seen: Window) -> None:
     # while they were read, as many threads waited on this CPU as did on average: what they waited is charged later, and
     # a wait that ends meanwhile is charged with the part of it that lies before
     unread_ns = seen.reading_ns * (1 + seen.state_ns("runq") / seen.elapsed_ns.max())
-    missing_ns = seen.state_ns("runq") - seen.charged_ns - seen.uncharged_ns
+    missing_ns = seen.state_ns("runq") - seen.attributed_ns - seen.unattributed_ns
     assert abs(missing_ns) <= 0.01 * seen.state_ns("runq") + 2e6 + 2 * unread_ns
 
 
 def test_waits_agree_with_the_kernels_run_delay(seen: Window) -> None:
-    told = seen.with_right_delay()
-    assert len(told.tids) >= len(seen.tids) / 2
-    delay_ns = int(told.delay_ns.sum())
-    allowance_ns = 0.01 * delay_ns + SWITCH_ALLOWANCE_NS * int(told.switches.sum()) + seen.reading_ns
+    right = seen.with_right_delay()
+    assert len(right.tids) >= len(seen.tids) / 2
+    delay_ns = int(right.delay_ns.sum())
+    allowance_ns = 0.01 * delay_ns + SWITCH_ALLOWANCE_NS * int(right.switches.sum()) + seen.reading_ns
     # a waking that preempts leaves the kernel's clock at the enqueue (it skips the update at the switch that follows):
     # it counts the way of the interrupt to the other CPU as run time, a fifth of all waits of a pipe beside hogs here
-    early_ns = max(0, int(told.exec_ns.sum()) - told.state_ns("run"))
-    assert -allowance_ns <= told.waited_ns - delay_ns <= early_ns + allowance_ns
+    early_ns = max(0, int(right.exec_ns.sum()) - right.state_ns("run"))
+    assert -allowance_ns <= right.waited_ns - delay_ns <= early_ns + allowance_ns

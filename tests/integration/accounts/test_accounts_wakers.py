@@ -16,27 +16,27 @@ import pytest
 from tests.integration.targets import until
 
 from .conftest import Start
-from .rig import Accounts, Workload, measure, names_of
+from .rig import SchedulerPrograms, Workload, measure, names_of
 
 pytestmark = pytest.mark.integration
 SAMPLES = 60
 PORT = 17171
 
 
-def _wakers(accounts: Accounts, work: Workload, comm: str) -> Counter[tuple[str, str]]:
+def _wakers(scheduler: SchedulerPrograms, work: Workload, comm: str) -> Counter[tuple[str, str]]:
     """(kind, name of the thread) of a thread's last waker, read many times from the first that is seen on."""
     kinds, found = names_of("waker_kind", "WAKER_"), Counter[tuple[str, str]]()
-    accounts.track(work.pid)
+    scheduler.track(work.pid)
     measure(0.1)
-    until(lambda: _is_woken(accounts.dump(work.pid), comm), f"{comm} was woken")
+    until(lambda: _is_woken(scheduler.dump(work.pid), comm), f"{comm} was woken")
     for _ in range(SAMPLES):
-        rows = accounts.dump(work.pid)
+        rows = scheduler.dump(work.pid)
         names = {int(row["tid"]): row["comm"].decode() for row in rows}
         for row in rows[rows["comm"] == comm.encode()]:
             tid = int(row["waker_tid"])
             found[kinds[int(row["waker_kind"])], names.get(tid, str(tid) if tid else "")] += 1
         measure(0.005)
-    drops = accounts.drops()
+    drops = scheduler.drops()
     print(f"\nwakers of {comm}: {dict(found)}; {drops}")
     if "wakeup_missed" in drops:
         del found["none", ""]  # a sleep whose waking was missed names nobody
@@ -51,24 +51,26 @@ def _is_woken(rows: np.ndarray[Any, Any], comm: str) -> bool:
 @pytest.mark.parametrize(
     ("mode", "sleeper", "partner"), [("pipe", "pipe_a", "pipe_b"), ("futex", "futex_b", "futex_a")]
 )
-def test_a_partner_thread_is_the_waker(accounts: Accounts, start: Start, mode: str, sleeper: str, partner: str) -> None:
-    assert set(_wakers(accounts, start(mode, 1), sleeper)) == {("thread", partner)}
+def test_a_partner_thread_is_the_waker(
+    scheduler: SchedulerPrograms, start: Start, mode: str, sleeper: str, partner: str
+) -> None:
+    assert set(_wakers(scheduler, start(mode, 1), sleeper)) == {("thread", partner)}
 
 
-def test_a_timer_is_no_thread(accounts: Accounts, start: Start) -> None:
-    assert set(_wakers(accounts, start("sleep", 1), "sleep")) == {("timer", "")}
+def test_a_timer_is_no_thread(scheduler: SchedulerPrograms, start: Start) -> None:
+    assert set(_wakers(scheduler, start("sleep", 1), "sleep")) == {("timer", "")}
 
 
-def test_a_disk_is_no_thread(accounts: Accounts, start: Start, tmp_path: Path) -> None:
-    assert set(_wakers(accounts, start("disk", 1, tmp_path / "file"), "disk")) == {("block", "")}
+def test_a_disk_is_no_thread(scheduler: SchedulerPrograms, start: Start, tmp_path: Path) -> None:
+    assert set(_wakers(scheduler, start("disk", 1, tmp_path / "file"), "disk")) == {("block", "")}
 
 
-def test_a_kernel_worker_ends_the_chain(accounts: Accounts, start: Start) -> None:
-    assert {kind for kind, _ in _wakers(accounts, start("terminal"), "reader")} == {"kworker"}
+def test_a_kernel_worker_ends_the_chain(scheduler: SchedulerPrograms, start: Start) -> None:
+    assert {kind for kind, _ in _wakers(scheduler, start("terminal"), "reader")} == {"kworker"}
 
 
-def test_on_the_loopback_device_the_peer_is_the_waker(accounts: Accounts, start: Start) -> None:
-    found = _wakers(accounts, start("loopback", PORT), "server")
+def test_on_the_loopback_device_the_peer_is_the_waker(scheduler: SchedulerPrograms, start: Start) -> None:
+    found = _wakers(scheduler, start("loopback", PORT), "server")
     assert {(kind, name) for kind, name in found if kind == "thread"} == {("thread", "client")}
     # a softirq that another CPU's ksoftirqd runs late is the network, which is true, too
     assert found["thread", "client"] > SAMPLES / 2
@@ -97,10 +99,10 @@ def _another_host() -> Iterator[tuple[str, str]]:
         _ip("netns", "delete", name)
 
 
-def test_a_packet_from_another_host_is_the_network(accounts: Accounts, start: Start) -> None:
+def test_a_packet_from_another_host_is_the_network(scheduler: SchedulerPrograms, start: Start) -> None:
     with _another_host() as (namespace, address):
         server = start("serve", PORT)
         client = start("ask", PORT, address, prefix=("ip", "netns", "exec", namespace, "taskset", "-c", "0"))
-        found = _wakers(accounts, server, "server")
+        found = _wakers(scheduler, server, "server")
         client.__exit__(None, None, None)
     assert {kind for kind, _ in found} == {"network"}

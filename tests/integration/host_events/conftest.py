@@ -35,7 +35,7 @@ class Ring:
         self._data = mmap.mmap(ring.fd, pages, mmap.MAP_SHARED, mmap.PROT_READ, offset=mmap.PAGESIZE)
 
     def read(self) -> np.ndarray[Any, Any]:
-        """What came since the last call."""
+        """The records since the last call."""
         position, found = struct.unpack_from("<Q", self._consumer)[0], []
         while position < struct.unpack_from("<Q", self._data)[0]:
             at = mmap.PAGESIZE + position % self._size
@@ -66,7 +66,7 @@ class Tracer:
         self._events = [self._lifecycle.read()]
 
     def track(self, pid: int) -> None:
-        """Makes a process a target."""
+        """Traces a process."""
         slot = self._slots[pid] = len(self._slots)
         self.events.maps["targets"].update(struct.pack("<I", pid), struct.pack("<I", slot))
 
@@ -89,7 +89,7 @@ class Tracer:
         return np.frombuffer(raw, self._total)[0]
 
     def process(self, pid: int) -> np.void:
-        """The sums of a target."""
+        """The sums of a traced process."""
         raw = self.events.maps["processes"].lookup(struct.pack("<I", self._slots[pid]))
         assert raw is not None
         return np.frombuffer(raw, self._process)[0]
@@ -153,7 +153,7 @@ def attach(cleanup: ExitStack) -> Callable[..., Tracer]:
 
 @pytest.fixture
 def tracer(attach: Callable[..., Tracer]) -> Tracer:
-    """Records targets only: no event of another process takes an hour."""
+    """Records traced processes only: the threshold for others is an hour."""
     return attach(slow_ns=3_600_000_000_000)
 
 

@@ -27,13 +27,13 @@ def of(records: np.ndarray, pid: int) -> np.ndarray:
 def test_direct_io_of_a_target_is_counted_to_the_byte(
     tracer: Tracer, workload: Callable[..., Workload], data_file: Path, mode: str, kind: str
 ) -> None:
-    target = workload("direct_io", data_file, COUNT, mode)
-    tracer.track(target.pid)
-    result = target.run()
-    records = of(tracer.records(kind), target.pid)
+    program = workload("direct_io", data_file, COUNT, mode)
+    tracer.track(program.pid)
+    result = program.run()
+    records = of(tracer.records(kind), program.pid)
     assert records["size_bytes"].sum() == COUNT * BLOCK_BYTES
     assert set(records["tid"]) == {result["tid"]}
-    assert set(records["comm"]) == {Path(f"/proc/{target.pid}/comm").read_bytes().rstrip()}
+    assert set(records["comm"]) == {Path(f"/proc/{program.pid}/comm").read_bytes().rstrip()}
     total = tracer.total(kind)
     assert (total["traced_count"], total["traced_bytes"]) == (len(records), COUNT * BLOCK_BYTES)
     assert total["traced_ns"] == records["duration_ns"].sum()
@@ -42,10 +42,10 @@ def test_direct_io_of_a_target_is_counted_to_the_byte(
 def test_each_direct_write_is_timed_from_issue_to_completion_within_the_call(
     tracer: Tracer, workload: Callable[..., Workload], data_file: Path
 ) -> None:
-    target = workload("direct_io", data_file, COUNT, "write")
-    tracer.track(target.pid)
-    result = target.run()
-    records = of(tracer.records("BLOCK_WRITE"), target.pid)
+    program = workload("direct_io", data_file, COUNT, "write")
+    tracer.track(program.pid)
+    result = program.run()
+    records = of(tracer.records("BLOCK_WRITE"), program.pid)
     assert (records["duration_ns"] > 0).all()
     assert records["duration_ns"].sum() <= result["wall_ns"]
     assert (records["start_ns"] >= result["begin_ns"]).all()
@@ -56,10 +56,10 @@ def test_each_direct_write_is_timed_from_issue_to_completion_within_the_call(
 def test_io_is_charged_to_who_asked_when_a_kernel_worker_dispatches_it(
     tracer: Tracer, workload: Callable[..., Workload], data_file: Path
 ) -> None:
-    target = workload("submit_many", data_file, 400)  # more than the device takes at once
-    tracer.track(target.pid)
-    assert target.run() == {"submitted": 400, "completed": 400, "error": 0}
-    records = of(tracer.records("BLOCK_WRITE"), target.pid)
+    program = workload("submit_many", data_file, 400)  # more than the device takes at once
+    tracer.track(program.pid)
+    assert program.run() == {"submitted": 400, "completed": 400, "error": 0}
+    records = of(tracer.records("BLOCK_WRITE"), program.pid)
     assert records["size_bytes"].sum() == 400 * 4096
     assert not records["flags"].any()
 
@@ -67,19 +67,19 @@ def test_io_is_charged_to_who_asked_when_a_kernel_worker_dispatches_it(
 def test_a_record_names_the_device_of_the_file(
     tracer: Tracer, workload: Callable[..., Workload], data_file: Path
 ) -> None:
-    target = workload("direct_io", data_file, 1, "read")
-    tracer.track(target.pid)
-    target.run()
-    device = int(of(tracer.records("BLOCK_READ"), target.pid)["device"][0])
+    program = workload("direct_io", data_file, 1, "read")
+    tracer.track(program.pid)
+    program.run()
+    device = int(of(tracer.records("BLOCK_READ"), program.pid)["device"][0])
     assert (Path("/sys/dev/block") / f"{device >> 20}:{device & 0xFFFFF}" / "queue").is_dir()
 
 
 @pytest.mark.alone  # the file has left the page cache, if its disk keeps up
 def test_a_read_for_a_page_fault_is_flagged(tracer: Tracer, workload: Callable[..., Workload], data_file: Path) -> None:
-    target = workload("touch_mapped", data_file)
-    tracer.track(target.pid)
-    assert target.run()["major_faults"] > 0
-    records = of(tracer.records("BLOCK_READ"), target.pid)
+    program = workload("touch_mapped", data_file)
+    tracer.track(program.pid)
+    assert program.run()["major_faults"] > 0
+    records = of(tracer.records("BLOCK_READ"), program.pid)
     in_fault = records[(records["flags"] & tracer.flags["HOST_IN_PAGE_FAULT"]) != 0]
     assert in_fault["size_bytes"].sum() == data_file.stat().st_size
 
@@ -87,10 +87,10 @@ def test_a_read_for_a_page_fault_is_flagged(tracer: Tracer, workload: Callable[.
 def test_a_read_by_system_call_is_not_flagged_as_a_page_fault(
     tracer: Tracer, workload: Callable[..., Workload], data_file: Path
 ) -> None:
-    target = workload("direct_io", data_file, COUNT, "read")
-    tracer.track(target.pid)
-    target.run()
-    assert not of(tracer.records("BLOCK_READ"), target.pid)["flags"].any()
+    program = workload("direct_io", data_file, COUNT, "read")
+    tracer.track(program.pid)
+    program.run()
+    assert not of(tracer.records("BLOCK_READ"), program.pid)["flags"].any()
 
 
 @pytest.mark.alone  # retransmits of anybody are recorded
@@ -152,7 +152,7 @@ def test_what_a_kernel_thread_issues_is_flagged(
 def test_no_request_begun_while_tracing_stays_unmatched(
     tracer: Tracer, workload: Callable[..., Workload], data_file: Path
 ) -> None:
-    target = workload("direct_io", data_file, COUNT, "write")
-    tracer.track(target.pid)
-    target.run()
+    program = workload("direct_io", data_file, COUNT, "write")
+    tracer.track(program.pid)
+    program.run()
     assert tracer.drops() == {}

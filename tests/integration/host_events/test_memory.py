@@ -47,10 +47,10 @@ def test_reclaim_at_a_cgroup_limit_is_recorded_with_its_duration_and_cgroup(
     tracer: Tracer, workload: Callable[..., Workload], memory_cgroup: Callable[[int], Path], uncached_file: Path
 ) -> None:
     cgroup = memory_cgroup(10 * MIB)
-    target = read_under_pressure(workload, cgroup, uncached_file, tracer, is_traced=True)
+    program = read_under_pressure(workload, cgroup, uncached_file, tracer, is_traced=True)
     records = tracer.records("DIRECT_RECLAIM")
     assert len(records)
-    assert set(records["pid"]) == {target.pid}
+    assert set(records["pid"]) == {program.pid}
     assert (records["duration_ns"] > 0).all()
     assert records["size_bytes"].sum() >= MIB
     assert (records["flags"] == tracer.flags["HOST_MEMCG_LIMIT"]).all()
@@ -67,12 +67,12 @@ def test_reclaim_of_a_process_that_is_no_target_is_counted_only(
 
 
 def test_compaction_is_recorded_with_its_duration(tracer: Tracer, workload: Callable[..., Workload]) -> None:
-    target = workload("compact")
-    tracer.track(target.pid)
-    target.run()
+    program = workload("compact")
+    tracer.track(program.pid)
+    program.run()
     records = tracer.records("COMPACTION")
     assert len(records)
-    assert set(records["pid"]) == {target.pid}
+    assert set(records["pid"]) == {program.pid}
     assert (records["duration_ns"] > 0).all()
 
 
@@ -108,19 +108,19 @@ def test_an_oom_kill_of_a_target_carries_its_slot(
 
 def test_pages_that_a_target_allocates_are_counted(tracer: Tracer, workload: Callable[..., Workload]) -> None:
     pages = 5000
-    target = workload("touch_anonymous", pages)
-    tracer.track(target.pid)
-    target.run()
-    counted = tracer.process(target.pid)
+    program = workload("touch_anonymous", pages)
+    tracer.track(program.pid)
+    program.run()
+    counted = tracer.process(program.pid)
     assert pages <= counted["page_allocs"] < pages * 1.2  # page tables and the interpreter's own
     assert counted["page_alloc_bytes"] >= pages * mmap.PAGESIZE
 
 
 def test_pages_of_other_processes_are_not_counted(tracer: Tracer, workload: Callable[..., Workload]) -> None:
-    target = workload("wait_for_signal")
-    tracer.track(target.pid)
+    program = workload("wait_for_signal")
+    tracer.track(program.pid)
     workload("touch_anonymous", 5000).run()
-    assert tracer.process(target.pid)["page_allocs"] == 0
+    assert tracer.process(program.pid)["page_allocs"] == 0
 
 
 def test_no_end_of_reclaim_stays_without_its_beginning(

@@ -33,7 +33,7 @@ def test_each_program_loads_and_attaches_alone(entry: HostProgram) -> None:
     if entry.tracepoint in missing_tracepoints():
         pytest.skip(f"this kernel has no tracepoint {entry.tracepoint}")
     with HostEvents({}, programs=[entry]) as events:
-        assert events.lost == []
+        assert events.unavailable == []
 
 
 def test_objects_use_the_maps_of_an_object_loaded_before() -> None:
@@ -55,5 +55,5 @@ def test_a_kernel_without_a_tracepoint_loses_what_the_table_says(
     assert missing == {"sock_send_length", "sock_recv_length"}
     monkeypatch.setattr("ingero.attach.host_events.missing_tracepoints", lambda: missing)
     with HostEvents({}) as events:
-        assert [entry.program.program for entry in events.lost] == ["socket_send", "socket_receive"]
-        assert events.lost[0].reason == "this kernel has no tracepoint sock_send_length"
+        assert [entry.program.program for entry in events.unavailable] == ["socket_send", "socket_receive"]
+        assert events.unavailable[0].reason == "this kernel has no tracepoint sock_send_length"

@@ -111,10 +111,10 @@ def test_retransmits_of_a_process_that_is_no_target_have_no_owner(
 def test_sent_and_received_bytes_of_a_target_are_exact_and_peeking_does_not_count(
     tracer: Tracer, workload: Callable[..., Workload]
 ) -> None:
-    target = workload("exchange", 300, 7001)
-    tracer.track(target.pid)
-    result = target.run()
-    process = tracer.process(target.pid)
+    program = workload("exchange", 300, 7001)
+    tracer.track(program.pid)
+    result = program.run()
+    process = tracer.process(program.pid)
     assert (process["net_sent_bytes"], process["net_received_bytes"]) == (300 * 7001, 300 * 7001)
     assert (process["net_sends"], process["net_receives"]) == (300, result["receives"])
     total = tracer.total("NET_SEND")
@@ -125,9 +125,9 @@ def test_sent_and_received_bytes_of_a_target_are_exact_and_peeking_does_not_coun
 def test_the_first_send_on_a_socket_is_recorded_with_its_ends(
     tracer: Tracer, workload: Callable[..., Workload]
 ) -> None:
-    target = workload("exchange", 3, 100)
-    tracer.track(target.pid)
-    ports = target.run()
+    program = workload("exchange", 3, 100)
+    tracer.track(program.pid)
+    ports = program.run()
     records = tracer.records("NET_SEND")
     assert records["arg0"][0] == ports["sender"] << 16 | ports["receiver"]
     assert records["size_bytes"][0] == 100
@@ -145,7 +145,7 @@ def test_sockets_of_a_process_that_is_no_target_leave_no_record(
 
 
 def test_a_closed_connection_is_forgotten(tracer: Tracer, workload: Callable[..., Workload]) -> None:
-    target = workload("exchange", 3, 100)
-    tracer.track(target.pid)
-    target.run()
+    program = workload("exchange", 3, 100)
+    tracer.track(program.pid)
+    program.run()
     assert not list(tracer.events.maps["socket_owners"].items())

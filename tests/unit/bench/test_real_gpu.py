@@ -13,7 +13,7 @@ from bench.incidents.step_score import StepScore
 from bench.overhead import GOVERNED
 from bench.real_gpu.__main__ import Result, _parse, _shortly, main, require_cuda, table
 from bench.real_gpu.plan import LOOPS, Fault
-from bench.real_gpu.score import Lengths, Marks, Said, lengths, said, score_steps
+from bench.real_gpu.score import DiagnosisSummary, Lengths, Marks, lengths, said, score_steps
 from tests.unit.test_real_gpu import TRUTHS, recorded
 
 MS = 1_000_000
@@ -114,7 +114,7 @@ def test_steps_and_causes_of_a_real_recording_are_scored(tmp_path: Path) -> None
 
 
 def test_a_cause_that_cannot_be_right_is_shown_as_wrong() -> None:
-    opinion = Said(causes=["data-starvation", "lock-contention"], unexplained=1, verdict="host-bound")
+    opinion = DiagnosisSummary(causes=["data-starvation", "lock-contention"], unexplained=1, verdict="host-bound")
     result = Result(
         loop="loader-pinned",
         fault=Fault.SLOW_ITEMS.value,

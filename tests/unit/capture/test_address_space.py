@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.capture.stacks.address_space import Images, ProcessAddressSpace
+from ingero.capture.stacks.address_space import MappedImages, ProcessAddressSpace
 from ingero.capture.stacks.process_stacks import Symbols
 from ingero.decode.native.symbols import SymbolTable
 
@@ -33,7 +33,7 @@ def library(tmp_path: Path) -> Path:
 
 def test_an_address_in_a_library_is_found_and_named() -> None:
     libc = ctypes.CDLL("libc.so.6")
-    space = ProcessAddressSpace(os.getpid(), Images())
+    space = ProcessAddressSpace(os.getpid(), MappedImages())
     address = _address_of(libc.qsort_r)
     module = space.module_at(address)
     assert module
@@ -45,7 +45,7 @@ def test_an_address_in_a_library_is_found_and_named() -> None:
 
 
 def test_a_library_loaded_later_is_found(library: Path) -> None:
-    space = ProcessAddressSpace(os.getpid(), Images())
+    space = ProcessAddressSpace(os.getpid(), MappedImages())
     assert space.module_at(_address_of(ctypes.CDLL("libc.so.6").getpid))
     module = space.module_at(_address_of(ctypes.CDLL(str(library)).answer))
     assert module
@@ -56,13 +56,13 @@ def test_a_library_loaded_later_is_found(library: Path) -> None:
 def test_a_deleted_file_is_read_through_its_mapping(library: Path) -> None:
     address = _address_of(ctypes.CDLL(str(library)).answer)
     library.unlink()
-    module = ProcessAddressSpace(os.getpid(), Images()).module_at(address)
+    module = ProcessAddressSpace(os.getpid(), MappedImages()).module_at(address)
     assert module
     assert module.image, "the mapped file is no longer at its path, but still there"
 
 
 def test_the_vdso_has_an_image_without_a_file() -> None:
-    space = ProcessAddressSpace(os.getpid(), Images())
+    space = ProcessAddressSpace(os.getpid(), MappedImages())
     lines = Path("/proc/self/maps").read_text().splitlines()
     start = next(int(line.split("-")[0], 16) for line in lines if line.endswith("[vdso]"))
     module = space.module_at(start)
@@ -72,12 +72,12 @@ def test_the_vdso_has_an_image_without_a_file() -> None:
 
 
 def test_memory_of_no_file_has_no_module() -> None:
-    space = ProcessAddressSpace(os.getpid(), Images())
+    space = ProcessAddressSpace(os.getpid(), MappedImages())
     assert space.module_at(0x1000) is None
 
 
 def test_files_are_opened_once_for_all_processes() -> None:
-    images = Images()
+    images = MappedImages()
     address = _address_of(ctypes.CDLL("libc.so.6").getpid)
     one, other = (ProcessAddressSpace(os.getpid(), images).module_at(address) for _ in range(2))
     assert one
@@ -86,7 +86,7 @@ def test_files_are_opened_once_for_all_processes() -> None:
 
 
 def test_the_files_of_processes_that_are_gone_are_closed_and_no_others(library: Path) -> None:
-    images, symbols = Images(), Symbols()
+    images, symbols = MappedImages(), Symbols()
     held = ctypes.CDLL(str(library))
     own = ProcessAddressSpace(os.getpid(), images)
     with subprocess.Popen(["sleep", "60"]) as process:
@@ -95,7 +95,7 @@ def test_the_files_of_processes_that_are_gone_are_closed_and_no_others(library: 
         while program not in Path(f"/proc/{process.pid}/maps").read_text():  # Popen does not wait for the mappings
             pass
         for space in (gone, own):
-            space.look()
+            space.read_mappings()
             for image in space.images():
                 symbols.of(image)
         process.kill()

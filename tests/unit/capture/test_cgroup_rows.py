@@ -19,7 +19,7 @@ from ingero.store.writing.tables import Row, Table
 NOWHERE = 2**40 + 1  # no group has this id
 
 
-class Kept(NullSink):
+class MemorySink(NullSink):
     """A sink whose rows can be looked at."""
 
     def __init__(self) -> None:
@@ -39,13 +39,13 @@ def ids(*values: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
 
 
 def test_a_group_that_is_gone_still_has_a_row_so_that_joins_stay_whole() -> None:
-    sink = Kept()
+    sink = MemorySink()
     CgroupRows(sink).keys(ids(NOWHERE))
     assert sink.groups() == [(NOWHERE, "")]
 
 
 def test_a_group_is_written_once_and_none_is_no_group() -> None:
-    sink = Kept()
+    sink = MemorySink()
     cgroups = CgroupRows(sink)
     for _ in range(3):
         assert cgroups.keys(ids(NOWHERE, 0, NOWHERE)).tolist() == [NOWHERE, 0, NOWHERE]
@@ -53,7 +53,7 @@ def test_a_group_is_written_once_and_none_is_no_group() -> None:
 
 
 def test_looking_for_groups_is_put_off_where_it_would_take_too_much_time() -> None:
-    sink = Kept()
+    sink = MemorySink()
     times = iter(range(0, 10**12, 10**9))  # each look takes a second
     cgroups = CgroupRows(sink, clock=lambda: next(times))
     cgroups.keys(ids(NOWHERE))
@@ -66,30 +66,30 @@ def test_looking_for_groups_is_put_off_where_it_would_take_too_much_time() -> No
 POD_GROUP = Cgroup(id=NOWHERE, path=f"/kubepods/pod11111111-2222-3333-4444-555555555555/{'a' * 64}", paths={})
 
 
-def pods(sink: Kept) -> list[object]:
+def pods(sink: MemorySink) -> list[object]:
     return [row["pod"] for table, row in sink.rows if table is tables.CGROUPS]
 
 
 def test_a_process_without_variables_does_not_take_the_name_of_its_pod_away() -> None:
-    sink = Kept()
+    sink = MemorySink()
     cgroups = CgroupRows(sink)
     for environ in ({"POD_NAME": "train-0"}, {}):
-        assert cgroups.target(2**22 + 1, POD_GROUP, environ)[0] == NOWHERE
+        assert cgroups.write_group_of(2**22 + 1, POD_GROUP, environ)[0] == NOWHERE
     assert pods(sink) == ["train-0"]
 
 
 def test_a_later_process_may_know_the_name_of_its_pod() -> None:
-    sink = Kept()
+    sink = MemorySink()
     cgroups = CgroupRows(sink)
     for environ in ({}, {}, {"POD_NAME": "train-0"}):
-        cgroups.target(2**22 + 1, POD_GROUP, environ)
+        cgroups.write_group_of(2**22 + 1, POD_GROUP, environ)
     assert pods(sink) == ["", "train-0"]
 
 
 def test_a_group_that_others_share_is_not_named_after_one_containers_process() -> None:
-    sink = Kept()
+    sink = MemorySink()
     group = Cgroup(id=NOWHERE, path="/", paths={"memory": "/", "cpu": f"/docker/{'a' * 64}"})
-    number, place = CgroupRows(sink).target(2**22 + 1, group, {})
+    number, place = CgroupRows(sink).write_group_of(2**22 + 1, group, {})
     assert (number, place.container_id) == (NOWHERE, "a" * 64)
     assert [row["container_id"] for table, row in sink.rows if table is tables.CGROUPS] == [""]
 
@@ -105,7 +105,7 @@ def a_gpu(index: int, **values: tuple[str, ...]) -> Gpu:
     [([], -1), ([a_gpu(0)], 0), ([a_gpu(0), a_gpu(1)], -1), ([a_gpu(0, mig_uuids=("MIG-a",))], -1)],
 )
 def test_only_a_single_gpu_needs_no_choice(gpus: list[Gpu], device: int) -> None:
-    assert GpuRows(Kept(), gpus).default_device == device
+    assert GpuRows(MemorySink(), gpus).default_gpu == device
 
 
 def test_ordinals_are_mapped_by_the_environment_of_the_process() -> None:
@@ -115,9 +115,9 @@ def test_ordinals_are_mapped_by_the_environment_of_the_process() -> None:
 
 def mapped_by(environ: dict[str, str], *listed: dict[str, str]) -> tuple[GpuRows, dict[int, str]]:
     """What a recording holds of process 5 on a machine with two GPUs; listed: where the driver has it, by second."""
-    sink = Kept()
+    sink = MemorySink()
     gpus = GpuRows(sink, [a_gpu(0), a_gpu(1)])
-    gpus.target(5, 2**22 + 1, environ, is_containerized=False)
+    gpus.note_process(5, 2**22 + 1, environ, is_containerized=False)
     for one in listed:
         gpus.seen({5: one})
     rows = [row for table, row in sink.rows if table is tables.PROCESS_GPUS]
@@ -146,10 +146,10 @@ def test_a_second_gpu_takes_back_that_there_is_one() -> None:
 
 
 def test_a_fork_sees_what_its_parent_saw_also_behind_a_title() -> None:
-    sink = Kept()
+    sink = MemorySink()
     gpus = GpuRows(sink, [a_gpu(0), a_gpu(1)])
-    gpus.target(5, 2**22 + 1, {"CUDA_VISIBLE_DEVICES": "1"}, is_containerized=False)
-    gpus.forked(6, 5)
+    gpus.note_process(5, 2**22 + 1, {"CUDA_VISIBLE_DEVICES": "1"}, is_containerized=False)
+    gpus.on_fork(6, 5)
     rows = [(row["process"], row["uuid"]) for table, row in sink.rows if table is tables.PROCESS_GPUS]
     assert rows == [(5, "GPU-1"), (6, "GPU-1")]
     assert gpus.is_known(6)

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from ingero.capture.foreign.readers import Foreign, nursery
+from ingero.capture.foreign.readers import ForeignReaders, nursery
 from ingero.capture.libraries.disk_search import DiskSearch
 from ingero.discover.disk_files import DiskFiles
 from ingero.discover.library_search import library_copies_on_disk
 
 
 @pytest.fixture(scope="module")
-def foreign() -> Iterator[Foreign]:
-    with nursery() as makes, Foreign(makes) as foreign:
+def foreign() -> Iterator[ForeignReaders]:
+    with nursery() as makes, ForeignReaders(makes) as foreign:
         yield foreign
 
 
@@ -36,7 +36,7 @@ def _taken(search: DiskSearch) -> list[Path]:
 
 
 def test_a_library_is_handed_over_once_and_again_when_it_has_changed(
-    foreign: Foreign, program: int, tmp_path: Path
+    foreign: ForeignReaders, program: int, tmp_path: Path
 ) -> None:
     library = tmp_path / "libcudart.so.12"
     search = DiskSearch(lambda: [program], [], foreign.memory_files, foreign.disk)
@@ -53,7 +53,7 @@ def test_a_library_is_handed_over_once_and_again_when_it_has_changed(
     assert _taken(search) == [library]
 
 
-def test_the_same_is_found_as_here_and_now(foreign: Foreign, program: int, tmp_path: Path) -> None:
+def test_the_same_is_found_as_here_and_now(foreign: ForeignReaders, program: int, tmp_path: Path) -> None:
     environs = [{"LD_LIBRARY_PATH": str(tmp_path)}]
     expected = DiskFiles().copies(Path("/"), environs=environs, has_well_known=False)
     assert foreign.disk.copies(Path("/"), environs=environs, has_well_known=False) == expected
@@ -63,7 +63,11 @@ def test_the_same_is_found_as_here_and_now(foreign: Foreign, program: int, tmp_p
 
 
 def test_a_search_that_does_not_end_is_given_up_and_the_next_one_begun(
-    monkeypatch: pytest.MonkeyPatch, foreign: Foreign, program: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch,
+    foreign: ForeignReaders,
+    program: int,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     foreign.drops()
     search = DiskSearch(lambda: [program], [], foreign.memory_files, foreign.disk)

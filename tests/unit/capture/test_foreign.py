@@ -16,9 +16,9 @@ import pytest
 from ingero.attach.objects import object_path
 from ingero.capture.foreign.memory_reader import MemoryReader
 from ingero.capture.foreign.native_reader import NativeReader
-from ingero.capture.foreign.readers import OPENER, READER, Foreign, nursery
-from ingero.capture.foreign.shares import NOBODY, Shares
-from ingero.capture.libraries.library_readers import LibraryProcesses
+from ingero.capture.foreign.readers import OPENER, READER, ForeignReaders, nursery
+from ingero.capture.foreign.shares import NOBODY, UserShares
+from ingero.capture.libraries.library_readers import SandboxedLibraryReader
 from ingero.capture.stacks.mapped_files import MappedFiles
 from ingero.capture.stacks.python_layouts import layout_row
 from ingero.decode.btf import btf_of
@@ -38,9 +38,9 @@ _BOMB = "_Z1fSt4pairIiiE" + "".join(f"S_I{f'S{digit}_' * 2}E" for digit in "0123
 
 
 @pytest.fixture(scope="module")
-def foreign() -> Iterator[Foreign]:
+def foreign() -> Iterator[ForeignReaders]:
     """Who reads."""
-    with nursery() as makes, Foreign(makes) as foreign:
+    with nursery() as makes, ForeignReaders(makes) as foreign:
         yield foreign
 
 
@@ -48,7 +48,7 @@ def _address() -> int:
     return ctypes.cast(ctypes.CDLL("libc.so.6").qsort_r, ctypes.c_void_p).value or 0
 
 
-def test_functions_have_the_same_names(foreign: Foreign) -> None:
+def test_functions_have_the_same_names(foreign: ForeignReaders) -> None:
     names = []
     for reader in (foreign.native, NativeReader()):
         files = MappedFiles(reader)
@@ -60,7 +60,7 @@ def test_functions_have_the_same_names(foreign: Foreign) -> None:
     assert names[0]
 
 
-def test_a_stack_is_unwound_alike_also_by_one_that_was_replaced(foreign: Foreign) -> None:
+def test_a_stack_is_unwound_alike_also_by_one_that_was_replaced(foreign: ForeignReaders) -> None:
     copy = ThreadCopy(
         machine=os.uname().machine,
         registers=[None] * 7 + [0x1000] + [None] * 8 + [_address()],
@@ -83,14 +83,14 @@ def test_a_stack_is_unwound_alike_also_by_one_that_was_replaced(foreign: Foreign
             process.close()
 
 
-def test_code_of_no_file_ends_a_stack(foreign: Foreign) -> None:
+def test_code_of_no_file_ends_a_stack(foreign: ForeignReaders) -> None:
     copy = ThreadCopy(
         machine=os.uname().machine, registers=[0x10] * 17, is_pc_exact=True, stack_vaddr=0, stack=b"", probed={}
     )
     assert foreign.native.unwind(copy, MappedFiles(foreign.native).add(1, os.getpid())).ending is Ending.NO_FILE
 
 
-def test_a_name_that_becomes_gigabytes_stays_as_it_is(foreign: Foreign) -> None:
+def test_a_name_that_becomes_gigabytes_stays_as_it_is(foreign: ForeignReaders) -> None:
     foreign.drops()
     assert foreign.native.demangle(_BOMB) == _BOMB
     assert foreign.drops() == {"native_files_given_up": 1}
@@ -98,14 +98,14 @@ def test_a_name_that_becomes_gigabytes_stays_as_it_is(foreign: Foreign) -> None:
 
 
 @pytest.mark.parametrize("name", ["libcuda.so.1", "libcudart.so.12", "libnccl.so.2"])
-def test_probes_have_the_same_places(foreign: Foreign, name: str) -> None:
+def test_probes_have_the_same_places(foreign: ForeignReaders, name: str) -> None:
     path = build() / name
     expected, found = (
         reader.sites(reader.identify_all(path, path.name)[0]) for reader in (LibraryReader(), foreign.libraries)
     )
     assert found.failure == expected.failure == ""
     assert found.report == expected.report
-    assert found.telling == expected.telling
+    assert found.naming == expected.naming
 
 
 def test_drivers_that_do_not_answer_are_waited_for_ever_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +119,7 @@ def test_drivers_that_do_not_answer_are_waited_for_ever_shorter(monkeypatch: pyt
     monkeypatch.setattr("ingero.capture.libraries.library_readers.ask_driver", never)
     monkeypatch.setattr("ingero.capture.libraries.library_readers._DRIVER_S", 1e-9)
     path = build() / "libcuda.so.1"
-    with nursery() as makes, Foreign(makes) as own:
+    with nursery() as makes, ForeignReaders(makes) as own:
         file = own.libraries.identify_all(path, path.name)[0]
         for _ in range(5):
             with own.libraries.on_behalf_of(os.getpid()):
@@ -129,7 +129,7 @@ def test_drivers_that_do_not_answer_are_waited_for_ever_shorter(monkeypatch: pyt
     assert [one / 1e-9 for one in asked] == pytest.approx([1, 0.5, 0.25, 0.125, 0.125, 1])
 
 
-def test_a_damaged_library_is_refused_with_the_reason(foreign: Foreign, tmp_path: Path) -> None:
+def test_a_damaged_library_is_refused_with_the_reason(foreign: ForeignReaders, tmp_path: Path) -> None:
     path = tmp_path / "libcuda.so.1"
     path.write_bytes(b"\x7fELF and nothing else")
     with pytest.raises(UnreadableElfError):
@@ -138,7 +138,7 @@ def test_a_damaged_library_is_refused_with_the_reason(foreign: Foreign, tmp_path
     assert "no 64-bit" in problem.reason or "ends before" in problem.reason
 
 
-def test_a_stub_made_for_linking_is_called_one(foreign: Foreign, tmp_path: Path) -> None:
+def test_a_stub_made_for_linking_is_called_one(foreign: ForeignReaders, tmp_path: Path) -> None:
     stub = tmp_path / "stubs" / "libcuda.so"
     stub.parent.mkdir()
     shutil.copy(build() / "libcuda.so.1", stub)
@@ -146,9 +146,9 @@ def test_a_stub_made_for_linking_is_called_one(foreign: Foreign, tmp_path: Path)
         foreign.libraries.identify_all(stub, stub.name)
 
 
-def test_who_has_used_up_the_share_is_put_off_and_others_are_not(foreign: Foreign) -> None:
+def test_who_has_used_up_the_share_is_put_off_and_others_are_not(foreign: ForeignReaders) -> None:
     del foreign
-    shares = Shares(most_s=0.2, per_s=0.1)
+    shares = UserShares(most_s=0.2, per_s=0.1)
     shares.spend((1000, 0), 0.3)
     assert not shares.has_some((1000, 0))
     assert shares.has_some((1001, 0))
@@ -158,10 +158,10 @@ def test_who_has_used_up_the_share_is_put_off_and_others_are_not(foreign: Foreig
 
 
 def test_a_share_that_is_used_up_puts_off_before_anything_is_asked() -> None:
-    shares = Shares(most_s=0.2, per_s=0)
-    with nursery() as makes, Foreign(makes) as own:
+    shares = UserShares(most_s=0.2, per_s=0)
+    with nursery() as makes, ForeignReaders(makes) as own:
         opener, reader = SandboxedProcess(makes, OPENER), SandboxedProcess(makes, READER)
-        libraries = LibraryProcesses(opener, reader, own.memory_files, shares, print)
+        libraries = SandboxedLibraryReader(opener, reader, own.memory_files, shares, print)
         shares.spend(shares.owner(os.getpid()), 1)
         assert not libraries.may_read(os.getpid())
         with libraries.on_behalf_of(os.getpid()), pytest.raises(PutOffError):
@@ -169,7 +169,7 @@ def test_a_share_that_is_used_up_puts_off_before_anything_is_asked() -> None:
 
 
 def test_a_file_that_was_not_read_in_time_is_tried_three_times_and_then_given_up(
-    monkeypatch: pytest.MonkeyPatch, foreign: Foreign
+    monkeypatch: pytest.MonkeyPatch, foreign: ForeignReaders
 ) -> None:
     reader = foreign.libraries
     monkeypatch.setattr("ingero.capture.libraries.library_readers._OPEN_S", 0.0)
@@ -188,7 +188,7 @@ def test_many_files_of_which_one_does_not_answer_are_asked_for_again_after_a_whi
     paths = [tmp_path / str(number) for number in range(5)]
     for path in paths:
         path.write_bytes(b"a")
-    with nursery() as makes, Foreign(makes) as own:
+    with nursery() as makes, ForeignReaders(makes) as own:
         before = list(own.libraries.keys(paths))
         assert all(before)
         monkeypatch.setattr("ingero.capture.libraries.library_readers._OPEN_S", 0.0)
@@ -203,7 +203,7 @@ def test_many_files_of_which_one_does_not_answer_are_asked_for_again_after_a_whi
         assert next(own.libraries.keys(paths)) == own.libraries.key(paths[0]) != before[0]
 
 
-def test_what_a_process_was_started_with_is_the_same(foreign: Foreign) -> None:
+def test_what_a_process_was_started_with_is_the_same(foreign: ForeignReaders) -> None:
     files = MemoryFiles()
     assert foreign.memory_files.launched_with(os.getpid()) == files.launched_with(os.getpid())
     assert foreign.memory_files.maps(os.getpid()).splitlines()[0] == files.maps(os.getpid()).splitlines()[0]
@@ -215,7 +215,7 @@ def test_what_a_process_was_started_with_is_the_same(foreign: Foreign) -> None:
 
 
 def test_memory_that_was_withheld_is_not_asked_for_again_at_once(
-    monkeypatch: pytest.MonkeyPatch, foreign: Foreign, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, foreign: ForeignReaders, caplog: pytest.LogCaptureFixture
 ) -> None:
     foreign.drops()
     files = foreign.memory_files
@@ -240,7 +240,7 @@ def sleeper() -> Iterator[tuple[int, Interpreter]]:
     with subprocess.Popen([sys.executable, "-c", _SLEEPER], stdout=subprocess.PIPE, stdin=subprocess.PIPE) as process:
         assert process.stdout
         process.stdout.readline()
-        while not (position := MemoryFiles().positions(process.pid, [process.pid])[0]) or not position.is_parked:
+        while not (position := MemoryFiles().positions(process.pid, [process.pid])[0]) or not position.is_blocked:
             time.sleep(0.01)
         found = MemoryReader().interpreter(process.pid)
         assert isinstance(found, Interpreter)
@@ -271,7 +271,7 @@ def _thread_pointer(pid: int, layout: dict[str, int]) -> int:
         return memory.word(memory.word(interpreter + layout["interpreter_threads"]) + layout["thread_id"])
 
 
-def test_an_interpreter_is_found_alike(foreign: Foreign, sleeper: tuple[int, Interpreter]) -> None:
+def test_an_interpreter_is_found_alike(foreign: ForeignReaders, sleeper: tuple[int, Interpreter]) -> None:
     reader = foreign.native.memory
     assert reader.interpreter(sleeper[0]) == sleeper[1]
     assert reader.interpreter(2) is None, "a thread of the kernel"
@@ -281,7 +281,7 @@ def test_an_interpreter_is_found_alike(foreign: Foreign, sleeper: tuple[int, Int
         process.kill()
 
 
-def test_stacks_and_code_in_memory_are_read_alike(foreign: Foreign, sleeper: tuple[int, Interpreter]) -> None:
+def test_stacks_and_code_in_memory_are_read_alike(foreign: ForeignReaders, sleeper: tuple[int, Interpreter]) -> None:
     pid, interpreter = sleeper
     layout, reader, own = _layout(interpreter), foreign.native.memory, MemoryReader()
     pointers = [_thread_pointer(pid, layout) - layout["thread_bias"], 4096]
@@ -304,7 +304,7 @@ def test_stacks_and_code_in_memory_are_read_alike(foreign: Foreign, sleeper: tup
         assert os.stat(places[0].path).st_ino == os.stat(places[1].path).st_ino  # noqa: PTH116  # of descriptors
 
 
-def test_a_ring_of_interpreters_has_an_end(foreign: Foreign, sleeper: tuple[int, Interpreter]) -> None:
+def test_a_ring_of_interpreters_has_an_end(foreign: ForeignReaders, sleeper: tuple[int, Interpreter]) -> None:
     layout = _layout(sleeper[1])
     ring = (ctypes.c_uint64 * 512)()
     ring[layout["interpreter_next"] // 8] = ctypes.addressof(ring)
@@ -315,7 +315,7 @@ def test_a_ring_of_interpreters_has_an_end(foreign: Foreign, sleeper: tuple[int,
 
 
 def test_memory_that_takes_too_long_costs_the_stacks_of_its_process_only(
-    monkeypatch: pytest.MonkeyPatch, foreign: Foreign, sleeper: tuple[int, Interpreter]
+    monkeypatch: pytest.MonkeyPatch, foreign: ForeignReaders, sleeper: tuple[int, Interpreter]
 ) -> None:
     foreign.drops()
     pid, interpreter = sleeper
@@ -336,7 +336,7 @@ def test_memory_that_takes_too_long_costs_the_stacks_of_its_process_only(
 
 
 def test_nothing_is_probed_after_memory_was_withheld(monkeypatch: pytest.MonkeyPatch) -> None:
-    with nursery() as makes, Foreign(makes) as own:
+    with nursery() as makes, ForeignReaders(makes) as own:
         assert own.native.memory.may_probe()
         monkeypatch.setattr("ingero.capture.foreign.memory_files._WALL_S", 0.0)
         with pytest.raises(TimeoutError):

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kept_rows import Kept
 
-from ingero.capture.host.gpu_samples import GpuSamples, Pace
+from ingero.capture.host.gpu_samples import GpuSamples, PollPace
 from ingero.discover.gpus import Gpu, GpuSample, Nvml, ask_within
 from ingero.store.writing import tables
+from tests.unit.kept_rows import MemorySink
 
 SECOND_NS = 1_000_000_000
 GPU = Gpu(index=3, uuid="GPU-a", name="H100", memory_bytes=80, pci_bus_id="", max_sm_clock_mhz=1980)
@@ -90,7 +90,7 @@ def test_a_sample_becomes_a_row_with_what_the_driver_told() -> None:
         assert may_go.acquire(timeout=60)
         return (SAMPLE,)
 
-    sink = Kept()
+    sink = MemorySink()
     samples = GpuSamples(
         sink, lambda mono_ns: mono_ns + 5, opened=opening(Scripted(answer)), period_ns=10_000, clock=Clock()
     )
@@ -109,7 +109,7 @@ def test_a_sample_becomes_a_row_with_what_the_driver_told() -> None:
 
 def test_each_second_without_an_answer_is_counted_once_and_the_first_late_one_is_not(driver: Driver) -> None:
     clock = Clock()
-    samples = GpuSamples(Kept(), int, opened=opening(Scripted(driver.answer)), clock=clock)
+    samples = GpuSamples(MemorySink(), int, opened=opening(Scripted(driver.answer)), clock=clock)
     samples.start()
     assert driver.asked.wait(60)
     clock.now_ns += 2 * SECOND_NS - 1
@@ -123,7 +123,7 @@ def test_each_second_without_an_answer_is_counted_once_and_the_first_late_one_is
 
 
 def test_a_gpu_that_has_fallen_off_the_bus_is_counted_each_time() -> None:
-    samples = GpuSamples(Kept(), int, clock=Clock())
+    samples = GpuSamples(MemorySink(), int, clock=Clock())
     for _ in range(3):
         samples.take(Scripted(lambda: ()))
     assert samples.write() == 3
@@ -131,7 +131,7 @@ def test_a_gpu_that_has_fallen_off_the_bus_is_counted_each_time() -> None:
 
 
 def test_answers_that_nobody_takes_are_counted() -> None:
-    sink, wanted, held = Kept(), 20, 16
+    sink, wanted, held = MemorySink(), 20, 16
     samples = GpuSamples(sink, int, clock=Clock())
     for _ in range(wanted):
         samples.take(Scripted(lambda: (SAMPLE,)))
@@ -142,7 +142,7 @@ def test_answers_that_nobody_takes_are_counted() -> None:
 
 def test_a_machine_without_a_gpu_has_no_missing_samples() -> None:
     clock = Clock()
-    samples = GpuSamples(Kept(), int, opened=opening(Nvml(reason="no driver")), clock=clock)
+    samples = GpuSamples(MemorySink(), int, opened=opening(Nvml(reason="no driver")), clock=clock)
     samples.start()
     samples.stop()
     clock.now_ns += 60 * SECOND_NS
@@ -168,7 +168,7 @@ def test_what_the_binding_raises_is_the_reason_for_no_gpus() -> None:
 
 
 def test_a_process_on_the_gpu_is_named_where_the_machine_knows_it() -> None:
-    sink = Kept()
+    sink = MemorySink()
     samples = GpuSamples(sink, lambda ns: ns, opened=opening(Nvml()))
     samples.take(Scripted(lambda: (replace(SAMPLE, processes={os.getpid(): 5}, sm_percents={}),)))
     samples.write()
@@ -181,7 +181,7 @@ def test_a_process_on_the_gpu_is_named_where_the_machine_knows_it() -> None:
 def test_questions_come_the_less_often_the_longer_they_take(took_ms: float) -> None:
     """At most a hundredth of the time is spent in the driver, beside what may be taken once."""
     now_ns, took_ns, spent_ns, asked = 0, int(took_ms * 1e6), 0, 0
-    pace = Pace(SECOND_NS, now_ns)
+    pace = PollPace(SECOND_NS, now_ns)
     while now_ns < 3600 * SECOND_NS:
         now_ns += took_ns
         spent_ns, asked = spent_ns + took_ns, asked + 1
@@ -191,13 +191,13 @@ def test_questions_come_the_less_often_the_longer_they_take(took_ms: float) -> N
 
 
 def test_one_answer_that_was_held_up_changes_nothing() -> None:
-    pace = Pace(SECOND_NS, 0)
+    pace = PollPace(SECOND_NS, 0)
     assert pace.rest_ns(SECOND_NS, 50_000_000) == SECOND_NS - 50_000_000
 
 
 def test_what_is_not_asked_for_yet_is_not_missing() -> None:
     """A query that took 0.6 s is asked again 50 s later; the seconds until then are no losses."""
-    clock, sink = Clock(), Kept()
+    clock, sink = Clock(), MemorySink()
 
     def answer() -> tuple[GpuSample, ...]:
         clock.now_ns += 600_000_000

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.capture.stacks.halted_processes import Halt, Looker
+from ingero.capture.stacks.halted_processes import HaltedWait, WaitFollower
 from ingero.discover import waiting
 from ingero.store.records import HaltLevel
 from tests.unit.fake_proc import FIRST_PID, FUTEX_PRIVATE, FakeProc, call
@@ -22,13 +22,13 @@ def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeProc:
     return FakeProc(tmp_path / "proc")
 
 
-def seen(proc: FakeProc, *, tids: tuple[int, ...] = (TRAINER,), looks: int = 2) -> Halt | None:
+def seen(proc: FakeProc, *, tids: tuple[int, ...] = (TRAINER,), looks: int = 2) -> HaltedWait | None:
     """What the last of some looks at the trainer found."""
-    looker = Looker(proc.folder)
+    follower = WaitFollower(proc.folder)
     found = None
     for _ in range(looks):
-        found = looker.look(TRAINER, tids)
-        looker.end_look()
+        found = follower.follow(TRAINER, tids)
+        follower.end_pass()
     return found
 
 
@@ -143,20 +143,20 @@ def test_a_child_is_waited_for_as_long_as_it_works(proc: FakeProc) -> None:
 def test_a_sleep_by_itself_is_no_halt_and_many_in_a_row_are(proc: FakeProc) -> None:
     proc.process(TRAINER, SLEEPS)
     assert seen(proc, looks=8) is None
-    looker, levels = Looker(proc.folder), []
+    follower, levels = WaitFollower(proc.folder), []
     for look in range(5):
         proc.thread(TRAINER, TRAINER, SLEEPS, switches=7 + 10 * look)
-        levels.append(looker.look(TRAINER, (TRAINER,)) is not None)
-        looker.end_look()
+        levels.append(follower.follow(TRAINER, (TRAINER,)) is not None)
+        follower.end_pass()
     assert levels == [False, False, False, True, True]
 
 
 def test_sleeps_between_which_it_computes_are_none(proc: FakeProc) -> None:
-    looker = Looker(proc.folder)
+    follower = WaitFollower(proc.folder)
     for look in range(8):
         proc.thread(TRAINER, TRAINER, SLEEPS, switches=7 + 10 * look, ran_ns=look * 10**9)
-        assert looker.look(TRAINER, (TRAINER,)) is None
-        looker.end_look()
+        assert follower.follow(TRAINER, (TRAINER,)) is None
+        follower.end_pass()
 
 
 def test_a_process_that_runs_is_none_whatever_its_other_threads_wait_for(proc: FakeProc) -> None:
@@ -186,11 +186,11 @@ def test_what_a_loop_looks_for_is_asked_once(proc: FakeProc) -> None:
         asked.append(tid)
         return "build/lock"
 
-    looker, objects = Looker(proc.folder, path_of), []
+    follower, objects = WaitFollower(proc.folder, path_of), []
     for look in range(6):
         proc.thread(TRAINER, TRAINER, SLEEPS, switches=7 + 10 * look)
-        halt = looker.look(TRAINER, (TRAINER,))
+        halt = follower.follow(TRAINER, (TRAINER,))
         objects.append(halt.object if halt else None)
-        looker.end_look()
+        follower.end_pass()
     assert objects == [None, None, None, *["/job/build/lock"] * 3]
     assert asked == [TRAINER]

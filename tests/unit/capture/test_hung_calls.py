@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ingero.capture.stacks import hung_calls
-from ingero.capture.stacks.blocked_threads import NotParkedError, OpenCall
+from ingero.capture.stacks.blocked_threads import InFlightCall, NotBlockedError
 from ingero.capture.stacks.hung_calls import HUNG_NS, HungCalls
 from ingero.capture.stacks.process_stacks import ProcessStacks
 from ingero.capture.stacks.stack_frames import MergedStack
@@ -29,17 +29,17 @@ class Watched:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.work: list[Callable[[], None]] = []
         self.stored: list[Any] = []
-        self.is_parked = True
+        self.is_blocked = True
         self.read_ns = 0
-        monkeypatch.setattr(hung_calls, "open_call_stack", self._stack)
+        monkeypatch.setattr(hung_calls, "in_flight_call_stack", self._stack)
         monkeypatch.setattr(time, "monotonic_ns", lambda: self.read_ns)
         process = ProcessStacks.__new__(ProcessStacks)
         process.pid = 7
         self.calls = HungCalls(self.work.append, lambda _number: process, self.stored.append)
 
-    def _stack(self, _call: OpenCall, _process: ProcessStacks) -> MergedStack:
-        if not self.is_parked:
-            raise NotParkedError("it is running")
+    def _stack(self, _call: InFlightCall, _process: ProcessStacks) -> MergedStack:
+        if not self.is_blocked:
+            raise NotBlockedError("it is running")
         return MergedStack(ips="[]", frames="[]", note="")
 
     def look(self, open_ns: int, *, began_ns: int = _BEGAN_NS) -> int:
@@ -94,10 +94,10 @@ def test_the_next_call_of_the_thread_does_not_get_the_stack_of_the_one_before(wa
 
 
 def test_a_thread_that_runs_is_looked_at_again(watched: Watched) -> None:
-    watched.is_parked = False
+    watched.is_blocked = False
     watched.look(HUNG_NS)
     watched.read(_BEGAN_NS + HUNG_NS + 1)
-    watched.is_parked = True
+    watched.is_blocked = True
     assert watched.look(HUNG_NS + 10) == 0
     watched.read(_BEGAN_NS + HUNG_NS + 11)
     assert watched.look(HUNG_NS + 20)

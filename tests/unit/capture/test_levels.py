@@ -20,13 +20,13 @@ from ingero.capture.budget.levels import (
     Budget,
     Level,
     Levels,
+    LimiterState,
     Load,
-    Standing,
     cost_ratio,
     coverages,
     decide,
     is_looser,
-    is_spent,
+    is_over_budget,
     plan,
 )
 from ingero.capture.budget.overhead import LoadEstimate
@@ -65,14 +65,14 @@ class Second:
 
 def simulate(curve: Iterable[Load], budget: Budget = BUDGET) -> list[Second]:
     """Each second: what it cost under the levels in force in it."""
-    standing, estimate, seconds = Standing(), LoadEstimate(), []
+    state, estimate, seconds = LimiterState(), LoadEstimate(), []
     for at_s, truth in enumerate(curve, 1):
-        left = coverages(standing.levels)
-        ratio = cost_ratio(truth, standing.levels, budget)
-        seconds.append(Second(at_s=at_s, ratio=ratio, levels=standing.levels))
+        left = coverages(state.levels)
+        ratio = cost_ratio(truth, state.levels, budget)
+        seconds.append(Second(at_s=at_s, ratio=ratio, levels=state.levels))
         seen = {group: rate for group, rate in truth.hits.items() if left[group] is not Coverage.NONE}
         guess = estimate.update(Load(hits=seen, nested_ratio=truth.nested_ratio), left)
-        standing = decide(standing, guess, ratio, float(at_s), budget)
+        state = decide(state, guess, ratio, float(at_s), budget)
     return seconds
 
 
@@ -91,27 +91,27 @@ class Run:
 
 def run(truth: Load, seconds: int, budget: Budget = BUDGET) -> Run:
     """A steady load in small steps, with readings that end early and changes that take their time."""
-    standing, estimate = Standing(), LoadEstimate()
+    state, estimate = LimiterState(), LoadEstimate()
     step_s, hits = 1 / LOOKS_A_SECOND, sum(truth.hits.values())
     paid_s = read_s = mixed_until_s = 0.0
     begun_s, change_times_s = 0.0, []
     for at_s in (step_s * number for number in range(1, seconds * LOOKS_A_SECOND + 1)):
-        ratio = cost_ratio(truth, standing.levels, budget)
+        ratio = cost_ratio(truth, state.levels, budget)
         if at_s <= mixed_until_s:
             paid_s += max(ratio, hits * budget.costs.suspended_ns / 1e9) * step_s
             begun_s, read_s = at_s, 0.0  # what a change has cost is not held against the levels
             continue
         paid_s, read_s = paid_s + ratio * step_s, read_s + ratio * step_s
-        left = coverages(standing.levels)
+        left = coverages(state.levels)
         seen = {group: rate for group, rate in truth.hits.items() if left[group] is not Coverage.NONE}
         elapsed_s = at_s - begun_s
-        if elapsed_s < 0.999 and not is_spent(standing, int(sum(seen.values()) * elapsed_s), budget):
+        if elapsed_s < 0.999 and not is_over_budget(state, int(sum(seen.values()) * elapsed_s), budget):
             continue
-        before = standing.levels
+        before = state.levels
         load_now = estimate.update(Load(hits=seen, nested_ratio=truth.nested_ratio), left)
-        standing = decide(standing, load_now, read_s / elapsed_s, at_s, budget)
+        state = decide(state, load_now, read_s / elapsed_s, at_s, budget)
         begun_s, read_s = at_s, 0.0
-        if standing.levels != before:
+        if state.levels != before:
             change_times_s.append(at_s)
             mixed_until_s = at_s + CHANGE_S
     return Run(cost_ratio=paid_s / seconds, first_change_s=change_times_s[0], change_times_s=change_times_s)
@@ -209,8 +209,8 @@ def test_a_gross_load_is_inside_the_budget_within_two_seconds(launches: float) -
 
 def test_a_second_that_is_sure_to_be_gross_is_not_waited_for() -> None:
     least = int(GROSS * BUDGET.ratio * 1e9 / COSTS.suspended_ns)
-    assert not is_spent(Standing(), least, BUDGET)
-    assert is_spent(Standing(), least + 1, BUDGET)
+    assert not is_over_budget(LimiterState(), least, BUDGET)
+    assert is_over_budget(LimiterState(), least + 1, BUDGET)
 
 
 @pytest.mark.parametrize("costs", [COSTS, SLOW_COSTS])
@@ -233,7 +233,7 @@ def test_a_steady_load_is_looked_at_ever_more_rarely() -> None:
 
 def test_a_trial_that_is_over_the_budget_ends_with_its_first_reading() -> None:
     wanted = frozenset({Level.LAUNCHES_AT_DRIVER, Level.LAUNCHES_COUNTED})
-    trial = Standing(levels=wanted, returned_s=100.0, was_trial=True)
+    trial = LimiterState(levels=wanted, returned_s=100.0, was_trial=True)
     seen = load(45_000)
     ratio = cost_ratio(seen, wanted, BUDGET)
     assert BUDGET.ratio < ratio < GROSS * BUDGET.ratio

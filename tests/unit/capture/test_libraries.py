@@ -69,7 +69,7 @@ def test_a_library_is_probed_once_nobody_who_maps_it_withholds_his_memory(caplog
     assert probes.waiting() == set()
     reader.holders.clear()
     assert probes.waiting() == {me}
-    assert probes.attach_new(probes.look_again((), {me}).copies)
+    assert probes.attach_new(probes.rescan((), {me}).copies)
     assert len(kernel.probed) == 1
     assert probes.waiting() == set()
 
@@ -109,13 +109,13 @@ def test_copies_without_end_are_looked_at_and_probed_a_few_at_a_time(
     assert probes.put_off() == {me}
     monkeypatch.setattr(libraries, "_TURN_S", 60.0)
     probes.begin_turn()
-    copies = probes.look_again({me}).copies
+    copies = probes.rescan({me}).copies
     assert _places(copies, many) == sorted(map(str, many))
     assert probes.put_off() == set()
     monkeypatch.setattr(libraries, "_TURN_S", -1.0)
     while len(turns) < 20 and (not turns or probes.waiting()):
         probes.begin_turn()
-        probes.attach_new(probes.look_again((), probes.waiting()).copies)
+        probes.attach_new(probes.rescan((), probes.waiting()).copies)
         turns.append(len(kernel.probed))
     assert turns == [1, 2, 3, 4, 5]
     assert len(reached) == len(set(reached)), "a process that has not changed is not looked at again"
@@ -132,9 +132,9 @@ def test_a_look_goes_on_where_it_was_put_off(many: list[Path]) -> None:
     assert len(_places(scanner.scan({os.getpid()}).copies, many)) == 3
     assert scanner.put_off == {os.getpid()}
     left[0] = 3
-    assert len(_places(scanner.look_again({os.getpid()}).copies, many)) == 5
+    assert len(_places(scanner.rescan({os.getpid()}).copies, many)) == 5
     left[0] = 10**6  # for what may be linked into other files
-    scanner.look_again({os.getpid()})
+    scanner.rescan({os.getpid()})
     assert scanner.put_off == set()
 
 
@@ -149,11 +149,11 @@ def test_a_process_whose_user_has_no_time_left_is_not_even_asked_what_it_maps(
     scanner = LibraryScanner(reader=reader)
     assert len(_places(scanner.scan({me}).copies, many)) == 5
     reader.holders.add(me)
-    assert len(_places(scanner.look_again({me}).copies, many)) == 5
+    assert len(_places(scanner.rescan({me}).copies, many)) == 5
     assert len(asked) == 1
     assert scanner.put_off == {me}
     reader.holders.clear()
-    scanner.look_again({me})
+    scanner.rescan({me})
     assert len(asked) == 2
     assert scanner.put_off == set()
 

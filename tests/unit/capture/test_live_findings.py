@@ -100,7 +100,7 @@ def test_the_second_after_a_look_that_saw_a_drop_begin_is_hurried(
 
     def look(diagnosis: LiveDiagnosis, *, is_last: bool, **_options: bool) -> list[Change]:
         hurried.append(findings.is_hurried())
-        diagnosis.sees_a_beginning = not is_last and begin.pop(0)
+        diagnosis.has_onset = not is_last and begin.pop(0)
         has_looked.release()
         return []
 

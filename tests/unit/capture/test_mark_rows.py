@@ -18,7 +18,7 @@ MARK = np.dtype([(name, "<i8") for name in _NUMBERS])
 @pytest.fixture
 def rows() -> MarkRows:
     unused: Any = None
-    return MarkRows(unused, unused, numbers_of=unused, devices_of=unused)
+    return MarkRows(unused, unused, numbers_of=unused, gpus_of=unused)
 
 
 def marks(*found: dict[str, int]) -> np.ndarray[Any, Any]:

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from ingero.capture.loop.period import Period, period_until
-from ingero.demo.scene import BEGIN_NS, Scene
-from ingero.diagnose.causes.cpu.cpu_usage import _threads
+from ingero.demo.scene import BEGIN_NS, ScriptedRun
+from ingero.diagnose.causes.cpu.cpu_usage import _mean_threads
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.events import STATES
 from ingero.store.reader import open_reader
@@ -41,14 +41,14 @@ def test_a_row_ends_no_later_than_it_was_read(elapsed_ns: int, period_s: float) 
 
 def test_sums_of_seconds_that_were_ended_early_lie_where_they_were_counted(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    with Scene(path, seconds=2) as scene:
-        trainer = scene.process(100, "python")
+    with ScriptedRun(path, seconds=2) as run:
+        trainer = run.process(100, "python")
         for number, period in enumerate(PERIODS):
             clocks = {f"{name}_ns": 0 for name in STATES} | {"run_ns": int(0.4 * period.elapsed_ns)}
-            scene.append(tables.THREAD_STATE_SECONDS, **period.columns(), process=trainer.number, **clocks)
+            run.append(tables.THREAD_STATE_SECONDS, **period.columns(), process=trainer.number, **clocks)
             sums = {"count": 10**number, "sum_ns": 10**number}
-            scene.append(tables.OP_STATS, **period.columns(), process=trainer.number, source=1, op=3, **sums)
-        scene.flush()
+            run.append(tables.OP_STATS, **period.columns(), process=trainer.number, source=1, op=3, **sums)
+        run.flush()
         with open_reader(path) as reader:
             for period, count in zip(PERIODS, (1, 10, 100), strict=True):
                 within = Window(begin_ns=period.start_ns, end_ns=period.end_ns)
@@ -58,4 +58,4 @@ def test_sums_of_seconds_that_were_ended_early_lie_where_they_were_counted(tmp_p
             assert reader.time_range() == ALL
             case = SimpleNamespace(evidence=Evidence(reader, ALL), job={100})
             for windows in ((ALL,), (Window(begin_ns=PERIODS[1].start_ns, end_ns=ALL.end_ns),)):
-                assert _threads(cast(Any, case), windows, (STATES.index("run"),)) == pytest.approx(0.4)
+                assert _mean_threads(cast(Any, case), windows, (STATES.index("run"),)) == pytest.approx(0.4)

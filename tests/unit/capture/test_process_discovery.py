@@ -1,4 +1,4 @@
-"""capture.pickup: what is said of processes that are left out because of whose they are."""
+"""capture.processes.process_discovery: what is said of processes that are left out because of whose they are."""
 
 from __future__ import annotations
 

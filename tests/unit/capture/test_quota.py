@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from ingero.capture.sums.culprits import Charge
+from ingero.capture.sums.culprits import CulpritTime
 from ingero.capture.sums.quota import UNKNOWN_PID, QuotaSeconds
 from ingero.store.vocabulary import STATES
 
 AFFECTED, OTHER = 3, 7
 
 
-def charge(slot: int, ns: int) -> Charge:
-    return Charge(
+def charge(slot: int, ns: int) -> CulpritTime:
+    return CulpritTime(
         slot=slot,
         is_yielded=False,
         culprit_pid=42,

@@ -112,9 +112,9 @@ def test_records_of_another_size_are_refused(producer: Producer, ring: Ring) -> 
 
 def test_looking_at_new_records_leaves_them_in_the_ring(producer: Producer, ring: Ring) -> None:
     producer.write(0)
-    position = ring.produced
+    position = ring.produced_bytes
     producer.write(1)
-    assert numbers(ring.written_since(position)) == [1]
+    assert numbers(ring.records_since(position)) == [1]
     assert numbers(ring.drain()) == [0, 1]
 
 
@@ -128,15 +128,15 @@ def test_batches_outlive_what_the_kernel_writes_over_them(producer: Producer, ri
 
 
 def test_a_ring_is_filled_by_what_is_written_and_not_drained(producer: Producer, ring: Ring) -> None:
-    assert ring.filled == 0
+    assert ring.fill_ratio == 0
     for number in range(1000):  # several times around
         producer.write(number)
         ring.drain()
     for number in range(4):
         producer.write(number)
-    assert ring.filled == 4 * DTYPE.itemsize / SIZE
+    assert ring.fill_ratio == 4 * DTYPE.itemsize / SIZE
     ring.drain(limit=1)
-    assert ring.filled == 3 * DTYPE.itemsize / SIZE
+    assert ring.fill_ratio == 3 * DTYPE.itemsize / SIZE
 
 
 def test_a_backlog_is_drained_once_its_last_record_is_whatever_is_written_meanwhile(
@@ -144,7 +144,7 @@ def test_a_backlog_is_drained_once_its_last_record_is_whatever_is_written_meanwh
 ) -> None:
     for number in range(3):
         producer.write(number)
-    backlog = Backlog(((ring, ring.produced),))
+    backlog = Backlog(((ring, ring.produced_bytes),))
     producer.write(3)
     assert not backlog.is_drained
     ring.drain(limit=2)

@@ -9,45 +9,45 @@ import pytest
 
 from ingero.attach.objects import object_path
 from ingero.capture.loop.clocks import WallClock
-from ingero.capture.processes.callers import Callers
-from ingero.capture.processes.traced_processes import Target, Targets
+from ingero.capture.processes.callers import CallerLocations
+from ingero.capture.processes.traced_processes import TracedProcess, TracedProcesses
 from ingero.capture.records.rows import RowMaker
 from ingero.decode.btf import btf_of
 from ingero.discover.processes import ProcessId
 from ingero.events import HostKind
 from ingero.store.writing import tables
-from tests.unit.kept_rows import Kept
+from tests.unit.kept_rows import MemorySink
 
 LAYOUTS = btf_of(object_path("layouts"))
 NO_SLOT = 0xFFFF
 
 
-class OneTarget:
+class OneTracedProcess:
     """Process 40, the recording's number 7, has slot 3."""
 
-    def at(self, slot: int) -> Target | None:
-        """The target with this slot."""
+    def at(self, slot: int) -> TracedProcess | None:
+        """The traced process with this slot."""
         if slot != 3:
             return None
-        return Target(slot=3, id=ProcessId(40, 1), number=7, start_ns=0, name="a", callers=Callers(40))
+        return TracedProcess(slot=3, id=ProcessId(40, 1), number=7, start_ns=0, name="a", callers=CallerLocations(40))
 
 
-def maker_for(sink: Kept) -> RowMaker:
+def maker_for(sink: MemorySink) -> RowMaker:
     clock = WallClock()
     clock.add_pair(1, 1)
     return RowMaker(
         sink,
         clock,
-        cast(Targets, OneTarget()),
+        cast(TracedProcesses, OneTracedProcess()),
         name_of_pid=lambda _pid: "",
         name_of_thread=lambda _tid: "",
         cgroup_keys=lambda ids: ids.astype(np.int64),
-        default_device=-1,
+        default_gpu=-1,
     )
 
 
 def test_a_process_that_has_ended_leaves_no_gpu_stream() -> None:
-    maker = maker_for(Kept())
+    maker = maker_for(MemorySink())
     batch = np.zeros(4, LAYOUTS.dtype("sync_interval_record"))
     for place, name in enumerate(("begin_ns", "first_ns", "sync_ns", "return_ns"), 1):
         batch[name] = place * 1_000_000
@@ -78,15 +78,15 @@ def test_gpu_streams_that_come_together_are_judged_as_if_each_came_alone(
     batch["launches"] = 10
     batch["last_off_ns"] = begin + np.where(of_first, 2_000_000, 4_000_000)  # ready is half-way, stream by stream
     batch["last_on_ns"] = batch["return_ns"] - 100_000
-    together = list(maker_for(Kept()).sync_intervals(batch))
-    alone = [list(maker_for(Kept()).sync_intervals(batch[one])) for one in (of_first, ~of_first)]
+    together = list(maker_for(MemorySink()).sync_intervals(batch))
+    alone = [list(maker_for(MemorySink()).sync_intervals(batch[one])) for one in (of_first, ~of_first)]
     assert together == alone[0] + alone[1]
     busy = tables.SYNC_INTERVALS.columns.index("busy_ns")
     assert len({row[busy] for row in together}) == 2
 
 
 def test_what_a_socket_does_after_its_process_is_not_that_of_the_next_one_in_the_slot() -> None:
-    sink = Kept()
+    sink = MemorySink()
     maker = maker_for(sink)
     batch = np.zeros(3, LAYOUTS.dtype("host_record"))
     batch["kind"] = HostKind.TCP_RETRANSMIT

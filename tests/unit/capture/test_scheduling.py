@@ -11,19 +11,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kept_rows import Kept
 
 from ingero.attach.objects import object_path
 from ingero.capture.host.scheduling import REPEAT_NS, TAKES_NS, SchedulingRows
-from ingero.capture.processes.callers import Callers
-from ingero.capture.processes.traced_processes import Target
-from ingero.capture.sums.culprits import Charge
+from ingero.capture.processes.callers import CallerLocations
+from ingero.capture.processes.traced_processes import TracedProcess
+from ingero.capture.sums.culprits import CulpritTime
 from ingero.decode.btf import btf_of
 from ingero.discover.cgroups import read_mounts
 from ingero.discover.processes import ProcessId
 from ingero.discover.scheduling import read_scheduling
 from ingero.store.writing import tables
 from ingero.units import format_cpu_list, parse_cpu_list
+from tests.unit.kept_rows import MemorySink
 
 DUMP = btf_of(object_path("layouts")).dtype("thread_dump")
 SECOND_NS = 1_000_000_000
@@ -55,28 +55,34 @@ def group(tmp_path: Path, child: int) -> Path:
 
 
 @pytest.fixture
-def sink() -> Kept:
-    return Kept()
+def sink() -> MemorySink:
+    return MemorySink()
 
 
 @pytest.fixture
-def look(sink: Kept, tmp_path: Path, group: Path, child: int) -> Callable[..., None]:
+def look(sink: MemorySink, tmp_path: Path, group: Path, child: int) -> Callable[..., None]:
     """Looks at the child as a target, at a second."""
     assert group.exists()
     scheduling = SchedulingRows(sink, mounts=read_mounts(tmp_path), proc=tmp_path)
-    target = Target(slot=0, id=ProcessId(child, 1), number=NUMBER, start_ns=1, name="python", callers=Callers(child))
+    traced_process = TracedProcess(
+        slot=0, id=ProcessId(child, 1), number=NUMBER, start_ns=1, name="python", callers=CallerLocations(child)
+    )
 
-    def at(second: int, *, threads: np.ndarray[Any, Any] = NO_THREADS, charges: list[Charge] | None = None) -> None:
-        scheduling.write(second * SECOND_NS, [target], threads, charges or [])
+    def at(
+        second: int, *, threads: np.ndarray[Any, Any] = NO_THREADS, culprit_times: list[CulpritTime] | None = None
+    ) -> None:
+        scheduling.write(second * SECOND_NS, [traced_process], threads, culprit_times or [])
 
     return at
 
 
-def charge(pid: int, ns: int) -> Charge:
-    return Charge(slot=0, is_yielded=False, culprit_pid=pid, culprit_name="hog", culprit_cgroup_id=0, ns=ns, switches=1)
+def culprit_time(pid: int, ns: int) -> CulpritTime:
+    return CulpritTime(
+        slot=0, is_yielded=False, culprit_pid=pid, culprit_name="hog", culprit_cgroup_id=0, ns=ns, switches=1
+    )
 
 
-def test_a_target_has_one_row_until_something_changes(look: Callable[..., None], sink: Kept, child: int) -> None:
+def test_a_target_has_one_row_until_something_changes(look: Callable[..., None], sink: MemorySink, child: int) -> None:
     nice = os.getpriority(os.PRIO_PROCESS, child)
     look(1)
     look(2)
@@ -91,7 +97,7 @@ def test_a_target_has_one_row_until_something_changes(look: Callable[..., None],
 
 
 def test_a_row_has_the_weight_of_its_group_and_the_tightest_quota(
-    look: Callable[..., None], sink: Kept, group: Path
+    look: Callable[..., None], sink: MemorySink, group: Path
 ) -> None:
     look(1)
     (group / "cpu.max").write_text("50000 100000\n")
@@ -101,7 +107,7 @@ def test_a_row_has_the_weight_of_its_group_and_the_tightest_quota(
 
 
 def test_unchanged_facts_are_written_again_before_the_size_limit_can_take_the_last_row(
-    look: Callable[..., None], sink: Kept
+    look: Callable[..., None], sink: MemorySink
 ) -> None:
     look(1)
     look(REPEAT_NS // SECOND_NS)
@@ -111,17 +117,25 @@ def test_unchanged_facts_are_written_again_before_the_size_limit_can_take_the_la
 
 
 def test_who_took_much_is_looked_at_and_who_took_little_or_has_ended_is_not(
-    look: Callable[..., None], sink: Kept
+    look: Callable[..., None], sink: MemorySink
 ) -> None:
     own, parent = os.getpid(), os.getppid()
-    much = [charge(own, TAKES_NS // 2 + 1)] * 2  # of two affected processes
-    look(1, charges=[*much, charge(parent, TAKES_NS), charge(0, SECOND_NS), charge(ENDED_PID, SECOND_NS)])
+    much = [culprit_time(own, TAKES_NS // 2 + 1)] * 2  # of two affected processes
+    look(
+        1,
+        culprit_times=[
+            *much,
+            culprit_time(parent, TAKES_NS),
+            culprit_time(0, SECOND_NS),
+            culprit_time(ENDED_PID, SECOND_NS),
+        ],
+    )
     assert [(row["pid"], row["process"]) for row in sink.of(tables.SCHEDULING) if row["process"] != NUMBER] == [
         (own, 0)
     ]
 
 
-def test_a_thread_that_calls_has_rows_of_its_own(look: Callable[..., None], sink: Kept, child: int) -> None:
+def test_a_thread_that_calls_has_rows_of_its_own(look: Callable[..., None], sink: MemorySink, child: int) -> None:
     threads = np.zeros(2, DUMP)
     threads["pid"], threads["tid"], threads["hits"] = child, [os.getpid(), os.getppid()], [5, 0]
     look(1, threads=threads)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from itertools import count
 
-from kept_rows import Kept
-
 from ingero.capture.host.snapshots import SnapshotRows
 from ingero.capture.loop.period import Period
 from ingero.store.writing import tables
+from tests.unit.kept_rows import MemorySink
 
 SECOND_NS = 1_000_000_000
 BEGIN_NS = 1_790_000_000 * SECOND_NS
@@ -16,7 +15,7 @@ LATE_NS = (1_000_000, 380_000_000, 2_000_000)  # by which the host was read afte
 
 
 def test_a_snapshot_has_the_time_at_which_the_host_was_read() -> None:
-    sink, seconds = Kept(), count(1)
+    sink, seconds = MemorySink(), count(1)
     times = iter([BEGIN_NS + (second + 1) * SECOND_NS + late for second, late in enumerate(LATE_NS)])
     rows = SnapshotRows(sink, lambda: next(times))
     for second in range(len(LATE_NS)):
@@ -26,7 +25,7 @@ def test_a_snapshot_has_the_time_at_which_the_host_was_read() -> None:
 
 
 def test_the_busy_time_of_cpus_is_of_the_time_between_the_readings_too() -> None:
-    sink = Kept()
+    sink = MemorySink()
     times = iter([BEGIN_NS + SECOND_NS, BEGIN_NS + 2_380_000_000])
     rows = SnapshotRows(sink, lambda: next(times))
     for second in range(2):

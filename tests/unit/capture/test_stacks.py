@@ -11,8 +11,8 @@ import pytest
 
 from ingero.attach.kernel_side import KernelSide
 from ingero.attach.objects import object_path
-from ingero.capture.processes.callers import Callers
-from ingero.capture.processes.traced_processes import Target
+from ingero.capture.processes.callers import CallerLocations
+from ingero.capture.processes.traced_processes import TracedProcess
 from ingero.capture.stacks import stacks
 from ingero.capture.stacks.stacks import Stacks
 from ingero.decode.btf import btf_of
@@ -43,8 +43,10 @@ class Kernel:
         self.walker = SimpleNamespace(is_kernel=True)
 
 
-def target(number: int) -> Target:
-    return Target(slot=1, id=ProcessId(NO_PID, 1), number=number, start_ns=0, name="a", callers=Callers(NO_PID))
+def target(number: int) -> TracedProcess:
+    return TracedProcess(
+        slot=1, id=ProcessId(NO_PID, 1), number=number, start_ns=0, name="a", callers=CallerLocations(NO_PID)
+    )
 
 
 def test_calls_that_come_behind_the_end_of_their_process_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,13 +10,13 @@ import pytest
 
 from ingero.attach.objects import object_path
 from ingero.capture.loop.clocks import WallClock
-from ingero.capture.loop.coverage_spans import TracedSpans
+from ingero.capture.loop.coverage_spans import CoverageSpans
 from ingero.capture.steps.step_rows import StepRows, with_other_threads
 from ingero.decode.btf import btf_of
 from ingero.events import BLOCKED_KINDS, STATES, SyncIntervalFlag
 from ingero.ops import BY_NAME
 from ingero.store.writing import tables
-from tests.unit.kept_rows import Kept
+from tests.unit.kept_rows import MemorySink
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -37,37 +37,41 @@ def steps(count: int) -> Array:
     return found
 
 
-def traced(*, changed: bool = False, untimed: bool = False, without: Sequence[str] = ()) -> TracedSpans:
+def traced(*, changed: bool = False, untimed: bool = False, without: Sequence[str] = ()) -> CoverageSpans:
     """Something of this, all the time."""
-    spans = TracedSpans()
+    coverage_spans = CoverageSpans()
     for span, is_one in (
-        (spans.changed, changed),
-        (spans.untimed, untimed),
-        (spans.without_launches, "launches" in without),
-        (spans.without_copies, "copies" in without),
+        (coverage_spans.changed, changed),
+        (coverage_spans.untimed, untimed),
+        (coverage_spans.without_launches, "launches" in without),
+        (coverage_spans.without_copies, "copies" in without),
     ):
         span.changed(0, 1, is_blind=is_one)
-    return spans
+    return coverage_spans
 
 
 def rows(
     batch: Array, *, changed: bool = False, untimed: bool = False, without: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    sink = Kept()
+    sink = MemorySink()
     maker(sink, traced(changed=changed, untimed=untimed, without=without)).write(batch)
     return sink.of(tables.STEPS)
 
 
-def maker(sink: Kept, spans: TracedSpans) -> StepRows:
+def maker(sink: MemorySink, coverage_spans: CoverageSpans) -> StepRows:
     clock = WallClock()
     clock.add_pair(1, 1)
     return StepRows(
-        sink, clock, numbers_of=lambda slots: [1] * len(slots), devices_of=lambda devices: devices, spans=spans
+        sink,
+        clock,
+        numbers_of=lambda slots: [1] * len(slots),
+        gpus_of=lambda devices: devices,
+        coverage_spans=coverage_spans,
     )
 
 
 def type_of(batch: Array, without: Sequence[str] = ()) -> str:
-    (found,) = maker(Kept(), traced(without=without)).types(batch)
+    (found,) = maker(MemorySink(), traced(without=without)).types(batch)
     return found
 
 

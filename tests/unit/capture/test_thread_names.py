@@ -9,24 +9,24 @@ import numpy as np
 from ingero.attach.objects import object_path
 from ingero.capture.loop import second
 from ingero.capture.loop.second import SecondReader
-from ingero.capture.processes.traced_processes import Targets
+from ingero.capture.processes.traced_processes import TracedProcesses
 from ingero.decode.btf import btf_of
-from tests.unit.kept_rows import Kept
+from tests.unit.kept_rows import MemorySink
 
 LAYOUTS = btf_of(object_path("layouts"))
 AT_ONCE = 100
 
 
-class NoTargets:
+class NoTracedProcesses:
     """Nobody."""
 
     def at(self, _slot: int) -> None:
-        """The target with this slot."""
+        """The traced process with this slot."""
 
 
 def test_names_of_threads_that_ended_with_their_processes_are_let_go() -> None:
     reader = SecondReader.__new__(SecondReader)
-    reader._targets, reader._sink = cast(Targets, NoTargets()), Kept()
+    reader._traced_processes, reader._sink = cast(TracedProcesses, NoTracedProcesses()), MemorySink()
     reader._threads_seen, reader.thread_names = {}, {}
     for first in range(1, 10 * second._FEW_THREADS, AT_ONCE):
         threads = np.zeros(AT_ONCE, LAYOUTS.dtype("thread_dump"))

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from ingero.capture.foreign.readers import Foreign, nursery
-from ingero.capture.stacks.halted_processes import Looker
+from ingero.capture.foreign.readers import ForeignReaders, nursery
+from ingero.capture.stacks.halted_processes import WaitFollower
 from ingero.discover import waiting
 from ingero.discover.memory_files import MemoryFiles
 from ingero.discover.pipe_ends import PipeEnds
-from ingero.discover.wait_files import Pipes, WaitFiles
+from ingero.discover.wait_files import OpenPipes, WaitFiles
 from ingero.discover.waiting import Wait
 from ingero.store.records import HaltLevel
 from tests.unit.fake_proc import FIRST_PID, FakeProc, call
@@ -33,8 +33,8 @@ sys.stdin.read()
 
 
 @pytest.fixture(scope="module")
-def foreign() -> Iterator[Foreign]:
-    with nursery() as makes, Foreign(makes) as foreign:
+def foreign() -> Iterator[ForeignReaders]:
+    with nursery() as makes, ForeignReaders(makes) as foreign:
         yield foreign
 
 
@@ -44,7 +44,7 @@ def waits() -> Iterator[int]:
     with subprocess.Popen([sys.executable, "-c", _WAITING], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout
         process.stdout.readline()
-        while not all(one and one.is_parked for one in MemoryFiles().positions(process.pid, _threads(process.pid))):
+        while not all(one and one.is_blocked for one in MemoryFiles().positions(process.pid, _threads(process.pid))):
             time.sleep(0.01)
         yield process.pid
         process.kill()
@@ -54,7 +54,7 @@ def _threads(pid: int) -> list[int]:
     return sorted(int(one.name) for one in Path(f"/proc/{pid}/task").iterdir())
 
 
-def test_waits_are_read_alike(foreign: Foreign, waits: int) -> None:
+def test_waits_are_read_alike(foreign: ForeignReaders, waits: int) -> None:
     tids = [*_threads(waits), _GONE]
     found = foreign.waits.waits(waits, tids)
     assert found == WaitFiles().waits(waits, tids)
@@ -62,7 +62,7 @@ def test_waits_are_read_alike(foreign: Foreign, waits: int) -> None:
     assert foreign.waits.waits(_GONE, [_GONE]) == [None]
 
 
-def test_ends_of_pipes_are_found_alike(foreign: Foreign, waits: int) -> None:
+def test_ends_of_pipes_are_found_alike(foreign: ForeignReaders, waits: int) -> None:
     (wait,) = foreign.waits.waits(waits, [waits])
     assert wait
     pids = [waits, os.getpid(), _GONE]
@@ -77,7 +77,7 @@ def test_ends_of_pipes_are_found_alike(foreign: Foreign, waits: int) -> None:
 
 
 def test_of_who_does_not_answer_it_is_known_that_he_waits(
-    monkeypatch: pytest.MonkeyPatch, foreign: Foreign, waits: int
+    monkeypatch: pytest.MonkeyPatch, foreign: ForeignReaders, waits: int
 ) -> None:
     foreign.drops()
     monkeypatch.setattr("ingero.capture.foreign.memory_files._WALL_S", 0.0)
@@ -95,11 +95,11 @@ def test_of_who_does_not_answer_it_is_known_that_he_waits(
 
 
 def test_what_no_opener_of_ours_says_is_no_wait() -> None:
-    told = waiting.told_of(Wait(state="S", kind=waiting.FUTEX, switches=3, target="x" * 4000))
-    assert waiting.taken(told).target == "x" * 512
-    for damaged in (told[:-1], [*told[:3], "yes", *told[4:]], [*told[:4], True, *told[5:]]):
+    content = waiting.wait_content(Wait(state="S", kind=waiting.FUTEX, switches=3, target="x" * 4000))
+    assert waiting.wait_from(content).target == "x" * 512
+    for damaged in (content[:-1], [*content[:3], "yes", *content[4:]], [*content[:4], True, *content[5:]]):
         with pytest.raises(ValueError, match=r"^$"):
-            waiting.taken(damaged)
+            waiting.wait_from(damaged)
 
 
 class _Withholding(WaitFiles):
@@ -114,9 +114,9 @@ class _Withholding(WaitFiles):
             [waiting.unanswered(pid, tid, self._proc) for tid in tids] if pid == self._pid else super().waits(pid, tids)
         )
 
-    def pipes(self, pids: Sequence[int], wanted: str) -> Pipes:
+    def pipes(self, pids: Sequence[int], wanted: str) -> OpenPipes:
         found = super().pipes([pid for pid in pids if pid != self._pid], wanted)
-        return Pipes(found.found, frozenset({self._pid}.intersection(pids)))
+        return OpenPipes(found.found, frozenset({self._pid}.intersection(pids)))
 
 
 @pytest.mark.parametrize("withholds", [False, True])
@@ -129,9 +129,9 @@ def test_nothing_is_proved_by_who_does_not_answer(
     trainer, other = FIRST_PID, FIRST_PID + 1
     proc.process(trainer, call(0, 5), files={5: ("pipe:[77]", "flags:\t0100000\n")})
     proc.process(other, call(232, 4), files={3: ("pipe:[78]", "flags:\t0100000\n")})
-    looker = Looker(proc.folder, files=_Withholding(proc.folder, other if withholds else 0))
+    follower = WaitFollower(proc.folder, files=_Withholding(proc.folder, other if withholds else 0))
     for _ in range(2):
-        halt = looker.look(trainer, [trainer])
-        looker.end_look()
+        halt = follower.follow(trainer, [trainer])
+        follower.end_pass()
     assert halt
     assert halt.level is (HaltLevel.NAMED if withholds else HaltLevel.NEVER)

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from ingero.cli import recording_path
 from ingero.cli.config import file as config_file
 from ingero.cli.config.command import SECRET_VARIABLES
-from ingero.cli.config.file import FILE_NAME, ConfigError, look_through, read_config
+from ingero.cli.config.file import FILE_NAME, ConfigError, parse_config, read_config
 from ingero.cli.config.option_table import ALL_OPTIONS, GENERAL, OPTIONS, SECTIONS, Option
 from ingero.cli.config.schema import example, schema
 from ingero.cli.config.settings import resolve_section
@@ -90,7 +90,7 @@ def test_the_example_holds_every_option_and_nothing_else() -> None:
 def look_through_text(text: str) -> tuple[list[config_file.Entry], list[IngeroError]]:
     path = Path(os.environ["INGERO_CONFIG"]).with_name("looked-at.yaml")
     path.write_text(text)
-    return look_through(path)
+    return parse_config(path)
 
 
 def test_the_values_of_the_example_can_be_used() -> None:

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ingero.cli.main import cli
-from ingero.cli.moments import MomentError
-from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
+from ingero.cli.moments import TimeOptionError
+from ingero.demo.scene import BEGIN_NS, Actor, ScriptedRun, Step
 from ingero.ops import HostOp
 from ingero.store.writing import tables
 from ingero.units import QuantityError
@@ -21,18 +21,18 @@ from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S
 
 SCHEMA = json.loads((Path(__file__).resolve().parents[3] / "src/ingero/cli/explain.schema.json").read_text())
 SECOND_NS = 1_000_000_000
-HOGGED = Step(late_ms=3, sync={"runq": 3, "sleep": 5})
+HOGGED = Step(return_delay_ms=3, sync={"runq": 3, "sleep": 5})
 CALLS = {"cudaLaunchKernel": (80.0, 0.005), "cudaStreamSynchronize": (1.0, 5.0)}
 
 
-def trainer(scene: Scene) -> Actor:
-    one = scene.process(100, "python")
-    worker = scene.process(101, "pt_data_worker", parent=one)
+def trainer(script: ScriptedRun) -> Actor:
+    one = script.process(100, "python")
+    worker = script.process(101, "pt_data_worker", parent=one)
     clocks = {f"{name}_ns": 0 for name in ("run", "throttled", "yielded", "sleep", "io", "uninterruptible", "stopped")}
     for actor, runq_ms in ((one, 1500), (worker, 20)):
-        scene.append(
+        script.append(
             tables.THREAD_STATE_SECONDS,
-            start_ns=scene.at(1),
+            start_ns=script.at(1),
             process=actor.number,
             runq_ns=runq_ms * 10**6,
             switches=77,
@@ -42,13 +42,13 @@ def trainer(scene: Scene) -> Actor:
 
 
 def recording(path: Path, *, is_hogged: bool, seed: int = 1) -> Path:
-    with Scene(path, seconds=LENGTH_S, seed=seed) as scene:
-        one = trainer(scene)
-        scene.train(one, 0, QUIET_S, Step(), calls=CALLS)
-        scene.train(one, QUIET_S, LENGTH_S, HOGGED if is_hogged else Step(), calls=CALLS)
+    with ScriptedRun(path, seconds=LENGTH_S, seed=seed) as script:
+        one = trainer(script)
+        script.train(one, 0, QUIET_S, Step(), calls=CALLS)
+        script.train(one, QUIET_S, LENGTH_S, HOGGED if is_hogged else Step(), calls=CALLS)
         for second in range(int(QUIET_S), int(LENGTH_S)):
             if is_hogged:
-                scene.took(one, 900, "stress-ng", second, 300, switches=100)
+                script.culprit(one, 900, "stress-ng", second, 300, switches=100)
     return path
 
 
@@ -148,19 +148,19 @@ def test_per_process_names_workers_stalls_and_cpu_users(hogged: Path) -> None:
 
 def test_io_waits_inside_the_calls_are_said_to_be_none_for_the_gpu(tmp_path: Path) -> None:
     path = tmp_path / "copied.db"
-    with Scene(path, seconds=4) as scene:
-        scene.train(trainer(scene), 0, 4, Step(busy_ms=26, sync={"io": 20, "sleep": 5}), sync_op="cudaMemcpy")
+    with ScriptedRun(path, seconds=4) as script:
+        script.train(trainer(script), 0, 4, Step(busy_ms=26, sync={"io": 20, "sleep": 5}), sync_op="cudaMemcpy")
     assert re.search(r"in I/O wait for 3\.\d+ s, which is no wait for the GPU", "\n".join(lines(path, "--per-process")))
 
 
 def test_the_worst_stall_is_the_longest_wait_for_a_cpu_however_long_others_slept(tmp_path: Path) -> None:
     path = tmp_path / "stalls.db"
-    with Scene(path, seconds=LENGTH_S) as scene:
-        one = trainer(scene)
-        scene.train(one, 0, LENGTH_S, Step(), calls=CALLS)
+    with ScriptedRun(path, seconds=LENGTH_S) as script:
+        one = trainer(script)
+        script.train(one, 0, LENGTH_S, Step(), calls=CALLS)
         for nap in range(300):
-            scene.off_cpu(one, nap / 50, nap / 50 + 0.018, "sleep", waker="timer", woken_s=nap / 50 + 0.0179)
-        scene.off_cpu(one, 7.0, 7.004, "runq", culprit=(900, "stress-ng"), cpu=3)
+            script.off_cpu(one, nap / 50, nap / 50 + 0.018, "sleep", waker="timer", woken_s=nap / 50 + 0.0179)
+        script.off_cpu(one, 7.0, 7.004, "runq", culprit=(900, "stress-ng"), cpu=3)
     assert any(
         "worst stall 4.00 ms of python [100] on CPU 3, stress-ng [900] ran" in line
         for line in lines(path, "--per-process")
@@ -177,20 +177,20 @@ def test_cpu_users_are_in_the_json_with_what_they_took(hogged: Path) -> None:
 
 def stored(path: Path) -> Path:
     """A recording with an incident of the trainer that tracing found."""
-    with Scene(path, seconds=LENGTH_S) as scene:
-        scene.train(trainer(scene), 0, LENGTH_S, Step())
+    with ScriptedRun(path, seconds=LENGTH_S) as script:
+        script.train(trainer(script), 0, LENGTH_S, Step())
         affected = json.dumps(
             [{"process": 1, "pid": 100, "name": "python", "lost_ns": 5, "rank": None, "container": ""}]
         )
-        scene.append(
+        script.append(
             tables.INCIDENTS,
             incident=1,
             cause="cpu-contention",
             root="host",
             severity="HIGH",
             kind="incident",
-            start_ns=scene.at(2),
-            end_ns=scene.at(4),
+            start_ns=script.at(2),
+            end_ns=script.at(4),
             lost_ns=10**9,
             lost_ratio=0.5,
             summary="python [100] lost 1.00 s",
@@ -211,10 +211,10 @@ def test_what_tracing_found_is_shown_as_json_by_cause_and_by_process_with_its_ex
 
 def test_an_event_of_another_process_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "stopped.db"
-    with Scene(path, seconds=LENGTH_S) as scene:
+    with ScriptedRun(path, seconds=LENGTH_S) as script:
         for pid in (100, 200):
-            scene.train(scene.process(pid, "python"), 0, LENGTH_S, Step())
-        scene.host_event(HostOp.OOM_KILL, 5, actor=Actor(number=1, pid=100, name="python"), arg1=100)
+            script.train(script.process(pid, "python"), 0, LENGTH_S, Step())
+        script.host_event(HostOp.OOM_KILL, 5, actor=Actor(number=1, pid=100, name="python"), arg1=100)
     assert [run(path, "--pid", pid).exit_code for pid in ("100", "200")] == [1, 0]
 
 
@@ -225,8 +225,8 @@ def test_the_breakdown_is_short_where_there_is_a_verdict_and_whole_when_asked(ho
 
 def test_what_was_not_traced_is_not_evaluated_and_said(tmp_path: Path) -> None:
     path = tmp_path / "blind.db"
-    with Scene(path, seconds=LENGTH_S, not_traced={"culprits": "switched off"}) as scene:
-        scene.train(trainer(scene), 0, LENGTH_S, Step())
+    with ScriptedRun(path, seconds=LENGTH_S, not_traced={"culprits": "switched off"}) as script:
+        script.train(trainer(script), 0, LENGTH_S, Step())
     assert any("cpu-contention" in line and "switched off" in line for line in lines(path))
 
 
@@ -238,13 +238,13 @@ def test_a_part_of_the_recording_can_be_asked_about(hogged: Path) -> None:
 
 
 def test_what_is_no_moment_comes_with_an_example(hogged: Path) -> None:
-    assert isinstance(run(hogged, "--from", "yesterday").exception, MomentError)
+    assert isinstance(run(hogged, "--from", "yesterday").exception, TimeOptionError)
     assert isinstance(run(hogged, "--since", "soon").exception, QuantityError)
 
 
 def test_moments_with_nothing_between_come_with_when_it_was_recorded(hogged: Path) -> None:
     error = run(hogged, "--to", "1000000000").exception
-    assert isinstance(error, MomentError)
+    assert isinstance(error, TimeOptionError)
     assert "the recording goes from" in error.hint
 
 
@@ -278,17 +278,17 @@ def test_calls_and_classes_are_shown_side_by_side(hogged: Path, healthy: Path) -
 
 def folded(path: Path) -> Path:
     """Of an hour ago the size limit has left a minute's sums and what tracing found."""
-    with Scene(path, seconds=LENGTH_S) as scene:
-        scene.train(trainer(scene), 0, LENGTH_S, Step())
-        minute_ns = scene.at(-3600) // (60 * SECOND_NS) * 60 * SECOND_NS
-        scene.append(tables.OP_STATS, start_ns=minute_ns, period_s=60, process=1, source=1, op=3, count=7, sum_ns=7)
-        scene.append(
+    with ScriptedRun(path, seconds=LENGTH_S) as script:
+        script.train(trainer(script), 0, LENGTH_S, Step())
+        minute_ns = script.at(-3600) // (60 * SECOND_NS) * 60 * SECOND_NS
+        script.append(tables.OP_STATS, start_ns=minute_ns, period_s=60, process=1, source=1, op=3, count=7, sum_ns=7)
+        script.append(
             tables.INCIDENTS,
             incident=1,
             cause="gil",
             severity="HIGH",
-            start_ns=scene.at(-3590),
-            end_ns=scene.at(-3580),
+            start_ns=script.at(-3590),
+            end_ns=script.at(-3580),
             summary="python [100] lost 1.00 s",
         )
     return path

@@ -177,7 +177,7 @@ def test_a_call_that_hangs_stands_in_the_first_line(states: dict[int, LiveState]
 
 
 def test_a_silent_nvml_is_said_beside_its_last_values(states: dict[int, LiveState]) -> None:
-    gpu = replace(gpu_state(2), silent_s=12.0)
+    gpu = replace(gpu_state(2), no_answer_s=12.0)
     text = plain(frame(replace(states[1], gpu=gpu), 80, 24))
     assert "NVML: no answer for 12 s (these are its last values)" in text
 
@@ -194,5 +194,5 @@ def test_an_event_that_cannot_be_seen_is_not_said_to_be_absent(states: dict[int,
 
 
 def test_every_clock_has_a_glyph_and_a_style_of_its_own() -> None:
-    assert len(set(ASCII.clocks)) == len(STATES)
+    assert len(set(ASCII.states)) == len(STATES)
     assert set(STATES) <= set(STYLES)

@@ -46,10 +46,10 @@ def test_a_hung_driver_is_silent_and_blocks_nobody() -> None:
     try:
         for _ in range(2):
             assert HangingNvml.asked.acquire(timeout=60)
-        assert watch.latest().silent_s is None
+        assert watch.latest().no_answer_s is None
         clock.now_s += DEADLINE_S + 9
         latest = watch.latest()
-        assert latest.silent_s == DEADLINE_S + 9
+        assert latest.no_answer_s == DEADLINE_S + 9
         assert latest.samples == gpu_state(1).samples
         watch.stop()
     finally:
@@ -77,7 +77,7 @@ def test_a_machine_without_gpu_says_why_and_is_never_called_silent() -> None:
     clock = Clock()
     watch = ended(GpuWatch(absent, clock=clock))
     clock.now_s += 100
-    assert (watch.latest().reason, watch.latest().silent_s) == ("NVML: Driver Not Loaded", None)
+    assert (watch.latest().reason, watch.latest().no_answer_s) == ("NVML: Driver Not Loaded", None)
 
 
 def test_what_the_binding_raises_is_the_reason() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from bench.busy_second import Load, cell, second
 from ingero.capture.loop.period import period_until
-from ingero.capture.loop.second import Second
+from ingero.capture.loop.second import SecondOfCounts
 from ingero.cli.live.state import OpLine
 from ingero.cli.live.tables import flags_of
 from ingero.cli.live.window import Window
@@ -19,7 +19,7 @@ EMPTY = second(Load(processes=0), 0)
 MS = 1_000_000
 
 
-def calls(name: str, *durations_ns: int, slot: int = 0, caller: int = 1, errors: int = 0) -> Second:
+def calls(name: str, *durations_ns: int, slot: int = 0, caller: int = 1, errors: int = 0) -> SecondOfCounts:
     """A second in which one process made these calls."""
     return replace(EMPTY, cells=[cell(slot, name, caller, np.asarray(durations_ns), errors=errors)])
 
@@ -109,4 +109,4 @@ def test_clocks_culprits_drops_and_host_events_are_summed() -> None:
 def test_what_each_process_did_adds_up_to_the_calls() -> None:
     window = Window()
     window.add(second(Load(processes=3), 0))
-    assert sum(sums.calls for sums in window.slots().values()) == sum(line.count for line in window.ops())
+    assert sum(sums.calls for sums in window.process_sums().values()) == sum(line.count for line in window.ops())

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from ingero.cli.moments import MomentError, parse_moment_ns
+from ingero.cli.moments import TimeOptionError, parse_time_ns
 from ingero.store.records import Window
 
 
@@ -38,7 +38,7 @@ LONG = recorded("2026-11-20 02:00:00", "2026-11-21 22:00:00")
     ],
 )
 def test_a_time_without_a_day_is_the_last_one_recorded_or_the_nearest(text: str, window: Window, moment: str) -> None:
-    assert parse_moment_ns(text, window) == local_ns(moment)
+    assert parse_time_ns(text, window) == local_ns(moment)
 
 
 @pytest.mark.parametrize(
@@ -52,15 +52,15 @@ def test_a_time_without_a_day_is_the_last_one_recorded_or_the_nearest(text: str,
     ],
 )
 def test_numbers_and_times_with_a_zone_are_exact(text: str, unix_ns: int) -> None:
-    assert parse_moment_ns(text, AFTERNOON) == unix_ns
+    assert parse_time_ns(text, AFTERNOON) == unix_ns
 
 
 def test_a_day_without_a_zone_is_local_time() -> None:
-    assert parse_moment_ns("2026-11-21 13:40:05", AFTERNOON) == local_ns("2026-11-21 13:40:05")
+    assert parse_time_ns("2026-11-21 13:40:05", AFTERNOON) == local_ns("2026-11-21 13:40:05")
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "25:00", "12:60", "12:00:60", "14", "-5", "1e9", "12345678901234"])
 def test_what_is_no_moment_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(MomentError) as refused:
-        parse_moment_ns(text, AFTERNOON)
+    with pytest.raises(TimeOptionError) as refused:
+        parse_time_ns(text, AFTERNOON)
     assert "14:05" in refused.value.hint

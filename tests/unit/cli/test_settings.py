@@ -20,7 +20,7 @@ from ingero.cli.main import cli
 from ingero.discover.python_walkers import PyWalker
 from ingero.errors import IngeroError
 from ingero.serve.http.addresses import Address
-from ingero.serve.metrics.otlp_endpoint import Endpoint
+from ingero.serve.otlp_endpoint import Endpoint
 
 ROOT = Path(__file__).resolve().parents[3]
 Resolve = Callable[..., TraceSettings]

@@ -11,7 +11,7 @@ import pytest
 from ingero.attach.kernel_side import Admission
 from ingero.attach.objects import object_path
 from ingero.capture.stacks import process_stacks, python_layouts
-from ingero.capture.steps.steps import Watch
+from ingero.capture.steps.steps import ProcessWatch
 from ingero.decode.btf import Btf, LayoutError, btf_of
 from ingero.events import (
     BLOCKED_KINDS,
@@ -82,7 +82,7 @@ def test_states_wakers_and_limits_are_named_as_in_c(enum_name: str, prefix: str,
         ("communicator_kind", "COMMUNICATOR_", CommunicatorKind),
         ("sample_flag", "SAMPLE_", SampleFlag),
         ("admission_mode", "ADMIT_", Admission),
-        ("process_watch", "WATCH_", Watch),
+        ("process_watch", "WATCH_", ProcessWatch),
     ],
 )
 def test_kinds_and_flags_are_those_of_c(enum_name: str, prefix: str, members: type[enum.IntEnum]) -> None:

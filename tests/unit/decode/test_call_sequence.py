@@ -75,17 +75,17 @@ def marker_of(window: Array, at: int) -> MarkerCall:
 
 
 def test_a_launch_is_told_by_its_kernel_where_no_other_of_its_thread_is_of_that_kernel() -> None:
-    assert marker_of(records([(LAUNCH, 1, 5), (LAUNCH, 2, 5)] * 3), 0).is_told_by_kernel
-    assert not marker_of(records([(LAUNCH, 1, 5), (LAUNCH, 1, 6)] * 3), 0).is_told_by_kernel
-    assert not marker_of(records([(LAUNCH, 1, 5), (LAUNCH_EX, 1, 5)] * 3), 0).is_told_by_kernel
+    assert marker_of(records([(LAUNCH, 1, 5), (LAUNCH, 2, 5)] * 3), 0).is_matched_by_kernel
+    assert not marker_of(records([(LAUNCH, 1, 5), (LAUNCH, 1, 6)] * 3), 0).is_matched_by_kernel
+    assert not marker_of(records([(LAUNCH, 1, 5), (LAUNCH_EX, 1, 5)] * 3), 0).is_matched_by_kernel
     window = records([(LAUNCH, 1, 5), (LAUNCH, 1, 6)] * 3)
     window["tid"][1::2] = 8
-    assert marker_of(window, 0).is_told_by_kernel
+    assert marker_of(window, 0).is_matched_by_kernel
 
 
 def test_what_is_no_launch_of_a_known_kernel_is_not_told_by_it() -> None:
     for call in ((COPY, TO_GPU, 5), (GRAPH, 7, 5), (LAUNCH, 0, 5)):
-        assert not marker_of(records([call, (LAUNCH, 2, 5)] * 3), 0).is_told_by_kernel
+        assert not marker_of(records([call, (LAUNCH, 2, 5)] * 3), 0).is_matched_by_kernel
 
 
 def test_a_loop_that_an_evaluation_interrupts_has_a_marker_all_the_same() -> None:

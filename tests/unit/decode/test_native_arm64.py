@@ -6,11 +6,11 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from native_stacks import Taken, function_names, read_copies
 
 from ingero.decode.native.unwinder import Ending, Module, unwind
 from ingero.discover.mappings import parse_maps
 from ingero.elf import ElfImage, MemorySource
+from tests.unit.native_stacks import CopiedStack, function_names, read_copies
 
 _RECORDED = Path(__file__).parents[2] / "data" / "unwind_aarch64" / "recorded.tar.xz"
 
@@ -30,7 +30,7 @@ class OneProgram:
 
 
 @pytest.fixture(scope="module")
-def recorded() -> tuple[dict[str, Taken], OneProgram]:
+def recorded() -> tuple[dict[str, CopiedStack], OneProgram]:
     """The copies, and the program that they were taken in."""
     with tarfile.open(_RECORDED) as archive:
         files = {one.name: archive.extractfile(one) for one in archive}
@@ -43,7 +43,7 @@ def recorded() -> tuple[dict[str, Taken], OneProgram]:
     ("name", "own_frames"), [("plain", 2), ("recursion", 32), ("alloca", 3), ("realigned", 3), ("arguments", 3)]
 )
 def test_an_arm64_stack_is_the_one_that_libgcc_sees(
-    recorded: tuple[dict[str, Taken], OneProgram], name: str, own_frames: int
+    recorded: tuple[dict[str, CopiedStack], OneProgram], name: str, own_frames: int
 ) -> None:
     copies, space = recorded
     stack = unwind(copies[name].thread, space)
@@ -51,7 +51,7 @@ def test_an_arm64_stack_is_the_one_that_libgcc_sees(
     assert [frame.address for frame in stack.frames[1:]] == copies[name].expected[:own_frames]
 
 
-def test_functions_of_another_machine_have_names(recorded: tuple[dict[str, Taken], OneProgram]) -> None:
+def test_functions_of_another_machine_have_names(recorded: tuple[dict[str, CopiedStack], OneProgram]) -> None:
     copies, space = recorded
     names = function_names(unwind(copies["alloca"].thread, space))
     assert names == ["take", "leaf_call", "with_alloca", "main"]

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from native_stacks import FilesOnDisk, Taken, run_target
 
 from ingero.decode.native.cursor import Cursor, DamagedError
 from ingero.decode.native.expressions import evaluate
@@ -17,6 +16,7 @@ from ingero.decode.native.machines import MACHINES
 from ingero.decode.native.symbols import SymbolTable
 from ingero.decode.native.unwinder import Ending, Module, unwind
 from ingero.elf import EH_FRAME_HDR, ElfImage, FileSource, MemorySource, UnreadableImageError
+from tests.unit.native_stacks import CopiedStack, FilesOnDisk, run_target
 
 MANY = settings(
     max_examples=int(os.environ.get("INGERO_FUZZ", "200")),
@@ -46,7 +46,7 @@ class Replaced:
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Taken], FilesOnDisk]:
+def target(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, CopiedStack], FilesOnDisk]:
     """A program and the copies it took of its stack."""
     path, program = run_target(tmp_path_factory.mktemp("damaged"), "-O2 -s")
     return path, program.copies, program.space
@@ -55,7 +55,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Ta
 @given(changes=_CHANGES)
 @MANY
 def test_a_lying_frame_table_ends_the_walk_and_never_crashes(
-    target: tuple[Path, dict[str, Taken], FilesOnDisk], changes: list[tuple[int, int]]
+    target: tuple[Path, dict[str, CopiedStack], FilesOnDisk], changes: list[tuple[int, int]]
 ) -> None:
     path, copies, space = target
     content = bytearray(path.read_bytes())
@@ -77,7 +77,7 @@ def test_a_lying_frame_table_ends_the_walk_and_never_crashes(
 @given(changes=_CHANGES, kept=st.integers(0, 1 << 17))
 @MANY
 def test_a_damaged_file_is_refused_or_read_but_never_crashes(
-    target: tuple[Path, dict[str, Taken], FilesOnDisk], changes: list[tuple[int, int]], kept: int
+    target: tuple[Path, dict[str, CopiedStack], FilesOnDisk], changes: list[tuple[int, int]], kept: int
 ) -> None:
     content = bytearray(target[0].read_bytes())
     for at, value in changes:  # the program headers come first, the section headers last

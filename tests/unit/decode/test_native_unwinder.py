@@ -6,9 +6,9 @@ import struct
 from dataclasses import dataclass, replace
 
 import pytest
-from native_stacks import FilesOnDisk, Program, function_names, run_target
 
 from ingero.decode.native.unwinder import MAX_FRAMES, Ending, Module, unwind
+from tests.unit.native_stacks import FilesOnDisk, Program, function_names, run_target
 
 
 @pytest.fixture(

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from ingero.decode.splits import MOST_OPEN, Member, Place, Splits
+from ingero.decode.splits import MAX_OPEN_SPLITS, ChildRank, CommunicatorSplits, SplitMember
 
 PARENT = (77, 1)
 
 
-def member(rank: int, color: int, key: int, *, takes_part: bool = True) -> Member:
-    return Member(parent_rank=rank, color=color, key=key, owner=(0, 10 + rank) if takes_part else None)
+def member(rank: int, color: int, key: int, *, takes_part: bool = True) -> SplitMember:
+    return SplitMember(parent_rank=rank, color=color, key=key, owner=(0, 10 + rank) if takes_part else None)
 
 
 def test_a_split_is_told_only_when_its_last_rank_has_been_seen() -> None:
-    splits = Splits()
+    splits = CommunicatorSplits()
     assert splits.add(PARENT, 3, member(0, 0, 5)) == []
     assert splits.add(PARENT, 3, member(2, 0, 1)) == []
     assert sorted(splits.add(PARENT, 3, member(1, 0, 1)), key=lambda place: place.rank) == [
-        Place(owner=(0, 11), rank=0, nranks=3),
-        Place(owner=(0, 12), rank=1, nranks=3),
-        Place(owner=(0, 10), rank=2, nranks=3),
+        ChildRank(owner=(0, 11), rank=0, nranks=3),
+        ChildRank(owner=(0, 12), rank=1, nranks=3),
+        ChildRank(owner=(0, 10), rank=2, nranks=3),
     ]
 
 
 def test_colors_are_communicators_of_their_own_and_no_color_is_none() -> None:
-    splits = Splits()
+    splits = CommunicatorSplits()
     splits.add(PARENT, 4, member(0, 3, 0))
     splits.add(PARENT, 4, member(1, -1, 0, takes_part=False))
     splits.add(PARENT, 4, member(2, 4, 0))
@@ -32,8 +32,8 @@ def test_colors_are_communicators_of_their_own_and_no_color_is_none() -> None:
 
 
 def test_splits_that_never_become_whole_make_room() -> None:
-    splits = Splits()
-    for child in range(MOST_OPEN + 1):
+    splits = CommunicatorSplits()
+    for child in range(MAX_OPEN_SPLITS + 1):
         splits.add((77, child), 2, member(0, 0, 0))
     assert splits.add((77, 0), 2, member(1, 0, 0)) == [], "the oldest was given up"
-    assert splits.add((77, MOST_OPEN), 2, member(1, 0, 0))
+    assert splits.add((77, MAX_OPEN_SPLITS), 2, member(1, 0, 0))

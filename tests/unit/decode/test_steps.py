@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ingero.decode.steps import CALL_DTYPE, Steps, find_steps
+from ingero.decode.steps import CALL_DTYPE, FoundSteps, find_steps
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -27,7 +27,7 @@ def calls(keys: Iterable[int], *, pauses_ns: dict[int, int] | None = None, tid: 
     return np.array(rows, CALL_DTYPE)
 
 
-def found(made: Array) -> Steps:
+def found(made: Array) -> FoundSteps:
     steps = find_steps(made)
     assert steps is not None
     return steps

@@ -15,8 +15,8 @@ from ingero.decode.sync_intervals import (
     POLLED_NS,
     SPIN_NS,
     StreamSyncs,
-    covered_by_most,
     host_delay_ns,
+    most_covered_value,
     op_ids,
     step_type,
     work_keys,
@@ -248,14 +248,14 @@ def test_launches_slower_than_the_device_delay_it_by_the_difference() -> None:
 def test_most_intervals_decide() -> None:
     low = np.array([0, 4, 5, 100], np.int64) * MS
     high = np.array([6, 8, 9, 101], np.int64) * MS
-    assert 5 * MS <= covered_by_most(low, high) <= 6 * MS
+    assert 5 * MS <= most_covered_value(low, high) <= 6 * MS
 
 
 def test_a_usual_value_is_kept_while_nearly_as_many_contain_it() -> None:
     low = np.array([2, 3, 3, 3, 5], np.int64) * MS
     high = np.array([9, 9, 9, 9, 10], np.int64) * MS
-    assert covered_by_most(low, high, 4.0 * MS) == 4 * MS
-    assert 5 * MS <= covered_by_most(low, high, 2.5 * MS) <= 9 * MS
+    assert most_covered_value(low, high, 4.0 * MS) == 4 * MS
+    assert 5 * MS <= most_covered_value(low, high, 2.5 * MS) <= 9 * MS
 
 
 def test_op_set_words_are_64_ids_each() -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import build_gpusim
 import pytest
 from elftools.elf.elffile import ELFFile
-from gpusim_fixtures import gpusim_lib
 
 from ingero.demo.gpusim import build
+from tests.unit.gpusim_fixtures import gpusim_lib
 
 EVERY_LIBRARY = pytest.mark.parametrize("library", build.LIBRARIES, ids=lambda library: library.soname)
 EVERY_RUNTIME = pytest.mark.parametrize("soname", build.RUNTIME_SONAMES.values())

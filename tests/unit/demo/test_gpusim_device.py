@@ -4,9 +4,9 @@ host does not change them; PLUG_NS is how long a test has to enqueue what it mea
 # ruff: noqa: F401, F811 (pytest finds fixtures by the names of imports and of arguments)
 
 import pytest
-from gpusim_fixtures import Rig, finish, gpusim_lib, rig, wait_until
 
 from ingero.demo.gpusim.knobs import Knobs
+from tests.unit.gpusim_fixtures import Rig, finish, gpusim_lib, rig, wait_until
 
 MS = 1_000_000
 RESOLUTION_NS = 64_000  # cudaEventElapsedTime's float, after seconds of uptime of a stream

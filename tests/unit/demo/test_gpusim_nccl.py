@@ -6,7 +6,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from gpusim_fixtures import Rig, finish, gpusim_lib, rig
+
+from tests.unit.gpusim_fixtures import Rig, finish, gpusim_lib, rig
 
 MS = 1_000_000
 

@@ -8,9 +8,8 @@ import sys
 import textwrap
 from typing import Any
 
-from gpusim_fixtures import Rig, gpusim_lib, rig, wait_until
-
 from ingero.demo.gpusim.knobs import Knobs
+from tests.unit.gpusim_fixtures import Rig, gpusim_lib, rig, wait_until
 
 MS = 1_000_000
 

@@ -6,9 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from gpusim_fixtures import Rig, gpusim_lib, rig
 
 from ingero.demo.gpusim import torch_stubs
+from tests.unit.gpusim_fixtures import Rig, gpusim_lib, rig
 
 
 def _compile(folder: Path, soname: str, code: str, *arguments: str) -> None:

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from gpusim_fixtures import Rig, finish, gpusim_lib, rig
 
 from ingero.demo.gpusim import truth
+from tests.unit.gpusim_fixtures import Rig, finish, gpusim_lib, rig
 
 MS = 1_000_000
 

@@ -3,9 +3,9 @@
 # ruff: noqa: F401, F811 (pytest finds fixtures by the names of imports and of arguments)
 
 import pytest
-from gpusim_fixtures import Rig, gpusim_lib, rig
 
 from ingero.demo.gpusim.knobs import Knobs
+from tests.unit.gpusim_fixtures import Rig, gpusim_lib, rig
 
 BUSY, DONE = 600, 0  # cudaErrorNotReady, cudaSuccess
 MS = 1_000_000

@@ -23,7 +23,7 @@ from ingero.demo.scenarios.measured import Measured
 from ingero.demo.scenarios.scenario import Scenario
 from ingero.demo.scene import BEGIN_NS, Step
 from ingero.demo.screen import Screen
-from ingero.demo.whole_scene import WholeScene
+from ingero.demo.whole_scene import FullScriptedRun
 from ingero.diagnose.diagnosis import diagnose
 from ingero.discover.readiness import Readiness
 from ingero.store.reader import open_reader
@@ -36,8 +36,8 @@ EVERY_SCENARIO = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scena
 def scripted(scenario: Scenario, folder: Path) -> Iterator[Measured]:
     """The scenario's script, diagnosed; measured for its worst incident."""
     path = folder / "scenario.db"
-    with WholeScene(path, seconds=scenario.seconds) as scene:
-        scenario.script(scene)
+    with FullScriptedRun(path, seconds=scenario.seconds) as run:
+        scenario.script(run)
     with open_reader(path) as reader:
         window = reader.window(None, BEGIN_NS + round(scenario.seconds * SECOND_NS))
         assert window is not None
@@ -65,8 +65,8 @@ def test_all_six_play_without_any_privilege() -> None:
 
 
 def test_a_demo_that_does_not_end_in_its_cause_says_so(tmp_path: Path) -> None:
-    def healthy(scene: WholeScene) -> None:
-        scene.train(scene.process(100, "python"), 0, 8, Step())
+    def healthy(run: FullScriptedRun) -> None:
+        run.train(run.process(100, "python"), 0, 8, Step())
 
     text = StringIO()
     screen = Screen(Console(file=text))

@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from ingero.demo.scenarios import SCENARIOS
-from ingero.demo.whole_scene import WholeScene
+from ingero.demo.whole_scene import FullScriptedRun
 from ingero.events import STATES
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "examples" / "recordings"
@@ -32,8 +32,8 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     paths = {"sample-gpu-node-02": RECORDINGS / "sample-gpu-node-02.db"}
     for scenario in SCENARIOS:
         paths[scenario.name] = folder / f"{scenario.name}.db"
-        with WholeScene(paths[scenario.name], seconds=scenario.seconds) as scene:
-            scenario.script(scene)
+        with FullScriptedRun(paths[scenario.name], seconds=scenario.seconds) as run:
+            scenario.script(run)
     return paths
 
 

@@ -63,7 +63,7 @@ def test_parts_without_a_thread_of_their_own_are_unknown_time() -> None:
     own["idle_state_ns"][0, STATES.index("sleep")] = 3 * MS
     part = stream_breakdowns(np.concatenate([handed_over, own]))[0].idle
     assert part.unknown_ns == 4 * MS
-    assert part.clock("sleep") == 3 * MS
+    assert part.in_state("sleep") == 3 * MS
 
 
 def test_incomplete_sync_intervals_are_counted() -> None:

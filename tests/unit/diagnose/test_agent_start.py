@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import AGENT_PID, BEGIN_NS, Scene, Step
+from ingero.demo.scene import AGENT_PID, BEGIN_NS, ScriptedRun, Step
 from ingero.diagnose.live import LiveDiagnosis
 from ingero.events import STATES
 from ingero.store.reader import open_reader
 from ingero.store.writing import tables
 from tests.unit.diagnose.causes.golden import LENGTH_S, causes, diagnosed_file
 
-A_LITTLE = Step(late_ms=1.0, sync={"runq": 1.0, "sleep": 5.0})  # 13% of the time
-MUCH = Step(late_ms=2.5, sync={"runq": 2.5, "sleep": 5.0})  # 27%
-NOBODYS = Step(empty_ms=1.5, empty={"sleep": 1.2})
+A_LITTLE = Step(return_delay_ms=1.0, sync={"runq": 1.0, "sleep": 5.0})  # 13% of the time
+MUCH = Step(return_delay_ms=2.5, sync={"runq": 2.5, "sleep": 5.0})  # 27%
+NOBODYS = Step(idle_ms=1.5, idle={"sleep": 1.2})
 
 
 def slow_from_the_start(
@@ -23,15 +23,15 @@ def slow_from_the_start(
 ) -> Path:
     """A program older than the recording, and a hog that is there from its first second on."""
     path = folder / "start.db"
-    with Scene(path, seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
-        scene.train(trainer, 0, until_s, step)
-        scene.train(trainer, until_s, LENGTH_S, Step())
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        run.train(trainer, 0, until_s, step)
+        run.train(trainer, until_s, LENGTH_S, Step())
         for second in range(int(LENGTH_S)):
             if second < until_s and "runq" in step.sync:
-                scene.took(trainer, *cpu_user, second, 300, switches=100)
+                run.culprit(trainer, *cpu_user, second, 300, switches=100)
             clocks = {f"{name}_ns": 0 for name in STATES}
-            scene.append(tables.THREAD_STATE_SECONDS, start_ns=scene.at(second), process=trainer.number, **clocks)
+            run.append(tables.THREAD_STATE_SECONDS, start_ns=run.at(second), process=trainer.number, **clocks)
     return path
 
 
@@ -55,13 +55,13 @@ def test_a_loss_of_the_first_seconds_is_told_if_it_goes_on_or_is_more_than_a_sta
 def test_what_begins_soon_after_the_start_has_its_own_begin(tmp_path: Path) -> None:
     """Two seconds of the recorder's start and three quiet ones are no part of it."""
     path = tmp_path / "scene.db"
-    with Scene(path, seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
         for begin_s, end_s, step in ((0, 2, A_LITTLE), (2, 5, Step()), (5, 8, A_LITTLE), (8, LENGTH_S, Step())):
-            for _, _, end in scene.train(trainer, begin_s, end_s, step):
-                scene.took(trainer, 900, "stress-ng", int(end), step.sync.get("runq", 0.0))
+            for _, _, end in run.train(trainer, begin_s, end_s, step):
+                run.culprit(trainer, 900, "stress-ng", int(end), step.sync.get("runq", 0.0))
         clocks = {f"{name}_ns": 0 for name in STATES}
-        scene.append(tables.THREAD_STATE_SECONDS, start_ns=scene.at(0), process=trainer.number, **clocks)
+        run.append(tables.THREAD_STATE_SECONDS, start_ns=run.at(0), process=trainer.number, **clocks)
     (incident,) = diagnosed_file(path).incidents
     assert incident.start_ns == pytest.approx(BEGIN_NS + 5e9, abs=0.2e9)
     assert incident.lost_ratio == pytest.approx(1 / 8.5, rel=0.1)

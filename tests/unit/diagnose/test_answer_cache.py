@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ingero.diagnose.evidence.answer_cache import KeptAnswers
+from ingero.diagnose.evidence.answer_cache import AnswerCache
 
 
 def test_an_answer_is_kept_for_as_long_as_each_look_asks() -> None:
-    answers, asked = KeptAnswers(), []
+    answers, asked = AnswerCache(), []
 
     def look(number: int | None) -> int | None:
         found = None if number is None else answers.get(("gap", number), lambda: asked.append(number) or 10 * number)
-        answers.end_look()
+        answers.end_pass()
         return found
 
     assert [look(1), look(1), look(1)] == [10, 10, 10]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ingero.diagnose.lost_time.best_regime import usual_sync_intervals
-from ingero.diagnose.lost_time.time_ranges import MIN_RATIO, begins_to_lose, excess_ns, losing_ranges
+from ingero.diagnose.lost_time.best_regime import class_references
+from ingero.diagnose.lost_time.time_ranges import MIN_LOST_RATIO, excess_ns, losing_ranges, starts_losing_time
 from ingero.store.arrays import arrays
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -39,8 +39,8 @@ def steps(seed: int, count: int = 12_000) -> Array:
 @pytest.mark.parametrize("seed", range(6))
 def test_steps_of_different_lengths_lose_nothing(seed: int) -> None:
     sync_intervals = gpu_stream(steps(seed))
-    usual = usual_sync_intervals(sync_intervals)
-    assert losing_ranges(sync_intervals, usual, excess_ns(sync_intervals, usual)) == []
+    references = class_references(sync_intervals)
+    assert losing_ranges(sync_intervals, references, excess_ns(sync_intervals, references)) == []
 
 
 @pytest.mark.parametrize("ms", [7, 30])
@@ -52,8 +52,8 @@ def test_steps_that_are_short_or_long_by_chance_lose_nothing_as_they_are_looked_
     told = []
     for until_s in np.arange(3, 16, 0.5):
         seen = sync_intervals[sync_intervals["sync_end_ns"] < sync_intervals["prev_sync_end_ns"][0] + until_s * 1e9]
-        usual = usual_sync_intervals(seen)
-        told += losing_ranges(seen, usual, excess_ns(seen, usual))
+        references = class_references(seen)
+        told += losing_ranges(seen, references, excess_ns(seen, references))
     assert told == []
 
 
@@ -61,8 +61,8 @@ def test_a_slower_half_minute_of_such_steps_is_seen() -> None:
     lengths = steps(0)
     lengths[6000:8000] *= 1.4
     sync_intervals = gpu_stream(lengths)
-    usual = usual_sync_intervals(sync_intervals)
-    (found,) = losing_ranges(sync_intervals, usual, excess_ns(sync_intervals, usual))
+    references = class_references(sync_intervals)
+    (found,) = losing_ranges(sync_intervals, references, excess_ns(sync_intervals, references))
     assert found.lost_ratio == pytest.approx(0.4 / 1.4, rel=0.15)
 
 
@@ -75,11 +75,12 @@ def steady(seconds: float, ms: float) -> Array:
 def time_ranges(*parts: Array, apart_s: float = 0.0) -> list[tuple[float, float]]:
     """From when to when time was lost, s after the begin."""
     sync_intervals = gpu_stream(np.concatenate(parts))
-    usual = usual_sync_intervals(sync_intervals)
+    references = class_references(sync_intervals)
     begin = sync_intervals["prev_sync_end_ns"][0]
     apart_ns = int(begin) + int(apart_s * 1e9)
     found = [
-        one.window for one in losing_ranges(sync_intervals, usual, excess_ns(sync_intervals, usual), apart_ns=apart_ns)
+        one.window
+        for one in losing_ranges(sync_intervals, references, excess_ns(sync_intervals, references), apart_ns=apart_ns)
     ]
     return [((one.begin_ns - begin) / 1e9, (one.end_ns - begin) / 1e9) for one in found]
 
@@ -93,14 +94,14 @@ def test_the_end_of_something_slow_is_no_regime_but_what_follows_it_is_as_soon_a
     """Ten slow seconds, and some healthy steps in the newest chunk: its mean lies between, which no step does."""
     slow, healthy = steady(10, 13.5), steady(5, 7)
     for seen_s, ms in ((0.1, 13.5), (0.2, 13.5), (0.3, 13.5), (0.5, 13.5), (0.8, 7), (1.1, 7), (5, 7)):
-        usual = usual_sync_intervals(gpu_stream(np.concatenate([slow, healthy])[: len(slow) + round(seen_s / 0.007)]))
-        assert usual[1].reference.t_ns == pytest.approx(ms * 1e6, rel=0.01), seen_s
+        references = class_references(gpu_stream(np.concatenate([slow, healthy])[: len(slow) + round(seen_s / 0.007)]))
+        assert references[1].reference.t_ns == pytest.approx(ms * 1e6, rel=0.01), seen_s
 
 
 def test_what_is_as_fast_at_its_end_as_ever_and_slow_before_is_a_regime_as_it_was() -> None:
     """The first chunk is whole and holds the beginning of something slow: nothing else says what was healthy."""
-    usual = usual_sync_intervals(gpu_stream(np.concatenate([steady(1.2, 7), steady(8, 13.5)])))
-    assert usual[1].reference.t_ns < 10e6
+    references = class_references(gpu_stream(np.concatenate([steady(1.2, 7), steady(8, 13.5)])))
+    assert references[1].reference.t_ns < 10e6
 
 
 def test_losses_that_come_and_go_are_one_time_range() -> None:
@@ -137,10 +138,10 @@ def uneasy(seconds: int) -> list[Array]:
 
 def test_a_loss_amid_minutes_of_a_little_is_weighed_against_a_minute() -> None:
     sync_intervals = gpu_stream(np.concatenate([*uneasy(300), steady(6, 14), *uneasy(300)]))
-    usual = usual_sync_intervals(sync_intervals)
-    (found,) = losing_ranges(sync_intervals, usual, excess_ns(sync_intervals, usual))
+    references = class_references(sync_intervals)
+    (found,) = losing_ranges(sync_intervals, references, excess_ns(sync_intervals, references))
     assert found.window.duration_ns < 10e9
-    assert found.lost_ns > MIN_RATIO * found.around_ns
+    assert found.lost_ns > MIN_LOST_RATIO * found.surrounding_wall_ns
 
 
 @pytest.mark.parametrize(
@@ -159,11 +160,11 @@ def test_two_losses_far_apart_are_not_thinned_by_the_little_between_them() -> No
 
 def begins(*parts: Array, since_s: float = 0.0) -> bool:
     sync_intervals = gpu_stream(np.concatenate(parts))
-    usual = usual_sync_intervals(sync_intervals)
-    excess = excess_ns(sync_intervals, usual)
-    told = losing_ranges(sync_intervals, usual, excess)
+    references = class_references(sync_intervals)
+    excess = excess_ns(sync_intervals, references)
+    told = losing_ranges(sync_intervals, references, excess)
     since_ns = int(sync_intervals["prev_sync_end_ns"][0]) + int(since_s * 1e9)
-    return begins_to_lose(sync_intervals, usual, excess, told, since_ns=since_ns)
+    return starts_losing_time(sync_intervals, references, excess, told, since_ns=since_ns)
 
 
 def test_a_loss_that_is_too_little_yet_to_be_told_is_seen_to_begin() -> None:

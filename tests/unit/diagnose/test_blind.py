@@ -20,7 +20,9 @@ from tests.unit.diagnose.causes.golden import causes, diagnosed_file
 
 # Those of other recordings need what the recording is made of: a profile is never one in part.
 OTHERS = ("older", "measured", "untimed")
-RULES = [rule for rule in all_rules() if not any(one in (rule.find or rule.watch).__module__ for one in OTHERS)]
+RULES = [
+    rule for rule in all_rules() if not any(one in (rule.explain or rule.find_events).__module__ for one in OTHERS)
+]
 # What else is true of the same time, though less is said by it: the state of a thread, the call it was in.
 COARSER: Mapping[str, set[str]] = {
     "allocator-retry": {"allocation-churn"},
@@ -48,13 +50,13 @@ COARSER: Mapping[str, set[str]] = {
 def test_nothing_is_claimed_that_could_not_be_seen(rule: Rule, tmp_path: Path) -> None:
     path = recording_of(rule, tmp_path)
     found = set(causes(diagnosed_file(path)))
-    for name in sorted({*rule.needs, *rule.wants} - {"sync_intervals"}):
+    for name in sorted({*rule.needs, *rule.improves_with} - {"sync_intervals"}):
         diagnosis = diagnosed_file(without(path, name))
         claimed = set(causes(diagnosis))
         listed = {one.cause for one in diagnosis.not_evaluated}
-        assert rule.cause in listed or (name in rule.wants and rule.cause in claimed), name
+        assert rule.cause in listed or (name in rule.improves_with and rule.cause in claimed), name
         assert claimed - found <= {UNEXPLAINED, *COARSER.get(rule.cause, ())}, name
-        assert rule.cause not in claimed or name in rule.wants, name
+        assert rule.cause not in claimed or name in rule.improves_with, name
 
 
 def recording_of(rule: Rule, folder: Path) -> Path:

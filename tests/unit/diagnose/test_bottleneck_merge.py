@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scene import Actor, ScriptedRun, Step
 from ingero.diagnose.findings import HIGH_RATIO, Affected, Diagnosis, FindingKind, Incident, Severity
 from ingero.diagnose.incidents.incident_changes import ChangeKind
 from ingero.diagnose.incidents.tracker import IncidentTracker
@@ -20,47 +20,54 @@ BASE_MS, STORM_MS = 2.0, 8.0
 DISK = 8 << 20
 
 
-def starving(folder: Path, *, late_ms: float = 0.0, storm_ms: float = STORM_MS) -> Diagnosis:
+def starving(folder: Path, *, return_delay_ms: float = 0.0, storm_ms: float = STORM_MS) -> Diagnosis:
     """A loop that always waits for a worker that computes; from QUIET_S on it reads from a busy disk, too.
 
-    late_ms: instead of the disk, a hog takes the CPU at the end of each sync.
+    return_delay_ms: instead of the disk, a hog takes the CPU at the end of each sync.
     """
-    with Scene(folder / "scene.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
-        worker = scene.process(101, "pt_data_worker", parent=trainer)
-        _wait_for(scene, trainer, worker, 0, QUIET_S)
-        if late_ms:
-            _wait_for(scene, trainer, worker, QUIET_S, LENGTH_S, late_ms=late_ms)
+    with ScriptedRun(folder / "scene.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        worker = run.process(101, "pt_data_worker", parent=trainer)
+        _wait_for(run, trainer, worker, 0, QUIET_S)
+        if return_delay_ms:
+            _wait_for(run, trainer, worker, QUIET_S, LENGTH_S, return_delay_ms=return_delay_ms)
             for second in range(int(QUIET_S), int(LENGTH_S)):
-                scene.took(trainer, 900, "hog", second, 180 * late_ms)
+                run.culprit(trainer, 900, "hog", second, 180 * return_delay_ms)
         else:
-            _wait_for(scene, trainer, worker, QUIET_S, LENGTH_S, disk_ms=storm_ms)
+            _wait_for(run, trainer, worker, QUIET_S, LENGTH_S, disk_ms=storm_ms)
     return diagnosed_file(folder / "scene.db")
 
 
 def _wait_for(
-    scene: Scene, trainer: Actor, worker: Actor, begin_s: float, end_s: float, *, disk_ms: float = 0, late_ms: float = 0
+    run: ScriptedRun,
+    trainer: Actor,
+    worker: Actor,
+    begin_s: float,
+    end_s: float,
+    *,
+    disk_ms: float = 0,
+    return_delay_ms: float = 0,
 ) -> None:
     wait_ms = BASE_MS + disk_ms
-    sync = {"runq": late_ms} if late_ms else {}
-    step = Step(empty_ms=0.3 + wait_ms, empty={"sleep": wait_ms}, late_ms=0.05 + late_ms, sync=sync)
-    for begin, _, _ in scene.train(trainer, begin_s, end_s, step):
-        scene.off_cpu(trainer, begin, begin + wait_ms / 1e3, "sleep", waker=worker)
+    sync = {"runq": return_delay_ms} if return_delay_ms else {}
+    step = Step(idle_ms=0.3 + wait_ms, idle={"sleep": wait_ms}, return_delay_ms=0.05 + return_delay_ms, sync=sync)
+    for begin, _, _ in run.train(trainer, begin_s, end_s, step):
+        run.off_cpu(trainer, begin, begin + wait_ms / 1e3, "sleep", waker=worker)
         if disk_ms:
-            scene.off_cpu(worker, begin, begin + disk_ms / 1e3, "io", waker="block")
-            scene.host_event(IoOp.READ, begin, actor=worker, ms=disk_ms, arg0=1 << 20, arg2=DISK)
+            run.off_cpu(worker, begin, begin + disk_ms / 1e3, "io", waker="block")
+            run.host_event(IoOp.READ, begin, actor=worker, ms=disk_ms, arg0=1 << 20, arg2=DISK)
         else:  # it has slept before, so that it is seen to run
-            scene.off_cpu(worker, begin - 0.001, begin - 0.0005, "sleep", waker="timer")
+            run.off_cpu(worker, begin - 0.001, begin - 0.0005, "sleep", waker="timer")
 
 
 def test_a_bottleneck_has_lost_its_share_of_all_the_time_that_is_in_no_incident(tmp_path: Path) -> None:
     """The best seconds say what it is; it has been there in the others, too, which took a hundredth or two longer."""
-    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
-        worker = scene.process(101, "pt_data_worker", parent=trainer)
-        _wait_for(scene, trainer, worker, 0, 2, late_ms=0.15)
-        _wait_for(scene, trainer, worker, 2, 4)
-        _wait_for(scene, trainer, worker, 4, LENGTH_S, late_ms=0.15)
+    with ScriptedRun(tmp_path / "scene.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        worker = run.process(101, "pt_data_worker", parent=trainer)
+        _wait_for(run, trainer, worker, 0, 2, return_delay_ms=0.15)
+        _wait_for(run, trainer, worker, 2, 4)
+        _wait_for(run, trainer, worker, 4, LENGTH_S, return_delay_ms=0.15)
     (found,) = diagnosed_file(tmp_path / "scene.db").incidents
     assert (found.cause, found.kind) == ("data-starvation", FindingKind.BOTTLENECK)
     assert found.end_ns is not None
@@ -80,12 +87,12 @@ def test_a_disk_that_makes_a_slow_worker_slower_is_one_incident_that_says_so(tmp
 
 
 def test_ranks_that_lose_together_tell_what_is_lost_at_best_once(tmp_path: Path) -> None:
-    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
+    with ScriptedRun(tmp_path / "scene.db", seconds=LENGTH_S) as run:
         for pid, storm_ms in ((100, STORM_MS), (200, STORM_MS - 1)):
-            trainer = scene.process(pid, "python")
-            worker = scene.process(pid + 1, "pt_data_worker", parent=trainer)
-            _wait_for(scene, trainer, worker, 0, QUIET_S)
-            _wait_for(scene, trainer, worker, QUIET_S, LENGTH_S, disk_ms=storm_ms)
+            trainer = run.process(pid, "python")
+            worker = run.process(pid + 1, "pt_data_worker", parent=trainer)
+            _wait_for(run, trainer, worker, 0, QUIET_S)
+            _wait_for(run, trainer, worker, QUIET_S, LENGTH_S, disk_ms=storm_ms)
     (incident,) = diagnosed_file(tmp_path / "scene.db").incidents
     assert (incident.cause, [one.pid for one in incident.affected]) == ("block-io", [100, 200])
     assert incident.evidence["lost in the baseline to"] == "data-starvation"
@@ -105,15 +112,15 @@ def test_a_bottleneck_is_no_less_severe_for_being_said_in_a_small_incident(tmp_p
 
 
 def test_an_incident_of_another_kind_leaves_the_bottleneck_its_own(tmp_path: Path) -> None:
-    assert sorted(causes(starving(tmp_path, late_ms=2.0))) == ["cpu-contention", "data-starvation"]
+    assert sorted(causes(starving(tmp_path, return_delay_ms=2.0))) == ["cpu-contention", "data-starvation"]
 
 
 def test_two_losses_without_an_owner_are_not_one_trouble(tmp_path: Path) -> None:
     """Nobody is known to take the CPU at the end of each sync, and later nothing says what is computed before it."""
-    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
-        scene.train(trainer, 0, QUIET_S, Step(late_ms=1.25, sync={"runq": 1.2}))
-        scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=4.5, late_ms=1.25, sync={"runq": 1.2}))
+    with ScriptedRun(tmp_path / "scene.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        run.train(trainer, 0, QUIET_S, Step(return_delay_ms=1.25, sync={"runq": 1.2}))
+        run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=4.5, return_delay_ms=1.25, sync={"runq": 1.2}))
     found = diagnosed_file(tmp_path / "scene.db").incidents
     assert {one.cause for one in found} == {"unexplained"}
     assert {one.kind for one in found} == {FindingKind.INCIDENT, FindingKind.BOTTLENECK}

@@ -10,12 +10,12 @@ import pytest
 
 from ingero import given_up
 from ingero.capture.budget.levels import CODES, Level
-from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
+from ingero.demo.scene import BEGIN_NS, Actor, ScriptedRun, Step
 from ingero.diagnose.causes.rule import all_rules
-from ingero.diagnose.evidence.coverage_gaps import Gaps
+from ingero.diagnose.evidence.coverage_gaps import CoverageGaps
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.findings import Diagnosis, Part
-from ingero.diagnose.incidents.blind_spots import unseen
+from ingero.diagnose.incidents.blind_spots import why_not_evaluated
 from ingero.serve.structured.findings_json import diagnosis_json
 from ingero.serve.text.findings_text import headline, not_looked_at_lines
 from ingero.store.arrays.spans import joined
@@ -24,28 +24,28 @@ from ingero.store.records import OverheadLevel, Window
 from ingero.store.writing import tables
 from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed
 
-Script = Callable[[Scene, Actor], None]
+Script = Callable[[ScriptedRun, Actor], None]
 SLOW = {"cudaLaunchKernel": (80.0, 0.1), "cudaStreamSynchronize": (1.0, 0.1)}
 OFF = given_up.LAUNCHES_AND_INTERVALS_OFF.code  # of a recording of version 1
 UNSEEN = given_up.LAUNCHES_OFF.code
 NO_STACKS = given_up.STACKS_OFF.code
 
 
-def governed(scene: Scene, *steps: tuple[float, str]) -> None:
+def governed(run: ScriptedRun, *steps: tuple[float, str]) -> None:
     """From these seconds on these sentences say what is given up; everything is traced at the start."""
     for at_s, text in ((0.0, ""), *steps):
-        scene.append(
-            tables.OVERHEAD_LIMITER, time_ns=scene.at(at_s), level=int(bool(text)), not_traced=text, reason="too many"
+        run.append(
+            tables.OVERHEAD_LEVELS, time_ns=run.at(at_s), level=int(bool(text)), not_traced=text, reason="too many"
         )
 
 
 def without(folder: Path, *steps: tuple[float, str], script: Script | None = None) -> Diagnosis:
-    def play(scene: Scene, trainer: Actor) -> None:
-        governed(scene, *steps)
+    def play(run: ScriptedRun, trainer: Actor) -> None:
+        governed(run, *steps)
         if script:
-            script(scene, trainer)
+            script(run, trainer)
         else:
-            scene.train(trainer, QUIET_S, LENGTH_S, Step())
+            run.train(trainer, QUIET_S, LENGTH_S, Step())
 
     return diagnosed(folder, play)
 
@@ -59,14 +59,14 @@ def time_ranges(diagnosis: Diagnosis) -> dict[str, list[tuple[float, float]]]:
     }
 
 
-def slow_launches(scene: Scene, trainer: Actor) -> None:
-    scene.train(trainer, QUIET_S, LENGTH_S, Step(enqueue_ms=8.9, busy_ms=9.0), calls=SLOW)
+def slow_launches(run: ScriptedRun, trainer: Actor) -> None:
+    run.train(trainer, QUIET_S, LENGTH_S, Step(launch_ms=8.9, busy_ms=9.0), calls=SLOW)
 
 
-def hogged(scene: Scene, trainer: Actor) -> None:
-    steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=2.05, sync={"runq": 2.0}))
+def hogged(run: ScriptedRun, trainer: Actor) -> None:
+    steps = run.train(trainer, QUIET_S, LENGTH_S, Step(return_delay_ms=2.05, sync={"runq": 2.0}))
     for second in range(int(QUIET_S), int(LENGTH_S)):
-        scene.took(trainer, 900, "hog", second, 2.0 * sum(int(end) == second for _, _, end in steps))
+        run.culprit(trainer, 900, "hog", second, 2.0 * sum(int(end) == second for _, _, end in steps))
 
 
 def test_where_everything_was_traced_nothing_is_listed(tmp_path: Path) -> None:
@@ -114,9 +114,9 @@ def test_silence_is_claimed_of_nothing_that_was_not_seen(tmp_path: Path) -> None
 
 
 def test_of_a_process_that_began_later_nothing_was_missed(tmp_path: Path) -> None:
-    def two(scene: Scene, trainer: Actor) -> None:
-        scene.train(trainer, QUIET_S, LENGTH_S, Step())
-        scene.train(scene.process(200, "later", start_s=5), 5, LENGTH_S, Step())
+    def two(run: ScriptedRun, trainer: Actor) -> None:
+        run.train(trainer, QUIET_S, LENGTH_S, Step())
+        run.train(run.process(200, "later", start_s=5), 5, LENGTH_S, Step())
 
     verdicts = {one.pid: one.text for one in without(tmp_path, (2, OFF), (4, ""), script=two).verdicts}
     assert "could not be followed" in verdicts[100]
@@ -159,7 +159,7 @@ def test_a_loss_may_be_only_what_was_given_up_at_its_own_time(tmp_path: Path) ->
     window = without(tmp_path, (1, memory), (2, launches), (3, "")).window
     case = Window(begin_ns=BEGIN_NS + 2_200_000_000, end_ns=BEGIN_NS + 2_800_000_000)
     with open_reader(tmp_path / "scene.db") as reader:
-        reasons = unseen(Evidence(reader, window), all_rules(), Part.IDLE, [case])
+        reasons = why_not_evaluated(Evidence(reader, window), all_rules(), Part.IDLE, [case])
     assert given_up.BY_CODE[launches].text in reasons
     assert given_up.BY_CODE[memory].text not in reasons
 
@@ -175,7 +175,7 @@ def test_what_an_earlier_recording_gave_up_ended_with_it() -> None:
     last = OverheadLevel(
         session=1, time_ns=5, level=6, agent_level=0, not_traced=OFF, reason="", overhead_ratio=0.0, agent_cpu_ratio=0.0
     )
-    assert Gaps([last], [], Window(begin_ns=100, end_ns=200)).of(("sync_intervals",)) == {}
+    assert CoverageGaps([last], [], Window(begin_ns=100, end_ns=200)).of(("sync_intervals",)) == {}
 
 
 def test_time_ranges_that_touch_are_one() -> None:
@@ -185,5 +185,5 @@ def test_time_ranges_that_touch_are_one() -> None:
 
 def test_every_code_of_the_limiter_says_which_evidence_it_costs() -> None:
     assert set(given_up.BY_CODE) >= {*CODES.values(), NO_STACKS}
-    names = {name for rule in all_rules() for name in (*rule.needs, *rule.wants)}
+    names = {name for rule in all_rules() for name in (*rule.needs, *rule.improves_with)}
     assert set().union(*(given.evidence for given in given_up.BY_CODE.values())) <= names

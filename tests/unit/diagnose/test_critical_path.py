@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ingero.diagnose.offcpu.critical_path import Segment, Waits
+from ingero.diagnose.offcpu.critical_path import CriticalPaths, PathSegment
 from ingero.events import INTERPRETER_LOCK, THREAD_STATES, WAKER_KINDS
 from ingero.store.arrays.arrays import OFFCPU_DTYPE
 
@@ -25,11 +25,13 @@ def slept(tid: int, begin_ms: float, end_ms: float, waker: int = 0, *, kind: str
     return row
 
 
-def waits(*rows: Any) -> Waits:
-    return Waits(np.array([tuple(row) for row in rows], OFFCPU_DTYPE), {tid: (pid, pid) for tid, pid in PID_OF.items()})
+def waits(*rows: Any) -> CriticalPaths:
+    return CriticalPaths(
+        np.array([tuple(row) for row in rows], OFFCPU_DTYPE), {tid: (pid, pid) for tid, pid in PID_OF.items()}
+    )
 
 
-def doings(path: list[Segment]) -> list[tuple[int, str, float]]:
+def doings(path: list[PathSegment]) -> list[tuple[int, str, float]]:
     """Thread, state and length in ms, latest first; what took no time is left out."""
     found = ((one.tid, one.state, one.duration_ns / MS) for one in path)
     return [one for one in found if one[2]]

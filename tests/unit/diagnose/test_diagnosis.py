@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scene import Actor, ScriptedRun, Step
 from ingero.diagnose.cases.case import Case
 from ingero.diagnose.causes.rule import Rule, all_rules
 from ingero.diagnose.diagnosis import FAILED, diagnose_evidence
@@ -27,7 +27,7 @@ def broken(case: Case) -> Iterator[Finding]:
 def but_one(rules: tuple[Rule, ...]) -> Iterator[Rule]:
     """The rules, one of them broken."""
     for rule in rules:
-        yield replace(rule, find=broken) if rule.cause == "gil" else rule
+        yield replace(rule, explain=broken) if rule.cause == "gil" else rule
 
 
 def test_the_other_rules_answer_and_the_failure_is_told(tmp_path: Path) -> None:
@@ -50,13 +50,13 @@ def test_what_is_unexplained_names_what_was_not_traced_of_that_part(tmp_path: Pa
 def test_each_cause_of_a_loss_is_weighed_against_that_loss_and_not_its_surroundings(tmp_path: Path) -> None:
     """A second that lost a little and two quiet ones go before three that lost 9%, by two causes: 3% of all six."""
 
-    def two_causes(scene: Scene, trainer: Actor) -> None:
-        scene.train(trainer, QUIET_S, QUIET_S + 1, Step(empty_ms=0.85))
-        scene.train(trainer, QUIET_S + 1, QUIET_S + 3, Step())
-        step = Step(empty_ms=1.15, empty={"sleep": 0.4, "runq": 0.25})
-        for begin, _, end in scene.train(trainer, QUIET_S + 3, LENGTH_S, step):
-            scene.off_cpu(trainer, begin, begin + 0.0004, "sleep", waker="timer")
-            scene.took(trainer, 900, "hog", int(end), 0.25)
+    def two_causes(run: ScriptedRun, trainer: Actor) -> None:
+        run.train(trainer, QUIET_S, QUIET_S + 1, Step(idle_ms=0.85))
+        run.train(trainer, QUIET_S + 1, QUIET_S + 3, Step())
+        step = Step(idle_ms=1.15, idle={"sleep": 0.4, "runq": 0.25})
+        for begin, _, end in run.train(trainer, QUIET_S + 3, LENGTH_S, step):
+            run.off_cpu(trainer, begin, begin + 0.0004, "sleep", waker="timer")
+            run.culprit(trainer, 900, "hog", int(end), 0.25)
 
     assert sorted(causes(diagnosed(tmp_path, two_causes))) == ["cpu-contention", "sleep-in-loop"]
 
@@ -64,27 +64,27 @@ def test_each_cause_of_a_loss_is_weighed_against_that_loss_and_not_its_surroundi
 def test_the_best_seconds_may_lie_within_an_incident(tmp_path: Path) -> None:
     """Hogs from the first second on, a little less of them for two: those are the reference, and slow as well."""
     path = tmp_path / "scene.db"
-    with Scene(path, seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
         for begin_s, end_s, hogged_ms in ((0, 5, 5.0), (5, 7, 4.0), (7, 12, 5.0)):
-            for _, _, end in scene.train(
-                trainer, begin_s, end_s, Step(late_ms=0.05 + hogged_ms, sync={"runq": hogged_ms})
+            for _, _, end in run.train(
+                trainer, begin_s, end_s, Step(return_delay_ms=0.05 + hogged_ms, sync={"runq": hogged_ms})
             ):
-                scene.took(trainer, 900, "hog", int(end), hogged_ms)
+                run.culprit(trainer, 900, "hog", int(end), hogged_ms)
     assert {one.cause for one in diagnosed_file(path).incidents} == {"cpu-contention"}
 
 
-@pytest.mark.parametrize(("stolen", "expected"), [(0.0, ["gpu-slower"]), (0.6, [])])
+@pytest.mark.parametrize(("steal", "expected"), [(0.0, ["gpu-slower"]), (0.6, [])])
 def test_what_was_stolen_makes_little_of_something_else_not_enough(
-    tmp_path: Path, stolen: float, expected: list[str]
+    tmp_path: Path, steal: float, expected: list[str]
 ) -> None:
     """Of 5% one cause of two is named; 2.5% beside 3% that were stolen are none."""
 
-    def a_little(scene: Scene, trainer: Actor) -> None:
-        step = Step(busy_ms=6.2, late_ms=0.24, sync={"runq": 0.19})
-        for _, _, end in scene.train(trainer, QUIET_S, LENGTH_S, step):
-            scene.took(trainer, 900, "hog", int(end), 0.19)
-        scene.cpus(0, int(QUIET_S), (0.2, 0.1))
-        scene.cpus(int(QUIET_S), int(LENGTH_S), (0.2, 0.1), stolen=stolen)
+    def a_little(run: ScriptedRun, trainer: Actor) -> None:
+        step = Step(busy_ms=6.2, return_delay_ms=0.24, sync={"runq": 0.19})
+        for _, _, end in run.train(trainer, QUIET_S, LENGTH_S, step):
+            run.culprit(trainer, 900, "hog", int(end), 0.19)
+        run.cpus(0, int(QUIET_S), (0.2, 0.1))
+        run.cpus(int(QUIET_S), int(LENGTH_S), (0.2, 0.1), steal=steal)
 
     assert causes(diagnosed(tmp_path, a_little)) == expected

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ingero.diagnose.cases.case_search import at_most_idle
+from ingero.diagnose.cases.case_search import capped_by_nvml
 from ingero.diagnose.evidence.nvml_utilization import Utilization
 from ingero.diagnose.findings import Bucket, Part
 from ingero.diagnose.lost_time.end_to_end import Reference, host_paced_ns, lost_time, references
@@ -98,9 +98,9 @@ def test_noise_is_the_median_deviation_of_the_class() -> None:
 
 
 def test_a_class_that_does_other_work_each_time_cannot_judge_the_device() -> None:
-    assert usual()[1].can_judge_device
+    assert usual()[1].can_judge_gpu
     lengths = np.concatenate([sync_intervals(10, busy=busy) for busy in (2, 6, 10, 14)])
-    assert not references(lengths)[1].can_judge_device
+    assert not references(lengths)[1].can_judge_gpu
 
 
 def test_a_slower_device_is_not_the_hosts() -> None:
@@ -169,12 +169,12 @@ def test_a_host_that_is_too_slow_is_charged_with_what_nvml_leaves_idle(
     used: Utilization | None, enqueuing_ns: int
 ) -> None:
     lost = {Bucket(Part.IDLE, "run"): 100, Bucket(Part.LAUNCH, "run"): 800}
-    found = at_most_idle(lost, 1000, used)
+    found = capped_by_nvml(lost, 1000, used)
     assert found == {Bucket(Part.IDLE, "run"): 100, Bucket(Part.LAUNCH, "run"): pytest.approx(enqueuing_ns, abs=1)}
 
 
 def test_waits_of_a_step_while_nvml_sees_the_gpu_at_work_are_nobodys() -> None:
     """A loop that waits for data 45 of 100, with a GPU that has work queued all the while."""
     lost = {Bucket(Part.IDLE, "sleep"): 400, Bucket(Part.IDLE, "runq"): 50}
-    found = at_most_idle(lost, 1000, replace(USED, share=0.98), frozenset(Part))
+    found = capped_by_nvml(lost, 1000, replace(USED, share=0.98), frozenset(Part))
     assert sum(found.values()) == pytest.approx(20, abs=2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ingero.diagnose.evidence.host_event_index import Timeline
+from ingero.diagnose.evidence.host_event_index import HostEventIndex
 from ingero.ops import HostOp, Source
 from ingero.store.host_events import HostEvent
 
@@ -24,9 +24,9 @@ def event(start_ns: int, duration_ns: int, *, tid: int = 1, queue_ns: int = 0) -
     )
 
 
-def timeline(*events: HostEvent) -> Timeline:
+def timeline(*events: HostEvent) -> HostEventIndex:
     """By thread."""
-    return Timeline(events, lambda one: one.tid)
+    return HostEventIndex(events, lambda one: one.tid)
 
 
 def test_a_long_event_that_began_early_touches() -> None:
@@ -35,11 +35,11 @@ def test_a_long_event_that_began_early_touches() -> None:
 
 
 def test_the_wait_in_a_queue_belongs_to_a_request() -> None:
-    assert timeline(event(100, 10, queue_ns=50)).taken_ns(1, 0, 200) == 60
+    assert timeline(event(100, 10, queue_ns=50)).covered_ns(1, 0, 200) == 60
 
 
 def test_what_overlaps_counts_once() -> None:
-    assert timeline(event(0, 100), event(50, 100), event(60, 10)).taken_ns(1, 0, 1000) == 150
+    assert timeline(event(0, 100), event(50, 100), event(60, 10)).covered_ns(1, 0, 1000) == 150
 
 
 def test_events_of_other_threads_do_not_touch() -> None:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from ingero import given_up
-from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scene import Actor, ScriptedRun, Step
 from ingero.demo.step_scene import RepeatedStep, add_steps
 from ingero.diagnose.findings import Diagnosis, FindingKind
-from ingero.diagnose.steps.host_lead import awaited, leads
+from ingero.diagnose.steps.host_lead import host_leads, most_awaited_intervals
 from ingero.diagnose.steps.pacing import Lead, PacedBy
 from ingero.events import SyncIntervalFlag
 from ingero.store.arrays.arrays import GPU_STREAM_DTYPE
@@ -59,20 +59,20 @@ def steps_of(ms: float, count: int) -> np.ndarray:
 )
 def test_a_wait_longer_than_its_own_step_is_for_what_was_launched_ahead(waited_ms: float, lead: Lead) -> None:
     steps = steps_of(10, 100)
-    found = leads(steps, intervals((1000, waited_ms)))
+    found = host_leads(steps, intervals((1000, waited_ms)))
     assert set(found.of(steps)) == {lead}
 
 
 def test_where_each_step_waits_the_share_of_time_tells() -> None:
     steps = steps_of(10, 3)
-    found = leads(steps, intervals((10, 0.5), (20, 2.0), (30, 4.0)))
+    found = host_leads(steps, intervals((10, 0.5), (20, 2.0), (30, 4.0)))
     assert found.of(steps).tolist() == [Lead.HOST, Lead.NOT_KNOWN, Lead.NOT_KNOWN]
-    assert leads(steps, intervals((10, 4.0), (20, 4.0), (30, 4.0))).of(steps).tolist() == [Lead.GPU] * 3
+    assert host_leads(steps, intervals((10, 4.0), (20, 4.0), (30, 4.0))).of(steps).tolist() == [Lead.GPU] * 3
 
 
 def test_between_a_host_that_was_not_ahead_and_one_that_is_both_may_have_been() -> None:
     steps = steps_of(10, 60)
-    found = leads(steps, intervals((100, 50), (200, 50), (300, 5), (400, 5), (500, 50))).of(steps)
+    found = host_leads(steps, intervals((100, 50), (200, 50), (300, 5), (400, 5), (500, 50))).of(steps)
     expected = [Lead.GPU] * 20 + [Lead.HOST] * 20 + [Lead.NOT_KNOWN] * 20  # of the last ten no wait tells
     assert found.tolist() == expected
 
@@ -83,12 +83,12 @@ def test_where_steps_wait_themselves_each_tells_of_itself() -> None:
     steps["busy_ns"][10], steps["sync_end_ns"][10:] = 5 * MS_NS, steps["sync_end_ns"][10:] + 200 * MS_NS  # it came late
     steps["prev_sync_end_ns"][11:] += 200 * MS_NS
     rare = intervals((310, 60))
-    assert leads(steps, rare).of(steps).tolist() == [Lead.GPU] * 10 + [Lead.HOST] + [Lead.GPU] * 19
+    assert host_leads(steps, rare).of(steps).tolist() == [Lead.GPU] * 10 + [Lead.HOST] + [Lead.GPU] * 19
 
 
 def test_without_a_wait_nothing_is_known() -> None:
     steps = steps_of(10, 20)
-    found = leads(steps, awaited([], 1))
+    found = host_leads(steps, most_awaited_intervals([], 1))
     assert set(found.of(steps)) == {Lead.NOT_KNOWN}
     assert found.pace(steps) is PacedBy.UNKNOWN
 
@@ -98,13 +98,18 @@ def test_the_stream_that_is_waited_for_longest_counts() -> None:
         process=1, pid=7, device=0, stream=5, sync_intervals=intervals(*((10.0 * at, 0.1) for at in range(1, 100)))
     )
     computes = GpuStream(process=1, pid=7, device=0, stream=0, sync_intervals=intervals((990.0, 60.0)))
-    assert awaited([copies, computes], 1).tolist() == computes.sync_intervals.tolist()
+    assert most_awaited_intervals([copies, computes], 1).tolist() == computes.sync_intervals.tolist()
     computes.sync_intervals["flags"] = int(SyncIntervalFlag.PARTIAL)
-    assert not len(awaited([copies, computes], 1)), "others had work at its end"
+    assert not len(most_awaited_intervals([copies, computes], 1)), "others had work at its end"
 
 
 def add_turn(
-    scene: Scene, trainer: Actor, at_s: float, step: RepeatedStep, waits_ms: float, stall: RepeatedStep | None = None
+    run: ScriptedRun,
+    trainer: Actor,
+    at_s: float,
+    step: RepeatedStep,
+    waits_ms: float,
+    stall: RepeatedStep | None = None,
 ) -> float:
     """STEPS steps, the last of which waits for its lost time, and that wait's interval; answers when it is over, s.
 
@@ -114,22 +119,22 @@ def add_turn(
     now_s = at_s
     for one, count in ((step, STEPS // 2), (stall or step, 1), (step, STEPS // 2 - 2), (looks, 1)):
         length_s = count * (one.host_ms + sum(one.blocked.values())) / 1e3
-        add_steps(scene, trainer, now_s, now_s + length_s, one)
+        add_steps(run, trainer, now_s, now_s + length_s, one)
         now_s += length_s
     host_ms = 1e3 * (now_s - at_s) - waits_ms
-    turn = Step(is_unseen=True, empty_ms=host_ms, enqueue_ms=0, busy_ms=waits_ms, late_ms=0, noise=0)
-    scene.train(trainer, at_s, at_s + host_ms / 1e3, turn)
+    turn = Step(is_untraced=True, idle_ms=host_ms, launch_ms=0, busy_ms=waits_ms, return_delay_ms=0, noise=0)
+    run.train(trainer, at_s, at_s + host_ms / 1e3, turn)
     return now_s
 
 
 @contextmanager
-def without_launches(path: Path) -> Iterator[tuple[Scene, Actor]]:
+def without_launches(path: Path) -> Iterator[tuple[ScriptedRun, Actor]]:
     """A recording of a trainer whose launches are not traced."""
-    with Scene(path, seconds=LENGTH_S) as scene:
-        scene.append(
-            tables.OVERHEAD_LIMITER, time_ns=scene.at(0), level=6, not_traced=given_up.LAUNCHES_OFF.code, reason="many"
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        run.append(
+            tables.OVERHEAD_LEVELS, time_ns=run.at(0), level=6, not_traced=given_up.LAUNCHES_OFF.code, reason="many"
         )
-        yield scene, scene.process(100, "python")
+        yield run, run.process(100, "python")
 
 
 def looking_loop(folder: Path, *parts: tuple[RepeatedStep, float], hog_ms: float = 0) -> Diagnosis:
@@ -139,13 +144,13 @@ def looking_loop(folder: Path, *parts: tuple[RepeatedStep, float], hog_ms: float
     step.
     """
     path, at_s = folder / "scene.db", 0.0
-    with without_launches(path) as (scene, trainer):
+    with without_launches(path) as (run, trainer):
         for number, (step, waits_ms) in enumerate(parts, 1):
             while at_s < LENGTH_S * number / len(parts) - 1:
-                at_s = add_turn(scene, trainer, at_s, step, waits_ms)
+                at_s = add_turn(run, trainer, at_s, step, waits_ms)
         for second in range(int(LENGTH_S) - 1):
             if hog_ms:
-                scene.took(trainer, 900, "hog", second, hog_ms * 1e3 / parts[0][0].host_ms)
+                run.culprit(trainer, 900, "hog", second, hog_ms * 1e3 / parts[0][0].host_ms)
     return diagnosed_file(path)
 
 
@@ -176,10 +181,10 @@ def test_a_longer_turn_of_a_host_that_is_ahead_is_not_the_hosts(tmp_path: Path) 
 
 def test_a_stop_longer_than_the_host_can_have_been_ahead_is_the_hosts(tmp_path: Path) -> None:
     stall, at_s, stalls = replace(AHEAD, host_ms=206.4, host={"sleep": 4.0, "stopped": 200.0}), 0.0, 0
-    with without_launches(tmp_path / "scene.db") as (scene, trainer):
+    with without_launches(tmp_path / "scene.db") as (run, trainer):
         while at_s < LENGTH_S - 1:
             stalls += at_s > LENGTH_S / 2
-            at_s = add_turn(scene, trainer, at_s, AHEAD, AHEAD_MS, stall if at_s > LENGTH_S / 2 else None)
+            at_s = add_turn(run, trainer, at_s, AHEAD, AHEAD_MS, stall if at_s > LENGTH_S / 2 else None)
     (incident,) = diagnosed_file(tmp_path / "scene.db").incidents
     assert incident.cause == "stopped"
     assert incident.breakdown["host.stopped"] == pytest.approx(stalls * (200 - AHEAD_MS) * MS_NS, rel=0.02)

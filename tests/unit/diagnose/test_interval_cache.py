@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ingero.diagnose.evidence import interval_cache as kept_reads
-from ingero.diagnose.evidence.interval_cache import Array, KeptReads
+from ingero.diagnose.evidence.interval_cache import Array, IntervalCache
 from ingero.store.records import Window
 
 
@@ -20,7 +20,7 @@ class Asked:
     """Reads, and counts how often."""
 
     def __init__(self) -> None:
-        self.reads = KeptReads()
+        self.reads = IntervalCache()
         self.count = 0
 
     def get(self, number: int) -> Array:
@@ -44,9 +44,9 @@ def test_what_the_last_look_did_not_ask_for_is_read_anew() -> None:
     asked = Asked()
     for number in (1, 2):
         asked.get(number)
-    asked.reads.end_look()
+    asked.reads.end_pass()
     asked.get(1)  # the next look asks for one of them
-    asked.reads.end_look()
+    asked.reads.end_pass()
     assert asked.count == 2
     asked.get(1)
     assert asked.count == 2, "still kept"
@@ -55,7 +55,7 @@ def test_what_the_last_look_did_not_ask_for_is_read_anew() -> None:
 
 
 def test_the_oldest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_reads, "_KEPT_BYTES", 240)  # three of them
+    monkeypatch.setattr(kept_reads, "_MAX_BYTES", 240)  # three of them
     asked = Asked()
     for number in (1, 2, 3, 4):
         asked.get(number)
@@ -63,17 +63,17 @@ def test_the_oldest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked.count == 4
     asked.get(1)
     assert asked.count == 5
-    asked.reads.end_look()  # also of what has made room already
+    asked.reads.end_pass()  # also of what has made room already
     asked.get(1)
     assert asked.count == 5
 
 
 def test_little_is_kept_from_one_look_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_reads, "_KEPT_AFTER_BYTES", 160)  # two of them
+    monkeypatch.setattr(kept_reads, "_MAX_BYTES_BETWEEN", 160)  # two of them
     asked = Asked()
     for number in (1, 2, 3):
         asked.get(number)
-    asked.reads.end_look()
+    asked.reads.end_pass()
     for number in (2, 3):
         asked.get(number)
     assert asked.count == 3

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ingero.diagnose.offcpu.critical_path import Segment
-from ingero.diagnose.steps.launching_threads import EMPTY, Launching, launching_threads
+from ingero.diagnose.offcpu.critical_path import PathSegment
+from ingero.diagnose.steps.launching_threads import IDLE_FIELDS, LaunchingThreads, launching_threads
 from ingero.events import STATES
 from ingero.store.arrays.arrays import SYNC_INTERVAL_DTYPE
 
@@ -14,8 +14,8 @@ MS = 1_000_000
 MAIN, AUTOGRAD, WORKER = 10, 11, 20
 
 
-def piece(tid: int, state: str, begin_ms: int, end_ms: int, depth: int = 1, waker_kind: str = "none") -> Segment:
-    return Segment(
+def piece(tid: int, state: str, begin_ms: int, end_ms: int, depth: int = 1, waker_kind: str = "none") -> PathSegment:
+    return PathSegment(
         pid=10 if tid != WORKER else 20,
         tid=tid,
         process=1,
@@ -45,7 +45,7 @@ def sync_intervals(sleep_ms: int) -> np.ndarray:
     return found
 
 
-def path(tid: int, begin_ns: int, end_ns: int, *, outside_gpu_calls: bool) -> list[Segment]:
+def path(tid: int, begin_ns: int, end_ns: int, *, outside_gpu_calls: bool) -> list[PathSegment]:
     assert not outside_gpu_calls
     return PATH if (tid, begin_ns, end_ns) == (MAIN, 0, 100 * MS) else []
 
@@ -56,31 +56,34 @@ def clocks_ms(found: np.ndarray) -> dict[str, int]:
 
 
 def test_what_the_other_launching_thread_did_is_what_the_step_did() -> None:
-    found = Launching({MAIN, AUTOGRAD}, path).as_one(sync_intervals(40))
+    found = LaunchingThreads({MAIN, AUTOGRAD}, path).merge_thread_states(sync_intervals(40))
     assert clocks_ms(found) == {"run": 60 + 20, "runq": 4, "sleep": 40 - 24}
 
 
 def test_no_more_than_the_sleep_is_given_away() -> None:
-    found = Launching({MAIN, AUTOGRAD}, path).as_one(sync_intervals(12))
+    found = LaunchingThreads({MAIN, AUTOGRAD}, path).merge_thread_states(sync_intervals(12))
     assert clocks_ms(found) == {"run": 88 + 10, "runq": 2}
 
 
 def test_the_sync_intervals_that_were_read_are_not_changed() -> None:
     read = sync_intervals(40)
-    Launching({MAIN, AUTOGRAD}, path).as_one(read)
+    LaunchingThreads({MAIN, AUTOGRAD}, path).merge_thread_states(read)
     assert clocks_ms(read) == {"run": 60, "sleep": 40}
 
 
 @pytest.mark.parametrize("threads", [{MAIN}, set()])
 def test_one_thread_alone_keeps_its_clocks(threads: set[int]) -> None:
-    assert clocks_ms(Launching(threads, path).as_one(sync_intervals(40))) == {"run": 60, "sleep": 40}
+    assert clocks_ms(LaunchingThreads(threads, path).merge_thread_states(sync_intervals(40))) == {
+        "run": 60,
+        "sleep": 40,
+    }
 
 
 def test_only_pieces_of_launching_threads_are_the_steps_own() -> None:
-    launching = Launching({MAIN, AUTOGRAD}, path)
+    launching = LaunchingThreads({MAIN, AUTOGRAD}, path)
     assert [launching.has(one) for one in PATH] == [True, True, False, False]
     assert dict(launching.spans(sync_intervals(40))) == {AUTOGRAD: [(30 * MS, 50 * MS)]}
-    assert launching.path(sync_intervals(40)[0], EMPTY) == PATH
+    assert launching.path(sync_intervals(40)[0], IDLE_FIELDS) == PATH
 
 
 def test_autograds_threads_feed_whether_their_launches_were_traced_or_not() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
+from ingero.demo.scene import BEGIN_NS, Actor, ScriptedRun, Step
 from ingero.diagnose import live as live_module
 from ingero.diagnose.cases.case import Case
 from ingero.diagnose.cases.case_search import CaseSearch, find_cases
@@ -21,8 +21,8 @@ from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.findings import Diagnosis, FindingKind
 from ingero.diagnose.incidents.incident_changes import ChangeKind
 from ingero.diagnose.live import LiveDiagnosis
-from ingero.diagnose.offcpu.critical_path import Segment
-from ingero.diagnose.offcpu.path_windows import WaitWindows
+from ingero.diagnose.offcpu.critical_path import PathSegment
+from ingero.diagnose.offcpu.path_windows import PathWindows
 from ingero.store.reader import open_reader
 from ingero.store.records import Window
 from tests.unit.live_recording import HEALTHY, HOGGED, QUICK, QUICK_HOGGED, SECOND_NS, WAITING, live, stress
@@ -63,7 +63,7 @@ def test_a_process_that_lives_on_after_too_few_steps_for_a_reference_is_let_go_a
         recording.pause(90)
         recording.seconds(30)
         recording.seconds(10, HOGGED, hog=stress)
-    assert [kind for kind, _ in recording.told()][:1] == ["opened"]
+    assert [kind for kind, _ in recording.reported()][:1] == ["opened"]
 
 
 def test_what_a_look_has_read_goes_with_it_and_does_not_wait_for_the_collector(
@@ -81,7 +81,7 @@ def test_what_a_look_has_read_goes_with_it_and_does_not_wait_for_the_collector(
         with live(tmp_path) as recording:
             recording.seconds(30)
             recording.seconds(10, HOGGED, hog=stress)
-            assert recording.told(), "an incident, whose rules have asked for everything"
+            assert recording.reported(), "an incident, whose rules have asked for everything"
             assert len(looked_at) >= 40
             assert {one() for one in looked_at} == {None}
     finally:
@@ -91,12 +91,12 @@ def test_what_a_look_has_read_goes_with_it_and_does_not_wait_for_the_collector(
 def test_a_process_that_was_gone_at_once_is_no_case_while_recording(tmp_path: Path) -> None:
     """One of 4 s that lost half of wall time; the diagnosis afterwards tells of it."""
     path = tmp_path / "brief.db"
-    with Scene(path, seconds=60) as scene:
-        brief = scene.process(100, "python", exit_ns=scene.at(4))
-        scene.train(brief, 0, 2, HEALTHY)
-        for _, _, end in scene.train(brief, 2, 4, HOGGED):
-            scene.took(brief, 900, "stress-ng", int(end), 2.5)
-        scene.flush()
+    with ScriptedRun(path, seconds=60) as run:
+        brief = run.process(100, "python", exit_ns=run.at(4))
+        run.train(brief, 0, 2, HEALTHY)
+        for _, _, end in run.train(brief, 2, 4, HOGGED):
+            run.culprit(brief, 900, "stress-ng", int(end), 2.5)
+        run.flush()
         with open_reader(path) as reader:
             whole = Window(begin_ns=BEGIN_NS, end_ns=BEGIN_NS + 5 * SECOND_NS)
             found = [list(find_cases(Evidence(reader, whole, is_live=is_live))) for is_live in (False, True)]
@@ -106,7 +106,7 @@ def test_a_process_that_was_gone_at_once_is_no_case_while_recording(tmp_path: Pa
 def test_of_thousands_of_sync_intervals_a_second_as_many_are_looked_at_as_there_is_memory_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked_at: list[Evidence]
 ) -> None:
-    monkeypatch.setattr(live_module, "_MOST_SYNC_INTERVALS", 2000)
+    monkeypatch.setattr(live_module, "_MAX_SYNC_INTERVALS", 2000)
     with live(tmp_path) as recording:
         recording.seconds(8)
         recording.seconds(40, HOGGED, hog=stress)
@@ -119,7 +119,7 @@ def test_of_thousands_of_sync_intervals_a_second_as_many_are_looked_at_as_there_
             ).sum()
             <= 2000
         )
-        told = recording.told()
+        told = recording.reported()
         assert told.count(("opened", "cpu-contention")) == 1
         assert "closed" not in [kind for kind, _ in told]
         last = recording.changes[-1][1].incident
@@ -129,7 +129,7 @@ def test_of_thousands_of_sync_intervals_a_second_as_many_are_looked_at_as_there_
 def test_a_look_after_a_pause_with_more_sync_intervals_than_are_looked_at_sees_the_newest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked_at: list[Evidence]
 ) -> None:
-    monkeypatch.setattr(live_module, "_MOST_SYNC_INTERVALS", 2000)
+    monkeypatch.setattr(live_module, "_MAX_SYNC_INTERVALS", 2000)
     with live(tmp_path) as recording:
         recording.seconds(2)
         for _ in range(3):
@@ -146,8 +146,8 @@ def test_a_bottleneck_that_stays_is_looked_at_for_a_minute_however_long_it_has_b
 ) -> None:
     with live(tmp_path) as recording:
         recording.seconds(150, WAITING)
-        assert [kind for kind, _ in recording.told()][:1] == ["opened"]
-        assert "closed" not in [kind for kind, _ in recording.told()]
+        assert [kind for kind, _ in recording.reported()][:1] == ["opened"]
+        assert "closed" not in [kind for kind, _ in recording.reported()]
         (case,) = find_cases(looked_at[-1])
     assert case.kind is FindingKind.BOTTLENECK
     assert looked_at[-1].window.duration_ns == 60 * SECOND_NS
@@ -173,7 +173,7 @@ def test_what_others_take_from_the_first_second_on_is_looked_at_each_second_unti
 ) -> None:
     """It is told when it reaches a fifth, and 18% of the first second may be 22% of two."""
     with live(tmp_path) as recording:
-        recording.seconds(50, Step(late_ms=1.0, sync={"runq": 1.0, "sleep": 5.0}), hog=stress)
+        recording.seconds(50, Step(return_delay_ms=1.0, sync={"runq": 1.0, "sleep": 5.0}), hog=stress)
     assert len(looks_at_best) == 31 + 1, "told after half a minute, and every ten seconds from then on"
 
 
@@ -183,7 +183,7 @@ def test_what_is_slow_at_best_is_looked_at_now_and_then_and_goes_on_meanwhile(
     with live(tmp_path) as recording:
         recording.seconds(60, WAITING)
         assert len(looks_at_best) == 9, "after 1, 2, 4, 8, 16 seconds and then every ten"
-        assert {kind for kind, _ in recording.told()} == {"opened", "updated"}
+        assert {kind for kind, _ in recording.reported()} == {"opened", "updated"}
         assert [second for second, change in recording.changes if change.kind is ChangeKind.OPENED] == [31]
 
 
@@ -196,13 +196,15 @@ def test_what_is_slow_at_best_leaves_the_time_to_what_begins_but_is_looked_at_ea
         assert {change.incident.kind for _, change in recording.changes} == {FindingKind.BOTTLENECK}
 
 
-@pytest.mark.parametrize(("late_ms", "second"), [(2.5, 2), (1.0, 31)])
+@pytest.mark.parametrize(("return_delay_ms", "second"), [(2.5, 2), (1.0, 31)])
 def test_a_program_that_others_kept_from_running_before_the_recording_began_need_not_wait(
-    tmp_path: Path, late_ms: float, second: int
+    tmp_path: Path, return_delay_ms: float, second: int
 ) -> None:
     """There is no best second to compare with; 27% of wall time are told when a second look sees them, too."""
     with live(tmp_path) as recording:
-        recording.seconds(32, Step(late_ms=late_ms, sync={"runq": late_ms, "sleep": 5.0}), hog=stress)
+        recording.seconds(
+            32, Step(return_delay_ms=return_delay_ms, sync={"runq": return_delay_ms, "sleep": 5.0}), hog=stress
+        )
         (opened,) = [(at, change.incident) for at, change in recording.changes if change.kind is ChangeKind.OPENED]
     assert (opened[0], opened[1].cause, opened[1].kind) == (second, "cpu-contention", FindingKind.BOTTLENECK)
 
@@ -210,7 +212,7 @@ def test_a_program_that_others_kept_from_running_before_the_recording_began_need
 def test_what_is_slow_at_best_goes_on_beside_an_incident_and_after_it(tmp_path: Path) -> None:
     with live(tmp_path) as recording:
         recording.seconds(33, WAITING)
-        recording.seconds(6, replace(WAITING, late_ms=2.5, sync={"runq": 2.5, "sleep": 5.0}), hog=stress)
+        recording.seconds(6, replace(WAITING, return_delay_ms=2.5, sync={"runq": 2.5, "sleep": 5.0}), hog=stress)
         recording.seconds(22, WAITING)
         kinds = [(change.kind, change.incident.kind) for _, change in recording.changes]
     assert kinds[0] == (ChangeKind.OPENED, FindingKind.BOTTLENECK)
@@ -249,7 +251,7 @@ def test_a_loss_whose_cause_is_not_told_yet_is_explained_each_second(
     explained = _counting_explanations(monkeypatch)
     with live(tmp_path) as recording:
         recording.seconds(8)
-        recording.seconds(3, replace(HEALTHY, empty_ms=3.0, empty={"sleep": 3.0}))
+        recording.seconds(3, replace(HEALTHY, idle_ms=3.0, idle={"sleep": 3.0}))
         assert len(explained) >= 3
 
 
@@ -260,7 +262,7 @@ def test_what_is_unexplained_is_explained_each_second_after_it_was_told(
     with live(tmp_path) as recording:
         recording.seconds(8)
         recording.seconds(9, HOGGED)
-        assert ("opened", "unexplained") in recording.told()
+        assert ("opened", "unexplained") in recording.reported()
         assert len(explained) >= 8
 
 
@@ -297,12 +299,12 @@ def test_processes_that_have_come_and_gone_cost_no_question_each(tmp_path: Path,
 def questions(path: Path, processes: int, *, is_live: bool) -> int:
     """How often the database is asked about a second in which so many processes made their first launch and ended."""
     asked: list[str] = []
-    with Scene(path, seconds=2) as scene:
+    with ScriptedRun(path, seconds=2) as run:
         for number in range(processes):
-            actor = scene.process(1000 + number, "short")
-            scene.op(actor, "cudaLaunchKernel", 0, 5, 0.1)
-            scene.second(actor, 0, run=5)
-        scene.flush()
+            actor = run.process(1000 + number, "short")
+            run.op(actor, "cudaLaunchKernel", 0, 5, 0.1)
+            run.second(actor, 0, run=5)
+        run.flush()
         with open_reader(path) as reader:
             diagnosis = LiveDiagnosis(reader, begin_ns=BEGIN_NS)
             whole = Window(begin_ns=BEGIN_NS, end_ns=BEGIN_NS + 2 * SECOND_NS)
@@ -327,17 +329,17 @@ def time_ranges_and_questions(path: Path, steps: int) -> tuple[int, int]:
     steps: per second, ten seconds long; then others take the CPUs.
     """
     asked: list[str] = []
-    with Scene(path, seconds=20) as scene:
-        trainer = scene.process(100, "python")
+    with ScriptedRun(path, seconds=20) as run:
+        trainer = run.process(100, "python")
         for second in range(20):
             for begin in (second + number / steps for number in range(steps)):
-                scene.train(trainer, begin, begin + 0.001, QUICK if second < 10 else QUICK_HOGGED)
+                run.train(trainer, begin, begin + 0.001, QUICK if second < 10 else QUICK_HOGGED)
             if second >= 10:
-                stress(scene, trainer, second)
-        scene.flush()
+                stress(run, trainer, second)
+        run.flush()
         with open_reader(path) as reader:
             evidence = Evidence(reader, Window(begin_ns=BEGIN_NS, end_ns=BEGIN_NS + 20 * SECOND_NS))
-            time_ranges = max((len(case.baselines) for case in find_cases(evidence)), default=0)
+            time_ranges = max((len(case.baseline_windows) for case in find_cases(evidence)), default=0)
             reader.connection.set_exec_trace(lambda *question: not asked.append(str(question)))  # type: ignore[func-returns-value]
             diagnose(reader, evidence.window)
     sums = ("raw_culprits", "raw_thread_state_seconds", "raw_stack_samples", "DISTINCT start_ns")
@@ -346,10 +348,10 @@ def time_ranges_and_questions(path: Path, steps: int) -> tuple[int, int]:
 
 def test_sync_intervals_that_several_rules_ask_for_are_read_once(tmp_path: Path) -> None:
     window = Window(begin_ns=BEGIN_NS, end_ns=BEGIN_NS + 2 * SECOND_NS)
-    with Scene(tmp_path / "a.db", seconds=2) as scene:
-        trainer = scene.process(100, "python")
-        scene.train(trainer, 0, 2, HEALTHY)
-        scene.flush()
+    with ScriptedRun(tmp_path / "a.db", seconds=2) as run:
+        trainer = run.process(100, "python")
+        run.train(trainer, 0, 2, HEALTHY)
+        run.flush()
         with open_reader(tmp_path / "a.db") as reader:
             evidence = Evidence(reader, window)
             first = evidence.sync_intervals(window, trainer.number)
@@ -357,12 +359,12 @@ def test_sync_intervals_that_several_rules_ask_for_are_read_once(tmp_path: Path)
             assert evidence.sync_intervals(Window(begin_ns=BEGIN_NS, end_ns=window.end_ns), trainer.number) is first
 
 
-def serve(scene: Scene, trainer: Actor, second: int) -> None:
+def serve(run: ScriptedRun, trainer: Actor, second: int) -> None:
     """Ten requests: the steps of this second each wait for one."""
     for number in range(10):
         begin = second + number / 10
-        ((_, first, _),) = scene.train(trainer, begin, begin + 1e-6, Step(empty_ms=80, empty={"sleep": 79}))
-        scene.off_cpu(trainer, begin, first - 0.001, "sleep", waker="network")
+        ((_, first, _),) = run.train(trainer, begin, begin + 1e-6, Step(idle_ms=80, idle={"sleep": 79}))
+        run.off_cpu(trainer, begin, first - 0.001, "sleep", waker="network")
 
 
 def test_pauses_without_demand_are_followed_until_nothing_can_change_what_they_were(
@@ -370,16 +372,16 @@ def test_pauses_without_demand_are_followed_until_nothing_can_change_what_they_w
 ) -> None:
     """Else each look would follow all of its minute again."""
     followed: list[int] = []
-    path = WaitWindows.path
+    path = PathWindows.path
 
-    def counted(waits: WaitWindows, *where: int, outside_gpu_calls: bool) -> list[Segment]:
+    def counted(waits: PathWindows, *where: int, outside_gpu_calls: bool) -> list[PathSegment]:
         followed.append(where[1])
         return path(waits, *where, outside_gpu_calls=outside_gpu_calls)
 
-    monkeypatch.setattr(WaitWindows, "path", counted)
+    monkeypatch.setattr(PathWindows, "path", counted)
     with live(tmp_path) as recording:
         recording.seconds(40, busy_s=0.0, hog=serve)
-        assert recording.told() == [], "an idle server loses nothing"
+        assert recording.reported() == [], "an idle server loses nothing"
     most = max(Counter(followed).values())
     assert len(set(followed)) == 400
     assert most <= 11, "each second of its ten, and once when they are over"
@@ -389,17 +391,17 @@ def test_short_sleeps_of_a_loop_are_not_followed_while_it_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     followed: list[int] = []
-    monkeypatch.setattr(WaitWindows, "path", lambda *_waits: followed.append(1) or [])
+    monkeypatch.setattr(PathWindows, "path", lambda *_waits: followed.append(1) or [])
 
-    def pause(scene: Scene, trainer: Actor, second: int) -> None:
+    def pause(run: ScriptedRun, trainer: Actor, second: int) -> None:
         """Three steps wait for 3 ms."""
-        step = Step(empty_ms=3.5, empty={"sleep": 3.0})
-        for begin, first, _ in scene.train(trainer, second + 0.9, second + 0.92, step):
-            scene.off_cpu(trainer, begin, first, "sleep", waker="timer")
+        step = Step(idle_ms=3.5, idle={"sleep": 3.0})
+        for begin, first, _ in run.train(trainer, second + 0.9, second + 0.92, step):
+            run.off_cpu(trainer, begin, first, "sleep", waker="timer")
 
     with live(tmp_path) as recording:
         recording.seconds(20, busy_s=0.9, hog=pause)
-        assert (recording.told(), followed) == ([], [])
+        assert (recording.reported(), followed) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -411,12 +413,12 @@ def test_a_loop_that_stands_still_is_looked_at_sooner_for_some_seconds(
     tmp_path: Path, still_s: float, longest_s: float, is_gone: bool, expected: bool
 ) -> None:
     path = tmp_path / "scene.db"
-    with Scene(path, seconds=20) as scene:
-        trainer = scene.process(100, "python", exit_ns=scene.at(6.1) if is_gone else None)
+    with ScriptedRun(path, seconds=20) as run:
+        trainer = run.process(100, "python", exit_ns=run.at(6.1) if is_gone else None)
         if longest_s:
-            scene.train(trainer, 0, longest_s, Step(empty_ms=1e3 * longest_s))
-        scene.train(trainer, longest_s, 6, HEALTHY)
+            run.train(trainer, 0, longest_s, Step(idle_ms=1e3 * longest_s))
+        run.train(trainer, longest_s, 6, HEALTHY)
     until_ns = BEGIN_NS + int((6 + still_s) * SECOND_NS)
     with open_reader(path) as reader:
         search = CaseSearch(Evidence(reader, Window(begin_ns=BEGIN_NS, end_ns=until_ns), is_live=True))
-        assert search.sees_a_beginning() is expected
+        assert search.has_onset() is expected

@@ -7,20 +7,20 @@ from pathlib import Path
 import apsw
 import pytest
 
-from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scene import Actor, ScriptedRun, Step
 from ingero.diagnose.diagnosis import FAILED, diagnose
 from ingero.diagnose.findings import Diagnosis
 from ingero.diagnose.lost_time import interval_sampling as samples
 from ingero.store.reader import open_reader
 from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed
 
-HOGGED = Step(late_ms=3, sync={"runq": 3, "sleep": 5})
+HOGGED = Step(return_delay_ms=3, sync={"runq": 3, "sleep": 5})
 
 
-def hogs(scene: Scene, trainer: Actor) -> None:
-    scene.train(trainer, QUIET_S, LENGTH_S, HOGGED)
+def hogs(run: ScriptedRun, trainer: Actor) -> None:
+    run.train(trainer, QUIET_S, LENGTH_S, HOGGED)
     for second in range(int(QUIET_S), int(LENGTH_S)):
-        scene.took(trainer, 900, "stress-ng", second, 300, switches=100)
+        run.culprit(trainer, 900, "stress-ng", second, 300, switches=100)
 
 
 def again(path: Path) -> Diagnosis:
@@ -46,7 +46,7 @@ def test_a_sample_of_a_long_time_range_gives_the_same_loss_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (whole,) = diagnosed(tmp_path, hogs).incidents
-    monkeypatch.setattr(samples, "MOST_SYNC_INTERVALS", 200)
+    monkeypatch.setattr(samples, "MAX_WHOLE_SYNC_INTERVALS", 200)
     monkeypatch.setattr(samples, "_PIECE", 20)
     (sampled,) = again(tmp_path / "scene.db").incidents
     assert sampled.cause == whole.cause
@@ -58,15 +58,15 @@ def test_a_sample_of_a_long_time_range_gives_the_same_loss_and_says_so(
 def test_a_sample_keeps_a_long_small_loss_and_a_short_large_one_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def hogs_then_a_quota(scene: Scene, trainer: Actor) -> None:
-        late = Step(late_ms=1.05, sync={"runq": 1.0})
-        steps = scene.train(trainer, QUIET_S, LENGTH_S - 1, late)
+    def hogs_then_a_quota(run: ScriptedRun, trainer: Actor) -> None:
+        late = Step(return_delay_ms=1.05, sync={"runq": 1.0})
+        steps = run.train(trainer, QUIET_S, LENGTH_S - 1, late)
         for second in range(int(QUIET_S), int(LENGTH_S) - 1):
-            scene.took(trainer, 900, "hog", second, 1.0 * sum(int(end) == second for _, _, end in steps))
-        scene.train(trainer, LENGTH_S - 1, LENGTH_S, Step(empty_ms=10.5, empty={"throttled": 10.0}))
+            run.culprit(trainer, 900, "hog", second, 1.0 * sum(int(end) == second for _, _, end in steps))
+        run.train(trainer, LENGTH_S - 1, LENGTH_S, Step(idle_ms=10.5, idle={"throttled": 10.0}))
 
     whole = {one.cause: one.lost_ns for one in diagnosed(tmp_path, hogs_then_a_quota).incidents}
-    monkeypatch.setattr(samples, "MOST_SYNC_INTERVALS", 200)
+    monkeypatch.setattr(samples, "MAX_WHOLE_SYNC_INTERVALS", 200)
     monkeypatch.setattr(samples, "_PIECE", 20)
     sampled = {one.cause: one.lost_ns for one in again(tmp_path / "scene.db").incidents}
     assert set(whole) == {"cpu-contention", "cpu-throttled"}
@@ -81,9 +81,9 @@ def test_when_the_size_limit_has_taken_the_sync_intervals_the_loss_is_told_witho
 
 
 def test_a_sync_that_hung_is_told_when_the_size_limit_has_taken_the_sync_intervals(tmp_path: Path) -> None:
-    def hung(scene: Scene, trainer: Actor) -> None:
-        scene.train(trainer, QUIET_S, QUIET_S + 0.001, Step(busy_ms=4000))
-        scene.train(trainer, QUIET_S + 4.01, LENGTH_S, Step())
+    def hung(run: ScriptedRun, trainer: Actor) -> None:
+        run.train(trainer, QUIET_S, QUIET_S + 0.001, Step(busy_ms=4000))
+        run.train(trainer, QUIET_S + 4.01, LENGTH_S, Step())
 
     diagnosed(tmp_path, hung)
     rest = without(tmp_path / "scene.db", "raw_sync_intervals")
@@ -92,7 +92,7 @@ def test_a_sync_that_hung_is_told_when_the_size_limit_has_taken_the_sync_interva
 
 
 def test_the_device_is_known_when_the_size_limit_has_taken_the_sync_intervals(tmp_path: Path) -> None:
-    diagnosed(tmp_path, lambda scene, trainer: scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=12)))
+    diagnosed(tmp_path, lambda run, trainer: run.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=12)))
     db = apsw.Connection(str(tmp_path / "scene.db"))
     db.execute("UPDATE raw_sync_interval_digest SET device = 3")
     db.close()
@@ -103,12 +103,12 @@ def test_the_device_is_known_when_the_size_limit_has_taken_the_sync_intervals(tm
 def test_a_sample_of_a_long_time_range_names_the_line_that_computed_in_all_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def tokenizing(scene: Scene, trainer: Actor) -> None:
-        for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=4.5))[::5]:
-            scene.sample(trainer, begin + 0.002, (("/srv/job/tokens.py", 46, "tokenize"),))
+    def tokenizing(run: ScriptedRun, trainer: Actor) -> None:
+        for begin, _, _ in run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=4.5))[::5]:
+            run.sample(trainer, begin + 0.002, (("/srv/job/tokens.py", 46, "tokenize"),))
 
     (whole,) = diagnosed(tmp_path, tokenizing).incidents
-    monkeypatch.setattr(samples, "MOST_SYNC_INTERVALS", 200)
+    monkeypatch.setattr(samples, "MAX_WHOLE_SYNC_INTERVALS", 200)
     monkeypatch.setattr(samples, "_PIECE", 20)
     (sampled,) = again(tmp_path / "scene.db").incidents
     assert (whole.cause, sampled.cause) == ("host-bound", "host-bound")

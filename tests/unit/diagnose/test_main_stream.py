@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingero.demo.scene import Scene, Step
+from ingero.demo.scene import ScriptedRun, Step
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.steps.main_stream import judged_alone
 from ingero.events import SyncIntervalFlag
@@ -58,11 +58,9 @@ def test_another_process_is_not_asked_how_much_it_launches() -> None:
 
 def test_a_synced_copy_stream_beside_an_unsynced_compute_stream_is_not_the_gpu(tmp_path: Path) -> None:
     path = tmp_path / "streams.db"
-    with Scene(path, seconds=4) as scene:
-        trainer = scene.process(100, "python")
-        scene.train(
-            trainer, 0, 4, Step(busy_ms=1, empty_ms=9, launches=1, flags=SyncIntervalFlag.PARTIAL), stream=COPIES
-        )
+    with ScriptedRun(path, seconds=4) as run:
+        trainer = run.process(100, "python")
+        run.train(trainer, 0, 4, Step(busy_ms=1, idle_ms=9, launches=1, flags=SyncIntervalFlag.PARTIAL), stream=COPIES)
     with open_reader(path) as reader:
         window = reader.window(None, 0)
         assert window is not None
@@ -71,9 +69,9 @@ def test_a_synced_copy_stream_beside_an_unsynced_compute_stream_is_not_the_gpu(t
 
 def test_a_compute_stream_is_the_gpu_however_often_copies_are_under_way(tmp_path: Path) -> None:
     path = tmp_path / "streams.db"
-    with Scene(path, seconds=4) as scene:
-        trainer = scene.process(100, "python")
-        scene.train(trainer, 0, 4, Step(busy_ms=9, launches=80, flags=SyncIntervalFlag.PARTIAL), stream=COMPUTE)
+    with ScriptedRun(path, seconds=4) as run:
+        trainer = run.process(100, "python")
+        run.train(trainer, 0, 4, Step(busy_ms=9, launches=80, flags=SyncIntervalFlag.PARTIAL), stream=COMPUTE)
     with open_reader(path) as reader:
         window = reader.window(None, 0)
         assert window is not None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scene import Actor, ScriptedRun, Step
 from ingero.diagnose.findings import Diagnosis, FindingKind
 from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed_file
 
@@ -18,23 +18,25 @@ STORAGE = (("/srv/job/images.py", 29, "wait_for_storage"), ("/srv/job/images.py"
 def slow_device(folder: Path, worker_ms: float, *, usual_ms: float = 2.5, name: str = "pt_data_worker") -> Diagnosis:
     """The GPU becomes slower; a worker is busy so long for each step, usually on a CPU, then asleep on a timer."""
     path = folder / "scene.db"
-    with Scene(path, seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
-        worker = scene.process(101, name, parent=trainer)
-        for begin, _, end in scene.train(trainer, 0, QUIET_S, USUAL):
-            scene.off_cpu(worker, begin + usual_ms / 1000, end, "sleep", waker=trainer)
-        for number, (begin, _, end) in enumerate(scene.train(trainer, QUIET_S, LENGTH_S, SLOWER)):
-            _sleep_and_wait(scene, worker, trainer, begin, begin + worker_ms / 1000, end)
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        worker = run.process(101, name, parent=trainer)
+        for begin, _, end in run.train(trainer, 0, QUIET_S, USUAL):
+            run.off_cpu(worker, begin + usual_ms / 1000, end, "sleep", waker=trainer)
+        for number, (begin, _, end) in enumerate(run.train(trainer, QUIET_S, LENGTH_S, SLOWER)):
+            _sleep_and_wait(run, worker, trainer, begin, begin + worker_ms / 1000, end)
             if number % 10 == 0:
-                scene.sample(worker, begin + 0.002, STORAGE, state="sleep", ms=50)
+                run.sample(worker, begin + 0.002, STORAGE, state="sleep", ms=50)
     return diagnosed_file(path)
 
 
-def _sleep_and_wait(scene: Scene, worker: Actor, trainer: Actor, begin_s: float, done_s: float, end_s: float) -> None:
+def _sleep_and_wait(
+    run: ScriptedRun, worker: Actor, trainer: Actor, begin_s: float, done_s: float, end_s: float
+) -> None:
     """2 ms on a CPU, a pause until it is done, and a wait for the loop, where there is time left for one."""
-    scene.off_cpu(worker, begin_s + 0.002, done_s, "sleep", waker="timer")
+    run.off_cpu(worker, begin_s + 0.002, done_s, "sleep", waker="timer")
     if end_s - done_s > 0.0005:
-        scene.off_cpu(worker, done_s + 0.0001, end_s, "sleep", waker=trainer)
+        run.off_cpu(worker, done_s + 0.0001, end_s, "sleep", waker=trainer)
 
 
 def test_a_worker_that_the_loop_will_wait_for_is_told_beside_the_device(tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from profiled_recording import Program, imported, profiles_of
 
-from ingero.diagnose.profile.collectives import last_counts
+from ingero.diagnose.profile.collectives import arrived_last_counts
 from ingero.diagnose.profile.idle import HOST, INPUT, LAUNCH, SYNC, UNATTRIBUTED
 from ingero.diagnose.profile.intervals import united
 from ingero.diagnose.profile.pacing import Pacing, pacing
 from ingero.diagnose.profile.report import ProfileReport
+from tests.unit.profiled_recording import Program, imported, profiles_of
 
 
 def report_of(path: Path) -> ProfileReport:
@@ -49,7 +49,7 @@ def test_what_a_profiler_notes_for_a_wait_keeps_no_gpu_busy(tmp_path: Path) -> N
     with imported(tmp_path / "a.db") as recording:
         program = recording.program()
         program.launch(0, runs=(0, 1))
-        program.wait_noted((1, 9))
+        program.sync_activity((1, 9))
         program.launch(9, runs=(9, 10))
     assert report_of(tmp_path / "a.db").busy_ratio == pytest.approx(0.2)
 
@@ -207,7 +207,7 @@ def test_ranks_that_come_together_wait_for_nobody(tmp_path: Path) -> None:
         for rank in (0, 1):
             _collective(recording.program(700 + rank, rank=rank, gpu=rank), rank * 0.005, 5)
     (one,) = profiles_of(tmp_path / "a.db").collectives
-    assert (one.last, last_counts([one])) == (None, {})
+    assert (one.last, arrived_last_counts([one])) == (None, {})
 
 
 def test_collectives_of_ranks_that_ran_different_ones_are_matched_by_their_end(tmp_path: Path) -> None:

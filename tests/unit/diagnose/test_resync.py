@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import BEGIN_NS, Scene, Step
+from ingero.demo.scene import BEGIN_NS, ScriptedRun, Step
 from ingero.diagnose.cases.case_search import CaseSearch
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.store.reader import open_reader
@@ -14,22 +14,22 @@ from ingero.store.records import Window
 
 HEALTHY_S = 6.0
 WHOLE = Step()
-QUARTER = Step(empty_ms=0.16, enqueue_ms=0.3, busy_ms=1.5, launches=20, size_bytes=1 << 18)  # 4.4% more each
+QUARTER = Step(idle_ms=0.16, launch_ms=0.3, busy_ms=1.5, launches=20, size_bytes=1 << 18)  # 4.4% more each
 
 
 def looked_at(folder: Path, lasts_s: float, healthy_again_s: float = 0.0) -> tuple[int, bool]:
     """Of a loop cut into quarters for so long: how many cases, and whether something is seen to begin."""
     path = folder / "scene.db"
-    with Scene(path, seconds=20) as scene:
-        trainer = scene.process(100, "python")
-        scene.train(trainer, 0, HEALTHY_S, WHOLE)
+    with ScriptedRun(path, seconds=20) as run:
+        trainer = run.process(100, "python")
+        run.train(trainer, 0, HEALTHY_S, WHOLE)
         ends_s = HEALTHY_S + lasts_s
-        scene.train(trainer, HEALTHY_S, ends_s, QUARTER)
-        scene.train(trainer, ends_s, ends_s + healthy_again_s, WHOLE)
+        run.train(trainer, HEALTHY_S, ends_s, QUARTER)
+        run.train(trainer, ends_s, ends_s + healthy_again_s, WHOLE)
     until_ns = BEGIN_NS + int((ends_s + healthy_again_s) * 1e9)
     with open_reader(path) as reader:
         search = CaseSearch(Evidence(reader, Window(begin_ns=BEGIN_NS, end_ns=until_ns), is_live=True))
-        return len(search.incidents()), search.sees_a_beginning()
+        return len(search.incidents()), search.has_onset()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ingero.demo.scene import BEGIN_NS, Actor, Scene
+from ingero.demo.scene import BEGIN_NS, Actor, ScriptedRun
 from ingero.demo.step_scene import RepeatedStep, add_steps
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.findings import Diagnosis
@@ -43,24 +43,24 @@ class Logging:
         return replace(step, step_type=text, syncs=1)
 
 
-def run(scene: Scene, actor: Actor, begin_s: float, end_s: float, loop: Logging) -> float:
+def run_loop(script: ScriptedRun, actor: Actor, begin_s: float, end_s: float, loop: Logging) -> float:
     """Runs the loop in whole turns; answers when it ended, in seconds."""
     between, look = loop.between(), loop.look()
     look_s = (look.host_ms + sum(look.blocked.values())) / 1e3
     between_s = (loop.every - 1) * loop.host_ms / 1e3
     now = begin_s
     while now < end_s:
-        add_steps(scene, actor, now, now + between_s, between)
-        add_steps(scene, actor, now + between_s, now + between_s + look_s, look)
+        add_steps(script, actor, now, now + between_s, between)
+        add_steps(script, actor, now + between_s, now + between_s + look_s, look)
         now += between_s + look_s
     return now
 
 
 def diagnosed(path: Path, usual: Logging, changed: Logging) -> Diagnosis:
-    with Scene(path, seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
-        now = run(scene, trainer, 0, QUIET_S, usual)
-        run(scene, trainer, now, LENGTH_S - 0.5, changed)
+    with ScriptedRun(path, seconds=LENGTH_S) as script:
+        trainer = script.process(100, "python")
+        now = run_loop(script, trainer, 0, QUIET_S, usual)
+        run_loop(script, trainer, now, LENGTH_S - 0.5, changed)
     return diagnosed_file(path)
 
 
@@ -70,7 +70,7 @@ def test_the_gpu_paces_a_loop_whose_wait_is_in_one_step_of_many(tmp_path: Path) 
     assert diagnosis.verdicts[0].text.startswith("GPU-bound")
     with open_reader(tmp_path / "scene.db") as reader:
         evidence = Evidence(reader, ALL)
-        assert set(evidence.paces[1].values()) == {PacedBy.GPU}
+        assert set(evidence.paced_by_type[1].values()) == {PacedBy.GPU}
 
 
 def test_a_slower_host_that_the_wait_gets_back_loses_nothing(tmp_path: Path) -> None:
@@ -112,14 +112,14 @@ def test_steps_are_counted_one_by_one(tmp_path: Path) -> None:
 
 def test_a_host_bound_loop_that_logs_is_judged_step_by_step(tmp_path: Path) -> None:
     """Its look waits for next to nothing: there is nothing to get back."""
-    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
-        run(scene, trainer, 0, LENGTH_S - 0.5, Logging(host_ms=6.0, gpu_ms=2.0))
+    with ScriptedRun(tmp_path / "scene.db", seconds=LENGTH_S) as script:
+        trainer = script.process(100, "python")
+        run_loop(script, trainer, 0, LENGTH_S - 0.5, Logging(host_ms=6.0, gpu_ms=2.0))
     with open_reader(tmp_path / "scene.db") as reader:
         evidence = Evidence(reader, ALL)
         lengths = np.diff(evidence.gpu_streams[1]["sync_end_ns"])
         assert np.median(lengths) == pytest.approx(6e6, rel=0.05)
-        assert set(evidence.paces[1].values()) == {PacedBy.HOST}
+        assert set(evidence.paced_by_type[1].values()) == {PacedBy.HOST}
 
 
 def test_whole_steps_are_joined_as_those_in_short(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ingero.diagnose.offcpu.split_waits import in_one
+from ingero.diagnose.offcpu.split_waits import merge_split_waits
 from ingero.events import INTERPRETER_LOCK, THREAD_STATES, WAKER_KINDS
 from ingero.store.arrays.arrays import OFFCPU_DTYPE
 
@@ -32,21 +32,21 @@ LOOKS = ((0, 5000, "timer"), (5004, 10004, "timer"), (10004.2, 13000, "thread"))
 
 
 def test_the_last_waker_ended_all_of_it() -> None:
-    (one,) = in_one(sleeps(*LOOKS))
+    (one,) = merge_split_waits(sleeps(*LOOKS))
     assert (one["start_ns"], one["duration_ns"]) == (0, 13_000 * MS)
     assert WAKER_KINDS[one["waker_kind"]] == "thread"
 
 
 def test_what_nobody_ended_stays_as_it_is() -> None:
     rows = sleeps(*LOOKS[:2])
-    assert lengths(in_one(rows)) == [5000, 5000]
+    assert lengths(merge_split_waits(rows)) == [5000, 5000]
 
 
 def test_other_places_are_other_waits() -> None:
     rows = sleeps(*LOOKS)
     rows["stack_hash"][2] = 8
-    assert len(in_one(rows)) == 3
-    assert len(in_one(sleeps(*LOOKS, stack=0))) == 3
+    assert len(merge_split_waits(rows)) == 3
+    assert len(merge_split_waits(sleeps(*LOOKS, stack=0))) == 3
 
 
 def test_a_sleep_that_was_not_looked_at_belongs_to_those_right_beside_it() -> None:
@@ -54,21 +54,21 @@ def test_a_sleep_that_was_not_looked_at_belongs_to_those_right_beside_it() -> No
     for unseen in range(3):
         some = rows.copy()
         some["stack_hash"][unseen] = 0
-        assert lengths(in_one(some)) == [13_000]
+        assert lengths(merge_split_waits(some)) == [13_000]
     apart = sleeps((0, 5000, "timer"), (5008, 10000, "timer"), (10000.2, 13000, "thread"))
     apart["stack_hash"][0] = 0
-    assert lengths(in_one(apart)) == [5000, 7992]
+    assert lengths(merge_split_waits(apart)) == [5000, 7992]
 
 
 def test_work_between_two_sleeps_parts_them() -> None:
-    assert lengths(in_one(sleeps((0, 1000, "timer"), (1020, 2000, "thread")))) == [1000, 980]
+    assert lengths(merge_split_waits(sleeps((0, 1000, "timer"), (1020, 2000, "thread")))) == [1000, 980]
 
 
 def test_waits_before_and_after_are_their_own() -> None:
     rows = sleeps((-900, -500, "thread"), *LOOKS, (13_001, 13_100, "thread"))
-    assert lengths(in_one(rows)) == [400, 13_000, 99]
+    assert lengths(merge_split_waits(rows)) == [400, 13_000, 99]
 
 
 def test_the_interpreter_lock_has_a_rule_of_its_own() -> None:
-    assert len(in_one(sleeps(*LOOKS, futex=64 | INTERPRETER_LOCK))) == 3
-    assert len(in_one(sleeps((0, 5, "timer"), (5.01, 9, "thread")))) == 2
+    assert len(merge_split_waits(sleeps(*LOOKS, futex=64 | INTERPRETER_LOCK))) == 3
+    assert len(merge_split_waits(sleeps((0, 5, "timer"), (5.01, 9, "thread")))) == 2

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from profiled_recording import WINDOW, imported
 
-from ingero.demo.scene import BEGIN_NS, Scene, Step
+from ingero.demo.scene import BEGIN_NS, ScriptedRun, Step
 from ingero.demo.step_scene import RepeatedStep, add_steps
 from ingero.diagnose.comparison.change_verdict import Verdict
 from ingero.diagnose.comparison.compare import Comparison, compare
@@ -16,6 +15,7 @@ from ingero.serve.text.comparison_text import comparison_json, comparison_lines
 from ingero.store.reader import open_reader
 from ingero.store.records import Window
 from ingero.store.writing import tables
+from tests.unit.profiled_recording import WINDOW, imported
 
 _STEADY = (20.0, 20.1, 19.9, 20.0, 20.05)
 
@@ -82,12 +82,12 @@ def test_two_steps_are_too_few(tmp_path: Path) -> None:
 
 def test_steps_of_a_live_recording_are_compared_without_the_gpus_part(tmp_path: Path) -> None:
     for name, length in (("a", 20), ("b", 30)):
-        with Scene(tmp_path / f"{name}.db", seconds=10) as scene:
-            actor = scene.process(700, "python")
+        with ScriptedRun(tmp_path / f"{name}.db", seconds=10) as run:
+            actor = run.process(700, "python")
             for number in range(4):
-                at = scene.at(number)
-                known = {"process": actor.number, "pid": 700, "tid": 700, "step_type": scene.text("12 enqueues")}
-                scene.append(tables.STEPS, **known, start_ns=at, end_ns=at + length * 1_000_000)
+                at = run.at(number)
+                known = {"process": actor.number, "pid": 700, "tid": 700, "step_type": run.text("12 enqueues")}
+                run.append(tables.STEPS, **known, start_ns=at, end_ns=at + length * 1_000_000)
     found = _compared(tmp_path / "a.db", tmp_path / "b.db")
     assert (found.verdict, found.change_ratio) == (Verdict.WORSE, pytest.approx(0.5))
     assert (found.steps[0].before_busy_ns, found.profiles) == (None, ())
@@ -108,10 +108,10 @@ def test_the_text_shows_means_medians_busy_and_idle_and_json_holds_the_same(tmp_
 def test_a_comparison_says_what_its_times_are_of(tmp_path: Path) -> None:
     paths = [tmp_path / "before.db", tmp_path / "after.db"]
     for path, host_ms in zip(paths, (6.0, 9.0), strict=True):
-        with Scene(path, seconds=10) as scene:
-            trainer = scene.process(100, "python")
-            add_steps(scene, trainer, 0, 10, RepeatedStep(host_ms=host_ms, blocked={"copy": 0.1}, noise=0))
-            scene.train(scene.process(200, "synced"), 0, 10, Step(busy_ms=6))
+        with ScriptedRun(path, seconds=10) as run:
+            trainer = run.process(100, "python")
+            add_steps(run, trainer, 0, 10, RepeatedStep(host_ms=host_ms, blocked={"copy": 0.1}, noise=0))
+            run.train(run.process(200, "synced"), 0, 10, Step(busy_ms=6))
     whole = Window(begin_ns=BEGIN_NS, end_ns=BEGIN_NS + 10 * 10**9 + 1)
     with open_reader(paths[0]) as before, open_reader(paths[1]) as after:
         found = compare(before, whole, after, whole)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
+from ingero.demo.scene import BEGIN_NS, Actor, ScriptedRun, Step
 from ingero.demo.step_scene import RepeatedStep, add_steps
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.findings import Diagnosis, FindingKind
@@ -26,10 +26,10 @@ ALL = Window(begin_ns=BEGIN_NS, end_ns=BEGIN_NS + int(LENGTH_S * 1e9))
 
 def diagnosed(folder: Path, usual: RepeatedStep, slow: RepeatedStep) -> Diagnosis:
     """A trainer that never waits for its stream, slow in the second half."""
-    with Scene(folder / "scene.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
-        add_steps(scene, trainer, 0, QUIET_S, usual)
-        add_steps(scene, trainer, QUIET_S, LENGTH_S, slow)
+    with ScriptedRun(folder / "scene.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        add_steps(run, trainer, 0, QUIET_S, usual)
+        add_steps(run, trainer, QUIET_S, LENGTH_S, slow)
     return diagnosed_file(folder / "scene.db")
 
 
@@ -48,8 +48,8 @@ def verdict(diagnosis: Diagnosis) -> str:
     ],
 )
 def test_the_share_of_blocked_time_tells_who_paces(tmp_path: Path, step: RepeatedStep, pace: PacedBy) -> None:
-    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
-        add_steps(scene, scene.process(100, "python"), 0, 2, step)
+    with ScriptedRun(tmp_path / "scene.db", seconds=LENGTH_S) as run:
+        add_steps(run, run.process(100, "python"), 0, 2, step)
     with open_reader(tmp_path / "scene.db") as reader:
         (gpu_stream,) = reader.step_gpu_streams(ALL)
         assert paced_by(gpu_stream.sync_intervals) is pace
@@ -57,8 +57,8 @@ def test_the_share_of_blocked_time_tells_who_paces(tmp_path: Path, step: Repeate
 
 
 def test_clocks_of_a_step_add_up_to_it(tmp_path: Path) -> None:
-    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
-        add_steps(scene, scene.process(100, "python"), 0, 2, RepeatedStep(host={"runq": 1.0}, blocked={"copy": 2.0}))
+    with ScriptedRun(tmp_path / "scene.db", seconds=LENGTH_S) as run:
+        add_steps(run, run.process(100, "python"), 0, 2, RepeatedStep(host={"runq": 1.0}, blocked={"copy": 2.0}))
     with open_reader(tmp_path / "scene.db") as reader:
         steps = reader.steps(ALL, process=1)
     length = steps["sync_end_ns"] - steps["prev_sync_end_ns"]
@@ -76,12 +76,12 @@ def test_steps_without_a_loss_say_who_paces_and_that_idle_is_not_known(tmp_path:
 
 def test_a_verdict_says_how_many_steps_it_is_of_and_how_they_are_known(tmp_path: Path) -> None:
     path = tmp_path / "scene.db"
-    with Scene(path, seconds=LENGTH_S) as scene:
-        add_steps(scene, scene.process(100, "python"), 0, LENGTH_S, replace(HOST_BOUND, noise=0))
-        scene.train(scene.process(200, "synced"), 0, LENGTH_S, Step(noise=0))
-        both = scene.process(300, "both")  # each of its steps ends with a sync, which is what it is judged by
-        scene.train(both, 0, LENGTH_S, Step(noise=0, empty_ms=1.0, busy_ms=9.0, late_ms=0.0, launches=153))
-        add_steps(scene, both, 0, LENGTH_S, RepeatedStep(host_ms=8.0, blocked={"sync": 2.0}, syncs=1, noise=0))
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        add_steps(run, run.process(100, "python"), 0, LENGTH_S, replace(HOST_BOUND, noise=0))
+        run.train(run.process(200, "synced"), 0, LENGTH_S, Step(noise=0))
+        both = run.process(300, "both")  # each of its steps ends with a sync, which is what it is judged by
+        run.train(both, 0, LENGTH_S, Step(noise=0, idle_ms=1.0, busy_ms=9.0, return_delay_ms=0.0, launches=153))
+        add_steps(run, both, 0, LENGTH_S, RepeatedStep(host_ms=8.0, blocked={"sync": 2.0}, syncs=1, noise=0))
     found = {one.name: one for one in diagnosed_file(path).verdicts}
     counted = round(LENGTH_S * 1000 / 6.1)
     assert (found["python"].how, found["python"].steps) == (How.REPETITION, pytest.approx(counted, abs=1))
@@ -93,13 +93,13 @@ def test_a_verdict_says_how_many_steps_it_is_of_and_how_they_are_known(tmp_path:
 
 def test_a_host_that_waits_for_a_cpu_loses_that_time(tmp_path: Path) -> None:
     slow = RepeatedStep(host_ms=9.0, host={"runq": 3.0}, blocked={"copy": 0.1})
-    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
-        add_steps(scene, trainer, 0, QUIET_S, HOST_BOUND)
-        for begin_s in add_steps(scene, trainer, QUIET_S, LENGTH_S, slow):
-            scene.off_cpu(trainer, begin_s, begin_s + 0.003, "runq", culprit=(200, "hog"))
+    with ScriptedRun(tmp_path / "scene.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        add_steps(run, trainer, 0, QUIET_S, HOST_BOUND)
+        for begin_s in add_steps(run, trainer, QUIET_S, LENGTH_S, slow):
+            run.off_cpu(trainer, begin_s, begin_s + 0.003, "runq", culprit=(200, "hog"))
         for second in range(int(QUIET_S), int(LENGTH_S)):
-            scene.took(trainer, 200, "hog", second, 330.0)
+            run.culprit(trainer, 200, "hog", second, 330.0)
     diagnosis = diagnosed_file(tmp_path / "scene.db")
     assert causes(diagnosis) == ["cpu-contention"]
     incident = diagnosis.incidents[0]
@@ -156,12 +156,12 @@ def test_steps_that_are_cut_in_two_are_no_more_waits(tmp_path: Path) -> None:
 
 
 def test_a_look_at_the_loss_now_and_then_is_no_loss(tmp_path: Path) -> None:
-    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
+    with ScriptedRun(tmp_path / "scene.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
         for begin_s in np.arange(0, LENGTH_S, 1.0).tolist():
-            add_steps(scene, trainer, begin_s, begin_s + 0.95, HOST_BOUND)
+            add_steps(run, trainer, begin_s, begin_s + 0.95, HOST_BOUND)
             looks = RepeatedStep(host_ms=6.0, blocked={"sync": 44.0}, syncs=1, step_type="153 launches, 2 copies")
-            add_steps(scene, trainer, begin_s + 0.95, begin_s + 1.0, looks)
+            add_steps(run, trainer, begin_s + 0.95, begin_s + 1.0, looks)
     assert causes(diagnosed_file(tmp_path / "scene.db")) == []
 
 
@@ -172,34 +172,34 @@ def test_what_a_healthy_host_computes_is_no_bottleneck(tmp_path: Path) -> None:
 
 def paced(folder: Path, step: Step, *, stream: int = 0) -> bool:
     """Whether the steps by repetition pace a program that also waits for a stream."""
-    with Scene(folder / "scene.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
-        add_steps(scene, trainer, 0, LENGTH_S, HOST_BOUND)
-        scene.train(trainer, 0, LENGTH_S, step, stream=stream)
+    with ScriptedRun(folder / "scene.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        add_steps(run, trainer, 0, LENGTH_S, HOST_BOUND)
+        run.train(trainer, 0, LENGTH_S, step, stream=stream)
     with open_reader(folder / "scene.db") as reader:
         return Evidence(reader, ALL).main_streams[1].is_steps
 
 
 def test_a_stream_that_is_waited_for_once_a_step_is_exact(tmp_path: Path) -> None:
-    assert not paced(tmp_path, Step(empty_ms=0.5, busy_ms=5.5, launches=153))
+    assert not paced(tmp_path, Step(idle_ms=0.5, busy_ms=5.5, launches=153))
 
 
 def test_a_copy_stream_is_not_the_one_that_paces(tmp_path: Path) -> None:
-    assert paced(tmp_path, Step(empty_ms=0.5, busy_ms=5.5, launches=1), stream=7)
+    assert paced(tmp_path, Step(idle_ms=0.5, busy_ms=5.5, launches=1), stream=7)
 
 
 def test_a_stream_that_is_waited_for_several_times_a_second_is_exact(tmp_path: Path) -> None:
-    assert not paced(tmp_path, Step(empty_ms=0.5, busy_ms=120.0, launches=3_060))  # one wait in twenty steps
+    assert not paced(tmp_path, Step(idle_ms=0.5, busy_ms=120.0, launches=3_060))  # one wait in twenty steps
 
 
 def test_a_wait_in_a_hundred_steps_ends_no_step(tmp_path: Path) -> None:
-    assert paced(tmp_path, Step(empty_ms=0.5, busy_ms=609.0, launches=15_300))
+    assert paced(tmp_path, Step(idle_ms=0.5, busy_ms=609.0, launches=15_300))
 
 
 def test_a_stream_cut_short_by_others_that_launch_more_is_not_judged(tmp_path: Path) -> None:
-    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
-        scene.train(trainer, 0, LENGTH_S, Step(launches=1), calls={"cudaLaunchKernel": (80.0, 0.005)})
+    with ScriptedRun(tmp_path / "scene.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        run.train(trainer, 0, LENGTH_S, Step(launches=1), calls={"cudaLaunchKernel": (80.0, 0.005)})
     with open_reader(tmp_path / "scene.db") as reader:
         assert Evidence(reader, ALL).main_streams  # whole: judged
         partial = Evidence(reader, ALL)
@@ -211,12 +211,12 @@ def test_a_stream_cut_short_by_others_that_launch_more_is_not_judged(tmp_path: P
 
 
 def test_a_sleep_inside_a_call_that_waits_for_the_gpu_is_on_no_path(tmp_path: Path) -> None:
-    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
-        scene.off_cpu(trainer, 1.0, 1.1, "sleep", waker="interrupt", is_gpu_call=True)
-        scene.off_cpu(trainer, 1.2, 1.3, "sleep", waker="timer")
+    with ScriptedRun(tmp_path / "scene.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        run.off_cpu(trainer, 1.0, 1.1, "sleep", waker="interrupt", is_gpu_call=True)
+        run.off_cpu(trainer, 1.2, 1.3, "sleep", waker="timer")
     with open_reader(tmp_path / "scene.db") as reader:
-        waits = Evidence(reader, ALL).waits
+        waits = Evidence(reader, ALL).critical_paths
         at = [BEGIN_NS + int(second * 1e9) for second in (1, 2)]
         assert len(waits.path(100, *at)) == 2
         assert [one.waker_kind for one in waits.path(100, *at, outside_gpu_calls=True)] == ["timer"]
@@ -225,20 +225,20 @@ def test_a_sleep_inside_a_call_that_waits_for_the_gpu_is_on_no_path(tmp_path: Pa
 def test_a_thread_that_launches_for_the_one_that_waits_holds_no_lock(tmp_path: Path) -> None:
     autograd = 101
     slow = RepeatedStep(host_ms=9.0, host={"sleep": 6.0}, blocked={"copy": 0.1})
-    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
+    with ScriptedRun(tmp_path / "scene.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
         thread = replace(trainer, pid=autograd)
-        add_steps(scene, trainer, 0, QUIET_S, RepeatedStep(host={"sleep": 3.0}, blocked={"copy": 0.1}))
-        for begin_s in add_steps(scene, trainer, QUIET_S, LENGTH_S, slow):
-            scene.off_cpu(trainer, begin_s, begin_s + 0.006, "sleep", waker=thread)
-            scene.off_cpu(trainer, begin_s + 0.0061, begin_s + 0.0065, "sleep", waker=trainer, tid=autograd)
-            scene.call(trainer, "cudaLaunchKernel", begin_s + 0.001, 0.01, tid=autograd)
+        add_steps(run, trainer, 0, QUIET_S, RepeatedStep(host={"sleep": 3.0}, blocked={"copy": 0.1}))
+        for begin_s in add_steps(run, trainer, QUIET_S, LENGTH_S, slow):
+            run.off_cpu(trainer, begin_s, begin_s + 0.006, "sleep", waker=thread)
+            run.off_cpu(trainer, begin_s + 0.0061, begin_s + 0.0065, "sleep", waker=trainer, tid=autograd)
+            run.call(trainer, "cudaLaunchKernel", begin_s + 0.001, 0.01, tid=autograd)
     assert "lock-contention" not in causes(diagnosed_file(tmp_path / "scene.db"))
 
 
-def logging_loop(scene: Scene, begin_s: float, end_s: float, *, slow: float = 1.0) -> None:
+def logging_loop(run: ScriptedRun, begin_s: float, end_s: float, *, slow: float = 1.0) -> None:
     """GPU-bound steps of 30 ms; every hundredth waits for its lost time, then the host fills the queue again."""
-    trainer, at_s = scene.process(100, "python") if begin_s == 0 else Actor(number=1, pid=100, name="python"), begin_s
+    trainer, at_s = run.process(100, "python") if begin_s == 0 else Actor(number=1, pid=100, name="python"), begin_s
     usual = RepeatedStep(host_ms=5.0, blocked={"launch": 25.0 * slow}, launches=60)
     wait = RepeatedStep(
         host_ms=5.0, blocked={"sync": 510.0 * slow}, launches=60, syncs=1, step_type="with its lost time"
@@ -247,13 +247,13 @@ def logging_loop(scene: Scene, begin_s: float, end_s: float, *, slow: float = 1.
     while at_s < end_s:
         for step, count in ((refill, 17), (usual, 82), (wait, 1)):
             length_s = count * (step.host_ms + sum(step.blocked.values())) / 1e3
-            add_steps(scene, trainer, at_s, at_s + length_s, step)
+            add_steps(run, trainer, at_s, at_s + length_s, step)
             at_s += length_s
 
 
 def test_steps_that_fill_an_emptied_queue_are_no_measure_of_the_gpu(tmp_path: Path) -> None:
-    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
-        logging_loop(scene, 0, LENGTH_S)
+    with ScriptedRun(tmp_path / "scene.db", seconds=LENGTH_S) as run:
+        logging_loop(run, 0, LENGTH_S)
     assert causes(diagnosed_file(tmp_path / "scene.db")) == []
 
 
@@ -261,21 +261,21 @@ def test_a_host_that_becomes_too_slow_to_fill_the_queue_is_judged(tmp_path: Path
     """It reads its lost time now and then, and is never blocked in the steps behind."""
     starved = RepeatedStep(host_ms=45.0, host={"sleep": 40.0}, launches=60)
     wait = replace(starved, blocked={"sync": 1.0}, syncs=1, step_type="with its lost time")
-    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
-        logging_loop(scene, 0, LENGTH_S / 2)
+    with ScriptedRun(tmp_path / "scene.db", seconds=LENGTH_S) as run:
+        logging_loop(run, 0, LENGTH_S / 2)
         trainer, at_s = Actor(number=1, pid=100, name="python"), LENGTH_S / 2
         while at_s < LENGTH_S:
             for step, count in ((wait, 1), (starved, 99)):
                 length_s = count * (step.host_ms + sum(step.blocked.values())) / 1e3
-                add_steps(scene, trainer, at_s, min(at_s + length_s, LENGTH_S), step)
+                add_steps(run, trainer, at_s, min(at_s + length_s, LENGTH_S), step)
                 at_s += length_s
     assert sum(one.lost_ratio for one in diagnosed_file(tmp_path / "scene.db").incidents) > 0.1
 
 
 def test_a_slower_gpu_is_told_of_a_loop_that_empties_its_queue_now_and_then(tmp_path: Path) -> None:
-    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
-        logging_loop(scene, 0, LENGTH_S / 2)
-        logging_loop(scene, LENGTH_S / 2, LENGTH_S, slow=1.5)
+    with ScriptedRun(tmp_path / "scene.db", seconds=LENGTH_S) as run:
+        logging_loop(run, 0, LENGTH_S / 2)
+        logging_loop(run, LENGTH_S / 2, LENGTH_S, slow=1.5)
     assert causes(diagnosed_file(tmp_path / "scene.db")) == ["gpu-slower"]
 
 
@@ -284,30 +284,30 @@ METRICS = (("/srv/job/metrics.py", 12, "compute_metrics"), ("/srv/job/train.py",
 
 def test_a_host_is_colder_only_as_far_as_its_launches_say_so_too(tmp_path: Path) -> None:
     """1.5 ms a step more at a line of the program; the copy of each step takes 1.3x as long, no launch does."""
-    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
-        add_steps(scene, trainer, 0, QUIET_S, HOST_BOUND)
-        for begin_s in add_steps(scene, trainer, QUIET_S, LENGTH_S, replace(HOST_BOUND, host_ms=7.5))[::7]:
-            scene.sample(trainer, begin_s + 0.001, METRICS)
+    with ScriptedRun(tmp_path / "scene.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        add_steps(run, trainer, 0, QUIET_S, HOST_BOUND)
+        for begin_s in add_steps(run, trainer, QUIET_S, LENGTH_S, replace(HOST_BOUND, host_ms=7.5))[::7]:
+            run.sample(trainer, begin_s + 0.001, METRICS)
         for second in range(int(LENGTH_S)):
             is_slow = second >= QUIET_S
             steps = 131 if is_slow else 164
-            scene.op(trainer, "cudaMemcpyAsync", second, steps, 0.013 * (1.3 if is_slow else 1))
-            scene.op(trainer, "cudaLaunchKernel", second, 153 * steps, 0.005)
+            run.op(trainer, "cudaMemcpyAsync", second, steps, 0.013 * (1.3 if is_slow else 1))
+            run.op(trainer, "cudaLaunchKernel", second, 153 * steps, 0.005)
     assert causes(diagnosed_file(tmp_path / "scene.db")) == ["host-bound"]
 
 
 def test_calls_that_were_only_counted_say_nothing_of_how_cold_a_host_was(tmp_path: Path) -> None:
     """The durations of launches were given up while steps were quick, those of two thirds of the copies, too."""
-    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
-        add_steps(scene, trainer, 0, QUIET_S, HOST_BOUND)
-        for begin_s in add_steps(scene, trainer, QUIET_S, LENGTH_S, replace(HOST_BOUND, host_ms=7.5))[::7]:
-            scene.sample(trainer, begin_s + 0.001, METRICS)
+    with ScriptedRun(tmp_path / "scene.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        add_steps(run, trainer, 0, QUIET_S, HOST_BOUND)
+        for begin_s in add_steps(run, trainer, QUIET_S, LENGTH_S, replace(HOST_BOUND, host_ms=7.5))[::7]:
+            run.sample(trainer, begin_s + 0.001, METRICS)
         for second in range(int(LENGTH_S)):
             is_slow = second >= QUIET_S
             steps = 131 if is_slow else 164
-            scene.op(
+            run.op(
                 trainer,
                 "cudaMemcpyAsync",
                 second,
@@ -317,7 +317,7 @@ def test_calls_that_were_only_counted_say_nothing_of_how_cold_a_host_was(tmp_pat
             )
             launches = 153 * steps
             timed = launches if is_slow else 0
-            scene.op(trainer, "cudaLaunchKernel", second, launches, 0.005, **_given_up(launches - timed, timed, 0.005))
+            run.op(trainer, "cudaLaunchKernel", second, launches, 0.005, **_given_up(launches - timed, timed, 0.005))
     assert causes(diagnosed_file(tmp_path / "scene.db")) == ["host-bound"]
 
 

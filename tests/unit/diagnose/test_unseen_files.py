@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import Scene, Step
+from ingero.demo.scene import ScriptedRun, Step
 from ingero.store.records import PYTHON_LINES
 from ingero.store.writing import tables
 from tests.unit.diagnose.causes.golden import LENGTH_S, diagnosed_file
@@ -15,9 +15,9 @@ from tests.unit.diagnose.causes.golden import LENGTH_S, diagnosed_file
 def reasons(folder: Path, *, symbol: str, is_attached: bool = False) -> dict[str, list[str]]:
     """Why each cause was not checked, where a recording says this of a file."""
     path = folder / "unseen.db"
-    with Scene(path, seconds=LENGTH_S) as scene:
-        scene.train(scene.process(100, "python"), 0, LENGTH_S, Step())
-        scene.append(
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        run.train(run.process(100, "python"), 0, LENGTH_S, Step())
+        run.append(
             tables.PROBES, library="/app/trainer", symbol=symbol, is_attached=int(is_attached), reason="it is stripped"
         )
     found: dict[str, list[str]] = {}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ingero import given_up
-from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scene import Actor, ScriptedRun, Step
 from ingero.diagnose.cases.case_search import proven_idle
 from ingero.diagnose.causes.rule import all_rules
 from ingero.diagnose.evidence.nvml_utilization import Utilization
@@ -19,8 +19,8 @@ from ingero.store.reader import open_reader
 from ingero.store.writing import tables
 from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed_file
 
-USUAL = Step(is_unseen=True)
-HOST_MS, WAIT_MS = USUAL.empty_ms + USUAL.enqueue_ms, USUAL.busy_ms - USUAL.enqueue_ms
+USUAL = Step(is_untraced=True)
+HOST_MS, WAIT_MS = USUAL.idle_ms + USUAL.launch_ms, USUAL.busy_ms - USUAL.launch_ms
 
 NEED_THE_GPUS_TIME = {"gpu-slower", "gpu-throttled", "pcie-link"}
 NEED_LAUNCHES = {"launch-bound", "unexpected-sync", "cuda-graph-unused"}
@@ -30,26 +30,26 @@ WANT_LAUNCHES = {"hung-call", "cold-start", "driver-lock", "gpu-contention"}
 def unseen(folder: Path, step: Step, *, hog_ms: float = 0.0, seen_s: float = 0.0) -> Diagnosis:
     """A loop whose launches are not traced from seen_s on; from QUIET_S on it makes these steps."""
     path = folder / "scene.db"
-    with Scene(path, seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
         if seen_s:
-            scene.train(trainer, 0, seen_s, Step())
-        given_up_at(scene, seen_s)
-        scene.train(trainer, seen_s, QUIET_S, USUAL)
-        steps = scene.train(trainer, QUIET_S, LENGTH_S, step)
-        hog(scene, trainer, steps, hog_ms)
+            run.train(trainer, 0, seen_s, Step())
+        given_up_at(run, seen_s)
+        run.train(trainer, seen_s, QUIET_S, USUAL)
+        steps = run.train(trainer, QUIET_S, LENGTH_S, step)
+        hog(run, trainer, steps, hog_ms)
     return diagnosed_file(path)
 
 
-def given_up_at(scene: Scene, at_s: float) -> None:
+def given_up_at(run: ScriptedRun, at_s: float) -> None:
     for time_s, text in ((0.0, ""), (at_s, given_up.LAUNCHES_OFF.code)):
-        scene.append(tables.OVERHEAD_LIMITER, time_ns=scene.at(time_s), level=6, not_traced=text, reason="too many")
+        run.append(tables.OVERHEAD_LEVELS, time_ns=run.at(time_s), level=6, not_traced=text, reason="too many")
 
 
-def hog(scene: Scene, trainer: Actor, steps: list[tuple[float, float, float]], ms: float) -> None:
+def hog(run: ScriptedRun, trainer: Actor, steps: list[tuple[float, float, float]], ms: float) -> None:
     for second in range(int(QUIET_S), int(LENGTH_S)):
         if ms:
-            scene.took(trainer, 900, "hog", second, ms * sum(int(end) == second for _, _, end in steps))
+            run.culprit(trainer, 900, "hog", second, ms * sum(int(end) == second for _, _, end in steps))
 
 
 @pytest.mark.parametrize(
@@ -94,20 +94,20 @@ def test_only_waits_that_the_gpu_was_idle_in_for_certain_count_against_zero(
 def test_what_was_seen_before_launches_were_given_up_counts_against_zero_as_it_was(tmp_path: Path) -> None:
     """The same loop in both halves; of the second nothing proves that the GPU was idle meanwhile."""
     path, waits = tmp_path / "scene.db", {"runq": 4.0}
-    with Scene(path, seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
-        steps = scene.train(trainer, 0, LENGTH_S / 2, Step(empty_ms=4.5, empty=waits))
-        given_up_at(scene, LENGTH_S / 2)
-        scene.train(trainer, LENGTH_S / 2, LENGTH_S, Step(empty_ms=4.5, empty=waits, is_unseen=True, enqueue_ms=5.9))
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        steps = run.train(trainer, 0, LENGTH_S / 2, Step(idle_ms=4.5, idle=waits))
+        given_up_at(run, LENGTH_S / 2)
+        run.train(trainer, LENGTH_S / 2, LENGTH_S, Step(idle_ms=4.5, idle=waits, is_untraced=True, launch_ms=5.9))
         for second in range(int(LENGTH_S)):
-            scene.took(trainer, 900, "hog", second, 4.0 * len(steps) / (LENGTH_S / 2))
+            run.culprit(trainer, 900, "hog", second, 4.0 * len(steps) / (LENGTH_S / 2))
     (incident,) = diagnosed_file(path).incidents
     assert (incident.kind, incident.cause) == (FindingKind.BOTTLENECK, "cpu-contention")
     assert incident.lost_ns == pytest.approx(4e6 * len(steps), rel=0.02)
 
 
 def test_a_hog_is_named_with_what_it_took(tmp_path: Path) -> None:
-    late = Step(is_unseen=True, empty_ms=USUAL.empty_ms + 2, empty={"runq": 2.0})
+    late = Step(is_untraced=True, idle_ms=USUAL.idle_ms + 2, idle={"runq": 2.0})
     (incident,) = unseen(tmp_path, late, hog_ms=2.0).incidents
     assert incident.cause == "cpu-contention"
     assert [one.name for one in incident.culprits] == ["hog"]
@@ -115,12 +115,12 @@ def test_a_hog_is_named_with_what_it_took(tmp_path: Path) -> None:
 
 
 def test_a_delay_that_the_wait_hides_is_not_lost(tmp_path: Path) -> None:
-    hidden = Step(is_unseen=True, empty_ms=USUAL.empty_ms + 2, busy_ms=USUAL.busy_ms - 2, empty={"runq": 2.0})
+    hidden = Step(is_untraced=True, idle_ms=USUAL.idle_ms + 2, busy_ms=USUAL.busy_ms - 2, idle={"runq": 2.0})
     assert causes(unseen(tmp_path, hidden, hog_ms=2.0)) == []
 
 
 def test_a_longer_wait_has_no_cause_that_could_be_seen(tmp_path: Path) -> None:
-    (incident,) = unseen(tmp_path, Step(is_unseen=True, busy_ms=USUAL.busy_ms + 3)).incidents
+    (incident,) = unseen(tmp_path, Step(is_untraced=True, busy_ms=USUAL.busy_ms + 3)).incidents
     assert incident.cause == "unexplained"
     assert given_up.LAUNCHES_OFF.text in incident.summary
 
@@ -129,20 +129,20 @@ def test_intervals_are_not_compared_with_those_of_full_tracing(tmp_path: Path) -
     """The first seconds were slower, because tracing was dear: that is no baseline of the rest, nor the other way."""
     assert causes(unseen(tmp_path, USUAL, seen_s=2.0)) == []
     (tmp_path / "slower").mkdir()
-    slower = Step(is_unseen=True, empty_ms=USUAL.empty_ms + 3)
+    slower = Step(is_untraced=True, idle_ms=USUAL.idle_ms + 3)
     path = tmp_path / "slower" / "scene.db"
-    with Scene(path, seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
-        scene.train(trainer, 0, 2.0, Step())
-        given_up_at(scene, 2.0)
-        scene.train(trainer, 2.0, LENGTH_S, slower)
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        run.train(trainer, 0, 2.0, Step())
+        given_up_at(run, 2.0)
+        run.train(trainer, 2.0, LENGTH_S, slower)
     assert causes(diagnosed_file(path)) == []
 
 
 def test_the_first_seconds_are_no_verdict_about_the_rest(tmp_path: Path) -> None:
     (verdict,) = unseen(tmp_path, USUAL, seen_s=1.0).verdicts
     assert "GPU-bound" not in verdict.text
-    waited = round(100 * WAIT_MS / (HOST_MS + WAIT_MS + USUAL.late_ms))
+    waited = round(100 * WAIT_MS / (HOST_MS + WAIT_MS + USUAL.return_delay_ms))
     assert f"waited for the GPU {waited}% of wall time" in verdict.text
     assert "GPU idle time is unknown" in verdict.text
 
@@ -158,14 +158,14 @@ def test_the_breakdown_calls_idle_only_what_is_known_to_be(
     tmp_path: Path, seen_s: float, told: str, untold: str
 ) -> None:
     path = tmp_path / "scene.db"
-    with Scene(path, seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
         if seen_s:
-            scene.train(trainer, 0, seen_s, Step())
-        given_up_at(scene, seen_s)
-        scene.train(trainer, seen_s, LENGTH_S, USUAL)
+            run.train(trainer, 0, seen_s, Step())
+        given_up_at(run, seen_s)
+        run.train(trainer, seen_s, LENGTH_S, USUAL)
     with open_reader(path) as reader:
-        window = reader.window(None, scene.at(LENGTH_S))
+        window = reader.window(None, run.at(LENGTH_S))
         assert window is not None
         text = "\n".join(breakdown_text(reader, window))
     assert told in text
@@ -175,11 +175,11 @@ def test_the_breakdown_calls_idle_only_what_is_known_to_be(
 
 def test_steps_that_ended_unseen_are_said_not_to_have_been_followed(tmp_path: Path) -> None:
     path = tmp_path / "scene.db"
-    with Scene(path, seconds=LENGTH_S) as scene:
-        given_up_at(scene, 1.0)
-        trainer = scene.process(100, "python")
-        scene.train(trainer, 0, 1.0, Step())
-        scene.op(trainer, "cudaMemcpyAsync", LENGTH_S - 1, 100, 0.01)
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        given_up_at(run, 1.0)
+        trainer = run.process(100, "python")
+        run.train(trainer, 0, 1.0, Step())
+        run.op(trainer, "cudaMemcpyAsync", LENGTH_S - 1, 100, 0.01)
     (verdict,) = diagnosed_file(path).verdicts
     assert verdict.text.startswith("in 1.00 s: GPU-bound")
     assert "not checked for 11.0 s, in which its steps could not be followed" in verdict.text
@@ -187,11 +187,11 @@ def test_steps_that_ended_unseen_are_said_not_to_have_been_followed(tmp_path: Pa
 
 def test_a_process_of_which_no_step_was_seen_has_a_verdict_that_says_so(tmp_path: Path) -> None:
     path = tmp_path / "scene.db"
-    with Scene(path, seconds=LENGTH_S) as scene:
-        given_up_at(scene, 0.1)
-        trainer = scene.process(100, "python")
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        given_up_at(run, 0.1)
+        trainer = run.process(100, "python")
         for second in range(int(LENGTH_S)):
-            scene.op(trainer, "cudaMemcpyAsync", second, 100, 0.01)
+            run.op(trainer, "cudaMemcpyAsync", second, 100, 0.01)
     (verdict,) = diagnosed_file(path).verdicts
     assert verdict.text.startswith("no GPU sync and no launches traced")
 
@@ -200,5 +200,5 @@ def test_each_rule_says_whether_it_needs_launches_or_the_gpus_time() -> None:
     gone = given_up.LAUNCHES_OFF.evidence
     assert {rule.cause for rule in all_rules() if gone & set(rule.needs)} == NEED_THE_GPUS_TIME | NEED_LAUNCHES
     assert {rule.cause for rule in all_rules() if "enqueues" in rule.needs} == NEED_THE_GPUS_TIME
-    assert {rule.cause for rule in all_rules() if gone & set(rule.wants)} == WANT_LAUNCHES
+    assert {rule.cause for rule in all_rules() if gone & set(rule.improves_with)} == WANT_LAUNCHES
     assert {rule.cause for rule in all_rules() if "copies" in rule.needs} == {"memcpy-bound"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import BEGIN_NS, Scene, Step
+from ingero.demo.scene import BEGIN_NS, ScriptedRun, Step
 from ingero.diagnose.diagnosis import diagnose
 from ingero.diagnose.findings import Diagnosis
 from ingero.serve.text.findings_text import headline
@@ -20,10 +20,10 @@ from tests.unit.diagnose.causes.golden import LENGTH_S, causes, diagnosed_file
 
 def diagnosed_steps(folder: Path, first: Step, second: Step | None = None) -> Diagnosis:
     """A trainer that does the same all the time, or something else in the second half."""
-    with Scene(folder / "scene.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
-        scene.train(trainer, 0, LENGTH_S / 2, first)
-        scene.train(trainer, LENGTH_S / 2, LENGTH_S, second or first)
+    with ScriptedRun(folder / "scene.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        run.train(trainer, 0, LENGTH_S / 2, first)
+        run.train(trainer, LENGTH_S / 2, LENGTH_S, second or first)
     return diagnosed_file(folder / "scene.db")
 
 
@@ -32,19 +32,19 @@ def verdict_of(diagnosis: Diagnosis) -> str:
 
 
 def test_a_host_that_waits_for_a_busy_device_is_gpu_bound(tmp_path: Path) -> None:
-    text = verdict_of(diagnosed_steps(tmp_path, Step(empty_ms=0.1, busy_ms=9, enqueue_ms=1)))
+    text = verdict_of(diagnosed_steps(tmp_path, Step(idle_ms=0.1, busy_ms=9, launch_ms=1)))
     assert text.startswith("GPU-bound: no host-side cause (GPU busy 98%")
 
 
 @pytest.mark.parametrize(("theirs", "is_said"), [("GPU-0", True), ("GPU-1", False), ("", False)])
 def test_a_process_that_always_shared_its_gpu_is_said_to_have(tmp_path: Path, theirs: str, *, is_said: bool) -> None:
     """As two ranks do that both take the first GPU: neither has a better time to be compared with."""
-    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
+    with ScriptedRun(tmp_path / "scene.db", seconds=LENGTH_S) as run:
         for pid, uuid in ((100, "GPU-0"), (200, theirs)):
-            process = scene.process(pid, "python")
+            process = run.process(pid, "python")
             if uuid:
-                scene.uses_gpu(process, uuid)
-            scene.train(process, 0, LENGTH_S, Step(empty_ms=0.1, busy_ms=9, enqueue_ms=1))
+                run.uses_gpu(process, uuid)
+            run.train(process, 0, LENGTH_S, Step(idle_ms=0.1, busy_ms=9, launch_ms=1))
     diagnosis = diagnosed_file(tmp_path / "scene.db")
     assert causes(diagnosis) == []
     assert ("others had work on the same GPU meanwhile: python [200] 9" in verdict_of(diagnosis)) is is_said
@@ -52,11 +52,11 @@ def test_a_process_that_always_shared_its_gpu_is_said_to_have(tmp_path: Path, th
 
 def with_utilization(folder: Path, percents: Sequence[int], *, pids: Sequence[int] = (100,)) -> str:
     """The verdict on a trainer with work queued 98% of the time, beside what NVML said second by second."""
-    with Scene(folder / "scene.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
-        scene.train(trainer, 0, LENGTH_S, Step(empty_ms=0.1, busy_ms=9, enqueue_ms=1))
+    with ScriptedRun(folder / "scene.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        run.train(trainer, 0, LENGTH_S, Step(idle_ms=0.1, busy_ms=9, launch_ms=1))
         for at_s, percent in zip(range(1, int(LENGTH_S) + 1), percents, strict=False):
-            scene.gpu(at_s - 0.5, percent=percent, processes=[(pid, 1 << 30) for pid in pids])
+            run.gpu(at_s - 0.5, percent=percent, processes=[(pid, 1 << 30) for pid in pids])
     return verdict_of(diagnosed_file(folder / "scene.db"))
 
 
@@ -84,20 +84,20 @@ def test_with_several_processes_on_a_gpu_kernels_may_be_of_any(tmp_path: Path) -
 
 
 def test_a_host_that_enqueues_most_of_the_time_proves_nothing_about_the_device(tmp_path: Path) -> None:
-    text = verdict_of(diagnosed_steps(tmp_path, Step(empty_ms=0.1, busy_ms=9, enqueue_ms=5)))
+    text = verdict_of(diagnosed_steps(tmp_path, Step(idle_ms=0.1, busy_ms=9, launch_ms=5)))
     assert "GPU-bound" not in text
     assert "not proven" in text
 
 
 def test_a_device_with_idle_time_is_not_gpu_bound(tmp_path: Path) -> None:
-    text = verdict_of(diagnosed_steps(tmp_path, Step(empty_ms=0.9, busy_ms=6, enqueue_ms=1)))
+    text = verdict_of(diagnosed_steps(tmp_path, Step(idle_ms=0.9, busy_ms=6, launch_ms=1)))
     assert "GPU-bound" not in text
 
 
 @pytest.mark.parametrize("launches", [4_000, 50_000])
 def test_launches_that_wait_for_a_full_queue_are_gpu_bound(tmp_path: Path, launches: int) -> None:
     busy = launches * 0.004
-    step = Step(empty_ms=0.1, busy_ms=busy, enqueue_ms=busy - 1024 * 0.004, launches=launches, noise=0.0005)
+    step = Step(idle_ms=0.1, busy_ms=busy, launch_ms=busy - 1024 * 0.004, launches=launches, noise=0.0005)
     diagnosis = diagnosed_steps(tmp_path, step)
     assert causes(diagnosis) == []
     assert verdict_of(diagnosis).startswith("GPU-bound")
@@ -105,16 +105,16 @@ def test_launches_that_wait_for_a_full_queue_are_gpu_bound(tmp_path: Path, launc
 
 
 def test_as_many_launches_that_the_device_waits_for_are_not(tmp_path: Path) -> None:
-    step = Step(empty_ms=0.1, busy_ms=200.0, enqueue_ms=199.9, launches=50_000)
+    step = Step(idle_ms=0.1, busy_ms=200.0, launch_ms=199.9, launches=50_000)
     diagnosis = diagnosed_steps(tmp_path, step)
     assert "GPU-bound" not in verdict_of(diagnosis)
 
 
 def test_without_sync_intervals_nothing_is_called_gpu_bound_or_full(tmp_path: Path) -> None:
     busy = 4_000 * 0.004
-    step = Step(empty_ms=0.1, busy_ms=busy, enqueue_ms=busy - 1024 * 0.004, launches=4_000)
-    with Scene(tmp_path / "scene.db", seconds=LENGTH_S, not_traced={"sync_intervals": "no return probes"}) as scene:
-        scene.train(scene.process(100, "python"), 0, LENGTH_S, step)
+    step = Step(idle_ms=0.1, busy_ms=busy, launch_ms=busy - 1024 * 0.004, launches=4_000)
+    with ScriptedRun(tmp_path / "scene.db", seconds=LENGTH_S, not_traced={"sync_intervals": "no return probes"}) as run:
+        run.train(run.process(100, "python"), 0, LENGTH_S, step)
     diagnosis = diagnosed_file(without(tmp_path / "scene.db", "sync_intervals"))
     assert diagnosis.verdicts == ()
     assert headline(diagnosis).startswith("No verdict")
@@ -122,7 +122,7 @@ def test_without_sync_intervals_nothing_is_called_gpu_bound_or_full(tmp_path: Pa
 
 def test_launches_that_wait_longer_because_the_device_is_slower_are_its_doing(tmp_path: Path) -> None:
     usual, slow = (
-        Step(empty_ms=0.1, busy_ms=ms, enqueue_ms=ms - 1024 * ms / 4_000, launches=4_000, noise=0.0005)
+        Step(idle_ms=0.1, busy_ms=ms, launch_ms=ms - 1024 * ms / 4_000, launches=4_000, noise=0.0005)
         for ms in (16.0, 20.0)
     )
     diagnosis = diagnosed_steps(tmp_path, usual, slow)
@@ -131,21 +131,21 @@ def test_launches_that_wait_longer_because_the_device_is_slower_are_its_doing(tm
 
 
 def test_a_process_that_never_waits_for_the_device_is_told_that_its_steps_have_no_end(tmp_path: Path) -> None:
-    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
+    with ScriptedRun(tmp_path / "scene.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
         for second in range(int(LENGTH_S)):
-            scene.op(trainer, "cudaLaunchKernel", second, 5_000, 0.005)
+            run.op(trainer, "cudaLaunchKernel", second, 5_000, 0.005)
     diagnosis = diagnosed_file(tmp_path / "scene.db")
     assert causes(diagnosis) == []
     assert "60,000 launches but no GPU sync, and no repeated step was found" in verdict_of(diagnosis)
 
 
 def test_a_part_of_the_recording_without_the_end_of_a_step_does_not_say_so(tmp_path: Path) -> None:
-    with Scene(tmp_path / "scene.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
-        scene.train(trainer, 0, 3, Step(busy_ms=2_900.0), calls={"cudaLaunchKernel": (80.0, 0.005)})
-        scene.op(trainer, "cudaLaunchKernel", 8, 5_000, 0.005)
-        scene.op(trainer, "cudaStreamSynchronize", 8, 1, 900.0)
+    with ScriptedRun(tmp_path / "scene.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        run.train(trainer, 0, 3, Step(busy_ms=2_900.0), calls={"cudaLaunchKernel": (80.0, 0.005)})
+        run.op(trainer, "cudaLaunchKernel", 8, 5_000, 0.005)
+        run.op(trainer, "cudaStreamSynchronize", 8, 1, 900.0)
     with open_reader(tmp_path / "scene.db") as reader:
         part = Window(begin_ns=BEGIN_NS + 8 * SECOND_NS, end_ns=BEGIN_NS + 9 * SECOND_NS)
         assert diagnose(reader, part).verdicts == ()

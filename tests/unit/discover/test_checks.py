@@ -17,7 +17,7 @@ from ingero.cli.check import machine as machine_check
 from ingero.cli.check.machine import as_json, as_text
 from ingero.cli.trace.plan import NotReadyError, refuse_if_blocked
 from ingero.demo.gpusim.build import build
-from ingero.discover.checks import CudaProcess, Facts, GpuFacts, Row, State, all_rows, is_ready, row_of
+from ingero.discover.checks import CheckFacts, CheckRow, CheckState, CudaProcess, GpuFacts, all_rows, is_ready, row_of
 from ingero.discover.containers import Placement, placement_of
 from ingero.discover.gpus import Gpu
 from ingero.discover.interpreters import Interpreter, UnreadableInterpreter
@@ -29,7 +29,7 @@ from tests.unit.discover.test_kernel import EMPTY, GOOD
 
 NO_GPU = GpuFacts(version=None, gpus=(), reason="NVML: NVML Shared Library Not Found")
 A_GPU = Gpu(index=0, uuid="GPU-1", name="H100", memory_bytes=80 << 30, pci_bus_id="", max_sm_clock_mhz=None)
-FACTS = Facts(
+FACTS = CheckFacts(
     kernel=GOOD,
     scan=EMPTY,
     on_disk=(),
@@ -42,7 +42,7 @@ FACTS = Facts(
 )
 
 
-def rows_of(facts: Facts = FACTS, **changes: object) -> dict[str, Row]:
+def rows_of(facts: CheckFacts = FACTS, **changes: object) -> dict[str, CheckRow]:
     kernel = dataclasses.replace(facts.kernel, **changes)  # type: ignore[arg-type]  # any field
     return {row.name: row for row in all_rows(dataclasses.replace(facts, kernel=kernel))}
 
@@ -65,7 +65,7 @@ def test_what_keeps_trace_from_running_is_missing_and_trace_says_the_same(
     changes: dict[str, object], name: str, way_out: str
 ) -> None:
     rows = rows_of(**changes)
-    assert rows[name].state is State.MISSING
+    assert rows[name].state is CheckState.MISSING
     assert way_out in rows[name].fix
     assert not is_ready(tuple(rows.values()))
     kernel = dataclasses.replace(GOOD, **changes)  # type: ignore[arg-type]  # any field
@@ -89,31 +89,31 @@ def test_the_command_that_mends_a_refusal_keeps_the_users_options() -> None:
 
 def test_a_missing_host_event_is_no_reason_not_to_trace() -> None:
     rows = rows_of(features=GOOD.features - {"sock_send_length", "sock_recv_length"})
-    assert rows["socket bytes"].state is State.WARNING
+    assert rows["socket bytes"].state is CheckState.WARNING
     assert is_ready(tuple(rows.values()))
 
 
 @pytest.mark.parametrize(
     ("scope", "state", "found"),
-    [(None, State.NOT_HERE, "no Yama"), (0, State.OK, "0:"), (3, State.OK, "3: fine")],
+    [(None, CheckState.NOT_HERE, "no Yama"), (0, CheckState.OK, "0:"), (3, CheckState.OK, "3: fine")],
 )
-def test_ptrace_scope_hinders_nothing_even_at_3(scope: int | None, state: State, found: str) -> None:
+def test_ptrace_scope_hinders_nothing_even_at_3(scope: int | None, state: CheckState, found: str) -> None:
     row = rows_of(ptrace_scope=scope)["ptrace_scope"]
     assert row.state is state
     assert found in row.found
 
 
 def test_perf_event_paranoid_matters_only_where_perf_events_are_used() -> None:
-    assert rows_of(perf_event_paranoid=4)["perf_event_paranoid"].state is State.OK
+    assert rows_of(perf_event_paranoid=4)["perf_event_paranoid"].state is CheckState.OK
     old = GOOD.features - {"uprobe_multi", "uprobe_session"}
     row = rows_of(perf_event_paranoid=4, features=old)["perf_event_paranoid"]
-    assert row.state is State.MISSING
+    assert row.state is CheckState.MISSING
 
 
 @pytest.mark.parametrize(
-    ("version", "state"), [("550.54.15", State.OK), ("580.1", State.OK), ("535.183.01", State.WARNING)]
+    ("version", "state"), [("550.54.15", CheckState.OK), ("580.1", CheckState.OK), ("535.183.01", CheckState.WARNING)]
 )
-def test_an_old_driver_is_a_warning(version: str, state: State) -> None:
+def test_an_old_driver_is_a_warning(version: str, state: CheckState) -> None:
     facts = dataclasses.replace(FACTS, gpu=GpuFacts(version=version, gpus=[A_GPU], reason=""))
     rows = rows_of(facts)
     assert rows["NVIDIA driver"].state is state
@@ -122,7 +122,7 @@ def test_an_old_driver_is_a_warning(version: str, state: State) -> None:
 
 def test_no_driver_is_no_reason_not_to_trace() -> None:
     rows = rows_of()
-    assert rows["NVIDIA driver"].state is State.NOT_HERE
+    assert rows["NVIDIA driver"].state is CheckState.NOT_HERE
     assert "550" in rows["NVIDIA driver"].fix
 
 
@@ -155,7 +155,7 @@ def test_where_there_is_no_time_at_all_check_ends_and_says_so(monkeypatch: pytes
     rows = {row.name: row for row in all_rows(machine_check.gather())}
     assert f"pid {os.getpid()}" in rows
     assert "not checked" not in rows
-    monkeypatch.setattr(machine_check, "_MOST_S", 0.0)
+    monkeypatch.setattr(machine_check, "_MAX_S", 0.0)
     rows = {row.name: row for row in all_rows(machine_check.gather())}
     assert f"pid {os.getpid()}" not in rows
     assert rows["not checked"].found.split(",")[0].isdecimal()
@@ -172,14 +172,14 @@ def test_a_process_whose_python_lines_cannot_be_read_is_a_warning() -> None:
     unreadable = UnreadableInterpreter(file="libpython3.7m.so.1.0", reason="Python 3.7 is not supported")
     one = CudaProcess(pid=7, name="train", user="alice", interpreter=unreadable, placement=placement_of("/"))
     row = rows_of(dataclasses.replace(FACTS, processes=[one]))["pid 7"]
-    assert row.state is State.WARNING
+    assert row.state is CheckState.WARNING
     assert "no Python lines: Python 3.7 is not supported" in row.found
 
 
 def test_a_library_that_cannot_be_read_is_a_warning() -> None:
     problem = UnreadableLibrary(pid=7, mapped_path="/x/libcudart.so.12", reason="it has gone")
     facts = dataclasses.replace(FACTS, scan=dataclasses.replace(EMPTY, unreadable=(problem,)))
-    assert rows_of(facts)["libcudart.so.12"].state is State.WARNING
+    assert rows_of(facts)["libcudart.so.12"].state is CheckState.WARNING
 
 
 def test_the_text_fits_80_columns_and_says_a_repeated_reason_once() -> None:
@@ -199,11 +199,13 @@ def test_runtimes_and_orchestrators_are_told_by_daemons_sockets_and_variables(tm
 
 
 def test_no_probe_can_run_without_what_ingero_needs_installed() -> None:
-    absent = Row(section="ingero", name="libbpf", state=State.MISSING, found="not installed", fix="install it")
+    absent = CheckRow(
+        section="ingero", name="libbpf", state=CheckState.MISSING, found="not installed", fix="install it"
+    )
     rows = all_rows(dataclasses.replace(FACTS, agent=[absent]))
     probes = [row for row in rows if row.section == "probes"]
     assert {(row.found, row.fix) for row in probes} == {("libbpf is missing", "install it")}
-    assert {row.state for row in probes} == {State.MISSING, State.WARNING}
+    assert {row.state for row in probes} == {CheckState.MISSING, CheckState.WARNING}
     assert not is_ready(rows)
     assert not any("can run" in plain(line) for line in as_text(rows))
 
@@ -237,7 +239,7 @@ def test_a_root_folder_is_compared_with_that_of_process_1(tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", ["CHECKPOINT_RESTORE", "DAC_READ_SEARCH"])
 def test_either_of_the_two_capabilities_is_of_no_use_alone(name: str) -> None:
     row = rows_of(capabilities=GOOD.capabilities - {name})[f"CAP_{name}"]
-    assert row.state is State.WARNING
+    assert row.state is CheckState.WARNING
     assert "Python processes of other users have no lines of code" in row.found
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.discover.checks import State, all_rows
+from ingero.discover.checks import CheckState, all_rows
 from ingero.discover.confinement import Confinement, confinement
 from tests.unit.discover.test_checks import FACTS
 
@@ -46,7 +46,7 @@ def test_whose_rules_bind_this_process(tmp_path: Path, files: dict[str, str], te
 def test_check_names_it_with_the_way_out() -> None:
     kernel = dataclasses.replace(FACTS.kernel, confinement=Confinement("AppArmor profile p", "docker run ..."))
     rows = {row.name: row for row in all_rows(dataclasses.replace(FACTS, kernel=kernel))}
-    assert rows["confinement"].state is State.WARNING
+    assert rows["confinement"].state is CheckState.WARNING
     assert rows["confinement"].found.startswith("AppArmor profile p")
     assert rows["confinement"].fix == "docker run ..."
     assert "confinement" not in {row.name for row in all_rows(FACTS)}

@@ -29,7 +29,7 @@ def test_those_that_do_not_end_are_not_waited_for_and_not_many(monkeypatch: pyte
         monkeypatch.setattr(process, "kill", lambda: None)
         assert _status_of(process, 0.0, lambda: False) is None
         assert driver_offsets._killed == [process]
-        monkeypatch.setattr(driver_offsets, "_MOST_KILLED", 1)
+        monkeypatch.setattr(driver_offsets, "_MAX_KILLED", 1)
         with open("/dev/null", "rb") as file:  # noqa: PTH123  # only its descriptor counts
             said = driver_offsets.ask_driver(file.fileno(), None, [], timeout_s=1)  # type: ignore[arg-type]  # not asked
         assert said == "those that were asked before have not ended yet"

@@ -29,7 +29,7 @@ def test_of_a_process_that_is_gone_nothing_is_known(tmp_path: Path) -> None:
 
 
 def test_more_mappings_than_any_program_has_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_files, "MOST_MAPS_BYTES", 10)
+    monkeypatch.setattr(memory_files, "MAX_MAPS_BYTES", 10)
     (tmp_path / "7").mkdir()
     (tmp_path / "7/maps").write_bytes(b"x" * 10)
     assert MemoryFiles(tmp_path).maps(7) == b"x" * 10

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ingero.discover import waiting
-from ingero.discover.waiting import Call, FileLock, Peer, own_requests, parse_call, parse_locks, read_wait
+from ingero.discover.waiting import FileLock, SocketPeer, SystemCall, own_requests, parse_call, parse_locks, read_wait
 from tests.unit.fake_proc import FIRST_PID, FUTEX_PRIVATE, FakeProc, call
 
 PID = FIRST_PID
@@ -28,7 +28,7 @@ def proc(tmp_path: Path) -> FakeProc:
 
 def test_a_line_of_a_system_call_is_taken_apart() -> None:
     found = parse_call(call(202, 0x1000, 128, 2))
-    assert found == Call(202, (0x1000, 128, 2, 0, 0, 0))
+    assert found == SystemCall(202, (0x1000, 128, 2, 0, 0, 0))
     assert found.name == "futex"
 
 
@@ -39,7 +39,7 @@ def test_other_lines_are_none_or_have_no_name(line: str) -> None:
 
 
 def test_nobodys_request_ends_a_write() -> None:
-    own = {Call(number).name for number in own_requests()}
+    own = {SystemCall(number).name for number in own_requests()}
     assert {"write", "openat", "close", "fsync"} <= own
     assert not own & {"read", "poll", "epoll_wait", "futex", "accept4", "recvmsg", "ioctl", "wait4", "nanosleep"}
 
@@ -159,7 +159,7 @@ def test_the_peer_of_a_connection_is_found_and_which_side_came(tmp_path: Path) -
         port = server.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as client, server.accept()[0] as accepted:
             mine, theirs = (waiting.find_peer(os.getpid(), os.fstat(one.fileno()).st_ino) for one in (client, accepted))
-            assert mine == Peer("tcp", f"127.0.0.1:{port}", client.getsockname()[1], "ESTABLISHED")
+            assert mine == SocketPeer("tcp", f"127.0.0.1:{port}", client.getsockname()[1], "ESTABLISHED")
             assert theirs is not None
             assert waiting.is_listening(os.getpid(), theirs.local_port)
             assert not waiting.is_listening(os.getpid(), mine.local_port)

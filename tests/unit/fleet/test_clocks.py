@@ -16,22 +16,22 @@ from ingero.fleet.clocks import (
     Exchange,
     Kind,
     Order,
-    between,
-    change,
+    change_between,
+    clock_at,
     clock_of,
     estimate,
-    followed,
     order,
     warnings,
+    with_changes_since,
 )
 from tests.unit.clock_runs import clock, day_of_drift, order_pairs, step_through_a_proxy
-from tests.unit.delayed_clock import Way, node_behind_proxy, percentile, simulated
+from tests.unit.delayed_clock import MessageDelay, node_behind_proxy, percentile, simulated
 
 _MS = 1_000_000
 SHIFT_NS = 37 * _MS
-IDLE = Way(least_s=100e-6, beyond_s=80e-6)
-LONGER = Way(least_s=250e-6, beyond_s=160e-6)
-STALLED = Way(least_s=100e-6, beyond_s=80e-6, waits=0.2)
+IDLE = MessageDelay(least_s=100e-6, beyond_s=80e-6)
+LONGER = MessageDelay(least_s=250e-6, beyond_s=160e-6)
+STALLED = MessageDelay(least_s=100e-6, beyond_s=80e-6, waits=0.2)
 
 
 def exchange(asked: int, offset: int, *, there: int = 100_000, back: int = 100_000) -> Exchange:
@@ -43,7 +43,7 @@ def exchange(asked: int, offset: int, *, there: int = 100_000, back: int = 100_0
     )
 
 
-def runs(seed: int, there: Way, back: Way, count: int = 1000) -> list[tuple[int, Clock, int]]:
+def runs(seed: int, there: MessageDelay, back: MessageDelay, count: int = 1000) -> list[tuple[int, Clock, int]]:
     """Of each run the error in ns, the clock, and the shortest round trip in ns."""
     rng, found = random.Random(seed), []
     for _ in range(count):
@@ -60,7 +60,9 @@ def runs(seed: int, there: Way, back: Way, count: int = 1000) -> list[tuple[int,
     [(IDLE, IDLE), (IDLE, LONGER), (STALLED, STALLED), (LONGER, STALLED)],
     ids=["idle", "asym", "busy", "both"],
 )
-def test_error_is_within_the_bound_and_the_bound_within_half_a_round_trip(there: Way, back: Way) -> None:
+def test_error_is_within_the_bound_and_the_bound_within_half_a_round_trip(
+    there: MessageDelay, back: MessageDelay
+) -> None:
     found = runs(1, there, back)
     assert sum(error <= known.bound_ns for error, known, _ in found) >= 999
     assert all(known.bound_ns <= shortest / 2 + 50_000 for _, known, shortest in found)
@@ -76,7 +78,7 @@ def test_messages_that_wait_make_no_error_larger_than_the_bound_without_them() -
 
 
 def test_over_real_sockets_through_a_proxy_that_delays() -> None:
-    async def run(there: Way, back: Way, count: int) -> list[tuple[int, Clock, int]]:
+    async def run(there: MessageDelay, back: MessageDelay, count: int) -> list[tuple[int, Clock, int]]:
         found = []
         async with node_behind_proxy(there, back, lambda: SHIFT_NS, random.Random(4)) as ask:
             for _ in range(count):
@@ -141,22 +143,22 @@ def test_a_drift_of_50_ppm_over_a_day_is_followed_to_a_millisecond_by_an_estimat
 
 def test_what_a_clock_did_between_two_estimates_is_told_apart() -> None:
     second = 10**9
-    assert change(clock(0, 100), clock(150, 100, second)).kind is Kind.NONE
-    assert change(clock(0, 100), clock(50_000, 100, second)).kind is Kind.DRIFT
-    assert change(clock(0, 100), clock(2 * second, 100, second)).kind is Kind.STEP
+    assert change_between(clock(0, 100), clock(150, 100, second)).kind is Kind.NONE
+    assert change_between(clock(0, 100), clock(50_000, 100, second)).kind is Kind.DRIFT
+    assert change_between(clock(0, 100), clock(2 * second, 100, second)).kind is Kind.STEP
 
 
 def test_around_a_step_each_estimate_stands_for_its_side_and_the_bound_for_both() -> None:
     second = 10**9
     known = [clock(0, 100), clock(2 * second, 100, at_ns=10 * second)]
-    early, late = between(known, second), between(known, 9 * second)
+    early, late = clock_at(known, second), clock_at(known, 9 * second)
     assert (early.offset_ns, late.offset_ns) == (0, 2 * second)
     assert early.bound_ns >= 2 * second <= late.bound_ns
 
 
 def test_before_the_first_and_after_the_last_estimate_the_bound_grows() -> None:
-    assert between([clock(7, 100, at_ns=0)], 10**9).bound_ns == 100 + 100_000
-    assert between([clock(7, 100, at_ns=10**9)], 0).offset_ns == 7
+    assert clock_at([clock(7, 100, at_ns=0)], 10**9).bound_ns == 100 + 100_000
+    assert clock_at([clock(7, 100, at_ns=10**9)], 0).offset_ns == 7
 
 
 def test_warns_of_clocks_that_are_off_by_more_than_the_threshold() -> None:
@@ -211,8 +213,8 @@ def test_a_drift_is_told_where_it_is_more_than_what_is_not_known() -> None:
 
 def test_what_became_of_a_clock_since_it_was_estimated_before() -> None:
     second = 10**9
-    assert followed(None, clock(5, 100)) == clock(5, 100)
-    assert followed(clock(0, 100), clock(150, 100, second)).steps == ()
-    assert followed(clock(0, 100), clock(50_000, 100, second)).drift_ppm == pytest.approx(50)
-    [step] = followed(clock(0, 100), clock(2 * second, 100, second)).steps
+    assert with_changes_since(None, clock(5, 100)) == clock(5, 100)
+    assert with_changes_since(clock(0, 100), clock(150, 100, second)).steps == ()
+    assert with_changes_since(clock(0, 100), clock(50_000, 100, second)).drift_ppm == pytest.approx(50)
+    [step] = with_changes_since(clock(0, 100), clock(2 * second, 100, second)).steps
     assert (step.by_ns, step.bound_ns) == (2 * second, 200)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from ingero.cli.fleet.options import FleetFlags, fleet_beside
+from ingero.cli.fleet.options import FleetFlags, configured_fleet
 from ingero.cli.main import cli
 from ingero.errors import IngeroError
 from ingero.fleet.discovery import kube_access, kubernetes, programs
@@ -300,7 +300,7 @@ def test_what_the_cluster_answers_is_not_trusted(
     api: Api, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kubernetes, "_TIMEOUT_S", 1.0)
-    monkeypatch.setattr(kubernetes, "_MOST_PAGE_BYTES", 1 << 20)
+    monkeypatch.setattr(kubernetes, "_MAX_PAGE_BYTES", 1 << 20)
 
     def says(status: int, raw: bytes, **headers: str) -> Any:
         def answer(handler: BaseHTTPRequestHandler) -> None:
@@ -459,7 +459,7 @@ def test_items_of_the_configured_list_are_lists_of_their_own(api: Api, environ: 
     """A selector has commas, and ends where its item does."""
     api.pods += [pod("gpu-1", "10.0.0.1", app="ingero", tier="a"), pod("gpu-2", "10.0.0.2", app="ingero", tier="b")]
     (tmp_path / "ingero.yaml").write_text("fleet:\n  nodes:\n  - k8s:gpu/app=ingero,tier=a\n  - head,other:81\n")
-    asked = fleet_beside(
+    asked = configured_fleet(
         FleetFlags(), environ=environ | {"INGERO_CONFIG": str(tmp_path / "ingero.yaml")}, uid=os.getuid()
     )
     assert asked is not None

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ingero.cli.main import cli
-from ingero.demo.scene import Scene
+from ingero.demo.scene import ScriptedRun
 from ingero.fleet.access import Access, client_context
 from ingero.fleet.assistant import FleetQuestions
 from ingero.fleet.client import NodeClient
@@ -23,10 +23,10 @@ from ingero.fleet.clocks import EXCHANGES
 from ingero.fleet.direct_client import DirectClient
 from ingero.fleet.fan_out import FleetAnswer, Reach, ask_nodes
 from ingero.fleet.node_lists import Node
-from ingero.serve.source.boot_clock import BootClock, now
+from ingero.serve.boot_clock import BootClock, now
 from ingero.store.reader import open_reader
 from ingero.store.writing import tables
-from tests.unit.delayed_clock import Way, delaying_proxy
+from tests.unit.delayed_clock import MessageDelay, delaying_proxy
 from tests.unit.fleet_nodes import SECONDS, Certificates, make_certificates, record_node, serving_fleet, serving_node
 from tests.unit.hostile_nodes import HEADER, LINES, endless_headers, http, listening, read_request
 
@@ -34,7 +34,7 @@ _MS, _S = 1_000_000, 1_000_000_000
 PLAIN = Access(has_tls=False)
 SHIFT_NS = 37 * _MS
 RUNS = 12
-LEAST, LONGER = Way(least_s=100e-6, beyond_s=80e-6), Way(least_s=3e-3, beyond_s=1e-3, waits=0.2)
+LEAST, LONGER = MessageDelay(least_s=100e-6, beyond_s=80e-6), MessageDelay(least_s=3e-3, beyond_s=1e-3, waits=0.2)
 
 
 @pytest.fixture(scope="module")
@@ -267,10 +267,10 @@ def test_the_order_of_what_another_machine_recorded_is_not_known(tmp_path: Path,
 def test_a_clock_that_was_set_since_it_was_recorded_moves_nothing(tmp_path: Path) -> None:
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     mono_ns = now().mono_ns - 100 * _S
-    with Scene(tmp_path / "set.db", seconds=60, node="n", boot_id=boot_id) as scene:
+    with ScriptedRun(tmp_path / "set.db", seconds=60, node="n", boot_id=boot_id) as script:
         for second, set_ns in ((0, 0), (10, 0), (20, -5 * _S), (30, -5 * _S), (40, 7 * _S), (50, 7 * _S)):
-            scene.append(tables.CLOCK_PAIRS, mono_ns=mono_ns + second * _S, unix_ns=scene.at(second) + set_ns)
-        begin_ns = scene.at(0)
+            script.append(tables.CLOCK_PAIRS, mono_ns=mono_ns + second * _S, unix_ns=script.at(second) + set_ns)
+        begin_ns = script.at(0)
     with open_reader(tmp_path / "set.db") as reader:
         clock = BootClock(reader)
     assert clock.moment("n", begin_ns + 5 * _S) == (mono_ns + 5 * _S, 0)

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ingero.cli.main import cli
-from ingero.demo.scene import Scene
+from ingero.demo.scene import ScriptedRun
 from ingero.fleet.access import Access
 from ingero.fleet.node_lists import Node
 from tests.unit.fleet_nodes import Certificates, make_certificates, serving_fleet, serving_node
@@ -105,9 +105,9 @@ def test_a_missing_node_makes_it_partial_whatever_was_found(fleet: list[Node], c
 
 def test_a_node_that_could_not_judge_does_not_say_that_all_is_well(tmp_path: Path) -> None:
     path = tmp_path / "idle.db"
-    with Scene(path, seconds=5, node="idle") as scene:
-        process = scene.process(100, "python")
-        scene.call(process, "cudaLaunchKernel", 1, 0.1)
+    with ScriptedRun(path, seconds=5, node="idle") as run:
+        process = run.process(100, "python")
+        run.call(process, "cudaLaunchKernel", 1, 0.1)
     with serving_node(path, has_tls=False) as node:
         done = explain([node], None)
     assert done.stdout.splitlines()[-1].startswith("idle: No verdict:")
@@ -152,7 +152,7 @@ def test_a_recording_that_is_named_is_explained_alone(tmp_path: Path, monkeypatc
     (tmp_path / "fleet.yaml").write_text("fleet:\n  nodes: nowhere.invalid\n")
     monkeypatch.setenv("INGERO_CONFIG", str(tmp_path / "fleet.yaml"))
     path = tmp_path / "one.db"
-    with Scene(path, seconds=5, node="one") as scene:
-        scene.call(scene.process(100, "python"), "cudaLaunchKernel", 1, 0.1)
+    with ScriptedRun(path, seconds=5, node="one") as run:
+        run.call(run.process(100, "python"), "cudaLaunchKernel", 1, 0.1)
     done = CliRunner().invoke(cli, ["explain", "--db", str(path)])
     assert (done.exit_code, "No verdict" in done.stdout) == (0, True)

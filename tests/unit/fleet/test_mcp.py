@@ -10,7 +10,7 @@ import pytest
 from mcp_types import CallToolResult
 
 from ingero.fleet.access import Access
-from ingero.fleet.assistant import MOST_BYTES, FleetQuestions
+from ingero.fleet.assistant import MAX_BYTES, FleetQuestions
 from ingero.fleet.node_lists import Node
 from ingero.serve.mcp.server import IngeroServer
 from tests.unit.fleet_nodes import make_certificates, record_node, serving_fleet
@@ -118,7 +118,7 @@ def test_an_answer_is_small_however_many_nodes_and_whatever_they_say(database: P
         answers = [call(asked, "query_fleet", action="chains"), call(asked, "fleet_nodes")]
     for answer in answers:
         assert not answer.is_error
-        assert size_bytes(answer) <= MOST_BYTES
+        assert size_bytes(answer) <= MAX_BYTES
         whole = json.dumps(content(answer), ensure_ascii=False) + text(answer)
         assert "\u202e" not in whole
         assert "\\u001b" not in whole
@@ -132,7 +132,7 @@ def test_rows_of_a_large_answer_are_cut_and_that_is_said(server: IngeroServer) -
     sql = "SELECT printf('%.500c', 'x') AS t FROM op_stats LIMIT 100"
     answer = call(server, "query_fleet", action="sql", query=sql)
     said = content(answer)
-    assert size_bytes(answer) <= MOST_BYTES
+    assert size_bytes(answer) <= MAX_BYTES
     assert (said["is_truncated"], said["more"]) == (True, 100 - len(said["rows"]))
 
 

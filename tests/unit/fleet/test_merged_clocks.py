@@ -11,7 +11,7 @@ import pytest
 from ingero.capture.loop.clocks import PAIR_PERIOD_NS, WallClock
 from ingero.diagnose.findings import FindingKind, Incident, Severity
 from ingero.fleet.merged_clocks import IncidentOrder, MergedClocks, SessionClock
-from ingero.serve.source.boot_clock import Timeline
+from ingero.serve.boot_clock import Timeline
 from ingero.store.records import NodeClock
 
 _S, _MS = 10**9, 10**6

@@ -23,7 +23,7 @@ from click.testing import CliRunner, Result
 from ingero.cli import certs
 from ingero.cli.fleet import options as fleet_options
 from ingero.cli.main import cli
-from ingero.fleet.authority import Made
+from ingero.fleet.authority import IssuedCertificate
 from ingero.fleet.known_nodes import KnownNodeError, KnownNodes, KnownNodesError, forget
 from ingero.fleet.node_lists import Node
 from ingero.serve.http import renewal
@@ -69,13 +69,13 @@ def recording(tmp_path: Path) -> Path:
     return record_node(tmp_path / "n1.db", "n1")
 
 
-def pair(folder: Path, name: str) -> Made:
+def pair(folder: Path, name: str) -> IssuedCertificate:
     """A self-signed certificate that stays, for 127.0.0.1."""
     made = self_signed(("127.0.0.1",), now=datetime.now(timezone.utc))
     files = folder / f"{name}.pem", folder / f"{name}.key"
     for file, text in zip(files, (made.certificate, made.key), strict=True):
         file.write_bytes(text)
-    return Made(certificate=files[0], key=files[1], names=("127.0.0.1",), until=datetime.now(timezone.utc))
+    return IssuedCertificate(certificate=files[0], key=files[1], names=("127.0.0.1",), until=datetime.now(timezone.utc))
 
 
 def query(node: Node, *more: str) -> Result:
@@ -328,7 +328,7 @@ def dashboard(node: Node, home: Path) -> Iterator[tuple[str, IO[str]]]:
 def test_the_dashboard_of_nodes_knows_them_by_their_certificates(
     tmp_path: Path, recording: Path, home: Path, known: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(renewal, "_EVERY_S", 0.0)  # the node shows a new certificate at once
+    monkeypatch.setattr(renewal, "_CHECK_EVERY_S", 0.0)  # the node shows a new certificate at once
     monkeypatch.delenv("INGERO_DASHBOARD_TOKEN", raising=False)
     shown, other = pair(tmp_path, "shown"), pair(tmp_path, "other")
     with serving_node(recording, made=shown) as node, dashboard(node, home) as (page, says):

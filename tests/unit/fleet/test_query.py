@@ -305,7 +305,7 @@ def test_a_reason_is_found_below_what_others_make_of_it() -> None:
 
 
 def test_who_sends_most_gives_way() -> None:
-    budget = Budget(most_bytes=100, most_of_a_node_bytes=90)
+    budget = Budget(most_bytes=100, max_node_bytes=90)
     kept, small, large = budget.begin(), budget.begin(), budget.begin()
     budget.take(kept, 30)
     budget.end(kept, is_kept=True)

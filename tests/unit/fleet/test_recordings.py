@@ -12,13 +12,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ingero.cli.main import cli
-from ingero.demo.scene import Scene, Step
+from ingero.demo.scene import ScriptedRun, Step
 from ingero.fleet.access import Access, client_context
 from ingero.fleet.clocks import Clock
 from ingero.fleet.fan_out import Reach
 from ingero.fleet.node_lists import Node
-from ingero.fleet.recordings import fetch_span, shifted
-from ingero.serve.source.recording_part import MEDIA_TYPE
+from ingero.fleet.recordings import by_node_clock, fetch_span
+from ingero.serve.recording_part import MEDIA_TYPE
 from ingero.store.merge import merge
 from ingero.store.reader import open_reader
 from ingero.store.records import Window
@@ -196,9 +196,9 @@ def test_what_cannot_be_bundled_around_is_said(fleet: list[Node], client: Access
 
 
 def test_secrets_do_not_leave_the_node(client: Access, certificates: Certificates, tmp_path: Path) -> None:
-    with Scene(tmp_path / "secret.db", seconds=6, node="secret") as scene:
-        trainer = scene.process(100, "python", cmdline="python train.py --password hunter2")
-        scene.train(trainer, 0, 6, Step())
+    with ScriptedRun(tmp_path / "secret.db", seconds=6, node="secret") as script:
+        trainer = script.process(100, "python", cmdline="python train.py --password hunter2")
+        script.train(trainer, 0, 6, Step())
     with serving_node(tmp_path / "secret.db", made=certificates.make("node"), client_ca=certificates.ca) as node:
         done = run([node], client, "fleet", "bundle", "--around", "1760000003", "-o", "bundle.db")
     assert done.exit_code == 0, done.output
@@ -225,8 +225,8 @@ def test_a_node_says_why_it_gives_no_part(
 def test_a_time_is_asked_for_by_the_clock_of_the_node() -> None:
     clock = Clock(offset_ns=3_000_000_000, bound_ns=1_000_000, at_ns=0, exchanges=8)
     window = Window(begin_ns=10_000_000_000, end_ns=20_000_000_000)
-    assert shifted(window, clock) == Window(begin_ns=12_999_000_000, end_ns=23_001_000_000)
-    assert shifted(window, None) == window
+    assert by_node_clock(window, clock) == Window(begin_ns=12_999_000_000, end_ns=23_001_000_000)
+    assert by_node_clock(window, None) == window
 
 
 @pytest.mark.parametrize(

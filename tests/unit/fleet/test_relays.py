@@ -26,11 +26,11 @@ from ingero.cli.fleet.output import say_asking
 from ingero.cli.main import cli
 from ingero.fleet.access import Access, client_context
 from ingero.fleet.client import PIECE_BYTES, NodeClient, NodeRows, Question
-from ingero.fleet.clocks import EXCHANGES, Clock, Exchange, behind, estimate
+from ingero.fleet.clocks import EXCHANGES, Clock, Exchange, estimate, through_relay
 from ingero.fleet.fan_out import FleetAnswer, Reach, ask_nodes
 from ingero.fleet.node_lists import Node, NodeListError
 from ingero.fleet.planned_rows import FleetRows, fleet_rows
-from ingero.fleet.recordings import as_one, fetch_since
+from ingero.fleet.recordings import fetch_since, merge_parts
 from ingero.fleet.relay_frames import (
     MEDIA_TYPE,
     RELAY_PATH,
@@ -45,12 +45,12 @@ from ingero.fleet.relay_frames import (
 from ingero.fleet.relay_list import RelayList, parse_relay_list
 from ingero.fleet.relay_server import RelayService
 from ingero.fleet.relays import ViaError, longest_s, via_of
-from ingero.serve.sql.sql import Answer
+from ingero.serve.sql import Answer
 from ingero.serve.structured.row_lines import MEDIA_TYPE as ROWS_TYPE
 from ingero.serve.structured.row_lines import Identity, row_lines
 from ingero.store.reader import open_reader
 from ingero.store.user_sql.errors import SqlError
-from tests.unit.delayed_clock import Way, simulated
+from tests.unit.delayed_clock import MessageDelay, simulated
 from tests.unit.fleet_nodes import Certificates, make_certificates, record_node, serving_fleet, serving_node
 from tests.unit.hostile_nodes import Handler, drip, endless_rows, endless_small_rows, http, listening, says, silence
 from tests.unit.statement_nodes import EXOTIC, generated, write_nodes
@@ -227,7 +227,7 @@ def test_parts_of_recordings_come_through_relays(
         found = fetch_since(reached, tmp_path / name, "", most_bytes=64 << 20)
         assert found.missing == ()
         whole_file = tmp_path / f"{name}.db"
-        as_one(found, whole_file, progress=lambda _name, _share: None)
+        merge_parts(found, whole_file, progress=lambda _name, _share: None)
         with open_reader(whole_file) as reader:
             counts.append(reader.connection.execute("SELECT node, count(*) FROM events GROUP BY 1").fetchall())
     assert counts[0] == counts[1]
@@ -584,7 +584,7 @@ def test_a_damaged_answer_of_a_relay_is_read_or_refused() -> None:
 
 def test_what_is_known_of_a_clock_through_a_relay_is_within_both_bounds() -> None:
     rng = random.Random(5)
-    near, far = Way(least_s=100e-6, beyond_s=80e-6), Way(least_s=250e-6, beyond_s=160e-6, waits=0.2)
+    near, far = MessageDelay(least_s=100e-6, beyond_s=80e-6), MessageDelay(least_s=250e-6, beyond_s=160e-6, waits=0.2)
     for _ in range(1000):
         relay_ppm, node_ppm = rng.uniform(-50, 50), rng.uniform(-50, 50)
         relay_ns, node_ns = (rng.randrange(-(10**10), 10**10) for _ in range(2))
@@ -592,7 +592,7 @@ def test_what_is_known_of_a_clock_through_a_relay_is_within_both_bounds() -> Non
         theirs, _ = simulated(rng, near, far, offset_ns=node_ns, ppm=node_ppm, count=EXCHANGES)
         later_ns = rng.randrange(10**9)
         relay, node = estimate(ours), estimate([shifted(one, later_ns + relay_ns) for one in theirs])
-        found = behind(relay, node)
+        found = through_relay(relay, node)
         assert found.bound_ns >= relay.bound_ns + node.bound_ns
         since_ns = found.at_ns - 10**18
         by_relay = relay_ns + since_ns * relay_ppm / 1e6

@@ -15,7 +15,7 @@ import pytest
 from cryptography import x509
 
 from ingero.fleet.access import client_context
-from ingero.fleet.authority import Made
+from ingero.fleet.authority import IssuedCertificate
 from ingero.fleet.node_lists import Node
 from ingero.serve.http import renewal
 from ingero.serve.http.tls import tls_context
@@ -31,13 +31,15 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 @pytest.fixture
-def made(certificates: Certificates) -> Made:
+def made(certificates: Certificates) -> IssuedCertificate:
     return certificates.make("node")
 
 
 @pytest.fixture
-def node(tmp_path: Path, certificates: Certificates, made: Made, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
-    monkeypatch.setattr(renewal, "_EVERY_S", 0.0)
+def node(
+    tmp_path: Path, certificates: Certificates, made: IssuedCertificate, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Node]:
+    monkeypatch.setattr(renewal, "_CHECK_EVERY_S", 0.0)
     with serving_node(record_node(tmp_path / "node.db", "n"), made=made, client_ca=certificates.ca) as found:
         yield found
 
@@ -59,12 +61,12 @@ def serial(node: Node, context: ssl.SSLContext) -> int:
     return x509.load_der_x509_certificate(der).serial_number
 
 
-def serial_of(made: Made) -> int:
+def serial_of(made: IssuedCertificate) -> int:
     return x509.load_pem_x509_certificate(made.certificate.read_bytes()).serial_number
 
 
 def test_requests_go_on_while_certificates_change(
-    node: Node, context: ssl.SSLContext, certificates: Certificates, made: Made
+    node: Node, context: ssl.SSLContext, certificates: Certificates, made: IssuedCertificate
 ) -> None:
     failures: list[str] = []
     count = 0
@@ -103,7 +105,11 @@ def test_requests_go_on_while_certificates_change(
 
 
 def test_a_pair_that_does_not_fit_leaves_the_last_one(
-    node: Node, context: ssl.SSLContext, certificates: Certificates, made: Made, caplog: pytest.LogCaptureFixture
+    node: Node,
+    context: ssl.SSLContext,
+    certificates: Certificates,
+    made: IssuedCertificate,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     good = serial(node, context)
     made.key.write_bytes(certificates.make("other").key.read_bytes())
@@ -112,7 +118,7 @@ def test_a_pair_that_does_not_fit_leaves_the_last_one(
 
 
 def test_who_may_connect_stays_the_same(
-    node: Node, context: ssl.SSLContext, certificates: Certificates, made: Made, tmp_path: Path
+    node: Node, context: ssl.SSLContext, certificates: Certificates, made: IssuedCertificate, tmp_path: Path
 ) -> None:
     first = serial_of(made)
     certificates.make("node")

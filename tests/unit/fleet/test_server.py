@@ -17,7 +17,7 @@ import pytest
 from ingero.fleet.access import client_context
 from ingero.fleet.node_lists import Node
 from ingero.serve.http.addresses import Address, listen
-from ingero.serve.sql.sql import Answer, run_sql
+from ingero.serve.sql import Answer, run_sql
 from ingero.serve.structured.row_lines import Identity, LineReader, LinesError, row_lines
 from tests.unit.dashboard_client import client_of
 from tests.unit.fleet_nodes import NOW, Certificates, make_certificates, record_node, serving_node

@@ -12,7 +12,7 @@ import pytest
 
 from ingero.fleet import statements
 from ingero.fleet.statements import Answers, Plan, Result, TooManyRowsError, plan
-from ingero.serve.sql.sql import run_sql
+from ingero.serve.sql import run_sql
 from ingero.store.merge import merge
 from ingero.store.opening.opening import Opened, open_database
 from ingero.store.user_sql.errors import (

@@ -23,23 +23,23 @@ EPOCH_NS = 1_779_782_330_176_752_435  # of Nsight files
 
 
 def event(category: str, name: str, ts: float, dur: float, *, tid: int | str = MAIN, **args: object) -> Event:
-    """One complete event of a thread."""
+    """A complete event of a thread."""
     return {"ph": "X", "cat": category, "name": name, "pid": PID, "tid": tid, "ts": ts, "dur": dur, "args": args}
 
 
 def call(name: str, ts: float, dur: float, correlation: int, *, tid: int | str = MAIN, kind: str = "runtime") -> Event:
-    """One call of the CUDA runtime or driver."""
+    """A call of the CUDA runtime or driver."""
     return event(f"cuda_{kind}", name, ts, dur, tid=tid, correlation=correlation)
 
 
 def kernel(name: str, ts: float, dur: float, correlation: int, **args: object) -> Event:
-    """One kernel on stream 7 of device 0."""
+    """A kernel on stream 7 of device 0."""
     found = event("kernel", name, ts, dur, device=0, stream=7, correlation=correlation, **args)
     return found | {"pid": 0, "tid": 7}
 
 
 def copy(name: str, ts: float, dur: float, correlation: int, size: int, *, stream: int = 7) -> Event:
-    """One copy."""
+    """A copy between host and device."""
     found = event("gpu_memcpy", name, ts, dur, device=0, stream=stream, correlation=correlation, bytes=size)
     return found | {"pid": 0, "tid": stream}
 

@@ -11,12 +11,12 @@ import pytest
 from ingero.events import HostMemory
 from ingero.ops import BY_ID
 from ingero.profiles.model import NO_TIME, ActivityKind, Direction, Profile, ProfileError, RangeKind
-from ingero.profiles.reading import Read, read_profiles
+from ingero.profiles.reading import ImportedProfiles, read_profiles
 from tests.unit.profiles import files
 from tests.unit.profiles.files import Tables, database, nsight_tables, older_nsight_tables, rpd_tables
 
 
-def imported(tmp_path: Path, tables: Tables) -> Read:
+def imported(tmp_path: Path, tables: Tables) -> ImportedProfiles:
     """What is read of such a file."""
     return read_profiles([database(tmp_path / "profile.sqlite", tables)])
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from ingero.serve.sql.backlog import Backlog
+from ingero.serve.backlog import Backlog
 from ingero.store.records import SessionFacts
 from ingero.store.writing import tables
 from ingero.store.writing.writer import Writer

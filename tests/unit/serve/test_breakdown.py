@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingero.demo.scene import BEGIN_NS, Scene, Step
+from ingero.demo.scene import BEGIN_NS, ScriptedRun, Step
 from ingero.demo.step_scene import RepeatedStep, add_steps
 from ingero.events import STATES, SyncIntervalFlag
 from ingero.ops import BY_NAME, Source
@@ -124,13 +124,13 @@ def test_the_three_parts_of_the_wall_time_are_shown_with_their_shares(reader: Re
     assert "30.0 ms     30%" in line_with("sync return delay", lines)
 
 
-def breakdown_of_scene(path: Path, percent: int) -> str:
+def breakdown_of_run(path: Path, percent: int) -> str:
     """The account of a trainer with work queued 98% of the time, while NVML says that share."""
-    with Scene(path, seconds=10) as scene:
-        trainer = scene.process(100, "python", start_s=0)
-        scene.train(trainer, 0, 10, Step(empty_ms=0.1, busy_ms=9, enqueue_ms=1))
+    with ScriptedRun(path, seconds=10) as run:
+        trainer = run.process(100, "python", start_s=0)
+        run.train(trainer, 0, 10, Step(idle_ms=0.1, busy_ms=9, launch_ms=1))
         for second in range(10):
-            scene.gpu(second + 0.5, percent=percent)
+            run.gpu(second + 0.5, percent=percent)
     with open_reader(path) as reader:
         window = reader.window(None, 0)
         assert window is not None
@@ -144,19 +144,19 @@ def breakdown_of_scene(path: Path, percent: int) -> str:
 def test_beside_queued_work_stands_in_which_share_of_the_time_a_kernel_ran(
     percent: int, rest: str, tmp_path: Path
 ) -> None:
-    lines = breakdown_of_scene(tmp_path / "scene.db", percent).splitlines()
+    lines = breakdown_of_run(tmp_path / "scene.db", percent).splitlines()
     at = next(index for index, line in enumerate(lines) if "GPU busy" in line)
     assert lines[at + 1].strip() == f"NVML: a kernel ran {percent}%{rest}"
 
 
 def test_what_went_between_host_and_gpu_stands_apart_and_so_does_what_waited(tmp_path: Path) -> None:
     path, copy = tmp_path / "scene.db", BY_NAME["cudaMemcpyAsync"]
-    with Scene(path, seconds=4) as scene:
-        trainer = scene.process(100, "python")
-        scene.op(trainer, "cudaMemcpyAsync", 1, 30, 2.0, bytes=100 << 20)
+    with ScriptedRun(path, seconds=4) as run:
+        trainer = run.process(100, "python")
+        run.op(trainer, "cudaMemcpyAsync", 1, 30, 2.0, bytes=100 << 20)
         sums = {"host_to_gpu_bytes": 1 << 20, "gpu_to_host_bytes": 4 << 10, "blocked_ns": 60 * MS}
-        place = {"process": trainer.number, "source": int(copy.source), "op": copy.code, "start_ns": scene.at(1)}
-        scene.append(tables.COPIES, **sums, **place)
+        place = {"process": trainer.number, "source": int(copy.source), "op": copy.code, "start_ns": run.at(1)}
+        run.append(tables.COPIES, **sums, **place)
     with open_reader(path) as reader:
         window = reader.window(None, 0)
         assert window is not None
@@ -269,8 +269,8 @@ def test_what_the_size_limit_took_is_said_before_anything_else(tmp_path: Path) -
             ("raw_op_stats", "folded", 7),
             ("raw_wakers", "removed", 0),
         ):
-            row = tables.REMOVED.rows(1, name=name, kind=kind, until_ns=START_NS + 30 * MS, rows=rows, **removed)
-            writer.append(tables.REMOVED, row)
+            row = tables.PRUNED.rows(1, name=name, kind=kind, until_ns=START_NS + 30 * MS, rows=rows, **removed)
+            writer.append(tables.PRUNED, row)
     with open_reader(path) as opened:
         window = opened.window(None, START_NS)
         assert window is not None
@@ -284,11 +284,11 @@ def test_what_the_size_limit_took_is_said_before_anything_else(tmp_path: Path) -
 def test_a_program_without_syncs_is_accounted_by_its_steps(tmp_path: Path) -> None:
     path = tmp_path / "scene.db"
     step = RepeatedStep(host_ms=6.0, host={"runq": 2.0, "sleep": 1.0}, blocked={"launch": 3.0, "copy": 1.0}, noise=0)
-    with Scene(path, seconds=10) as scene:
-        trainer = scene.process(100, "python")
-        add_steps(scene, trainer, 0, 10, step)
-        scene.op(trainer, "cudaLaunchKernel", 0, 153_000, 0.01)
-        scene.op(trainer, "cudaLaunchKernel", 9.9, 1, 0.01)
+    with ScriptedRun(path, seconds=10) as run:
+        trainer = run.process(100, "python")
+        add_steps(run, trainer, 0, 10, step)
+        run.op(trainer, "cudaLaunchKernel", 0, 153_000, 0.01)
+        run.op(trainer, "cudaLaunchKernel", 9.9, 1, 0.01)
     with open_reader(path) as reader:
         window = Window(begin_ns=BEGIN_NS, end_ns=BEGIN_NS + 10 * SECOND_NS + 1)
         lines = "\n".join(breakdown_text(reader, window))
@@ -312,10 +312,10 @@ def test_a_program_without_syncs_is_accounted_by_its_steps(tmp_path: Path) -> No
 )
 def test_what_steps_lack_is_said_with_the_reason(tmp_path: Path, flags: SyncIntervalFlag, told: str) -> None:
     path = tmp_path / "scene.db"
-    with Scene(path, seconds=10) as scene:
-        trainer = scene.process(100, "python")
-        add_steps(scene, trainer, 0, 10, RepeatedStep(host_ms=10.0, noise=0, flags=int(flags)))
-        scene.op(trainer, "cudaMemcpyAsync", 0, 1000, 0.01)
+    with ScriptedRun(path, seconds=10) as run:
+        trainer = run.process(100, "python")
+        add_steps(run, trainer, 0, 10, RepeatedStep(host_ms=10.0, noise=0, flags=int(flags)))
+        run.op(trainer, "cudaMemcpyAsync", 0, 1000, 0.01)
     with open_reader(path) as reader:
         window = Window(begin_ns=BEGIN_NS, end_ns=BEGIN_NS + 10 * SECOND_NS + 1)
         lines = "\n".join(breakdown_text(reader, window))

@@ -18,7 +18,7 @@ def lines(folder: Path, steps: list[tuple[int, str, str]], begin_s: int, end_s: 
     """steps: second, what is not traced, reason."""
     with Writer(folder / "r.db", session=SessionFacts(uuid="u", started_ns=START_NS), node="n") as writer:
         for at_s, not_traced, reason in steps:
-            row = tables.OVERHEAD_LIMITER.rows(
+            row = tables.OVERHEAD_LEVELS.rows(
                 1,
                 session=writer.session,
                 time_ns=START_NS + at_s * S,
@@ -26,7 +26,7 @@ def lines(folder: Path, steps: list[tuple[int, str, str]], begin_s: int, end_s: 
                 not_traced=not_traced,
                 reason=reason,
             )
-            writer.append(tables.OVERHEAD_LIMITER, row)
+            writer.append(tables.OVERHEAD_LEVELS, row)
     with open_reader(folder / "r.db") as reader:
         return list(coverage_lines(reader, Window(begin_ns=START_NS + begin_s * S, end_ns=START_NS + end_s * S)))
 
@@ -62,7 +62,7 @@ def test_what_one_recording_gave_up_ends_with_it(tmp_path: Path) -> None:
     for begin_s, end_s, not_traced in ((0, 30, "no launches"), (1000, 1060, "")):
         facts = SessionFacts(uuid="u", started_ns=START_NS + begin_s * S)
         with Writer(tmp_path / "r.db", session=facts, node="n", clock=lambda: START_NS + end_s * S) as writer:  # noqa: B023
-            row = tables.OVERHEAD_LIMITER.rows(
+            row = tables.OVERHEAD_LEVELS.rows(
                 1,
                 session=writer.session,
                 time_ns=START_NS + (begin_s + 10) * S,
@@ -70,7 +70,7 @@ def test_what_one_recording_gave_up_ends_with_it(tmp_path: Path) -> None:
                 not_traced=not_traced,
                 reason="too many",
             )
-            writer.append(tables.OVERHEAD_LIMITER, row)
+            writer.append(tables.OVERHEAD_LEVELS, row)
     with open_reader(tmp_path / "r.db") as reader:
         found = list(coverage_lines(reader, Window(begin_ns=START_NS, end_ns=START_NS + 1060 * S)))
         assert found[1].endswith("for 20.0 s: no launches (too many)")

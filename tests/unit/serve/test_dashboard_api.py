@@ -19,12 +19,12 @@ import apsw
 import pytest
 from starlette.testclient import TestClient
 
-from ingero.demo.scene import BEGIN_NS, Scene, Step
+from ingero.demo.scene import BEGIN_NS, ScriptedRun, Step
 from ingero.demo.step_scene import RepeatedStep, add_steps
 from ingero.diagnose.diagnosis import diagnose
 from ingero.diagnose.findings import NotEvaluated
 from ingero.serve.dashboard.answers import capabilities, processes
-from ingero.serve.sql.sql import run_sql
+from ingero.serve.sql import run_sql
 from ingero.store.reader import open_reader
 from ingero.store.records import SessionFacts, Window
 from ingero.store.writing.writer import Writer
@@ -117,10 +117,10 @@ def test_a_sync_interval_is_idle_busy_and_return_delay_and_nothing_else(client: 
 
 def test_a_process_has_its_steps_and_how_they_are_known(tmp_path: Path) -> None:
     path = tmp_path / "scene.db"
-    with Scene(path, seconds=10) as scene:
-        trainer, synced = scene.process(100, "python"), scene.process(200, "synced")
-        add_steps(scene, trainer, 0, 10, RepeatedStep(host_ms=6.0, blocked={"launch": 3.0, "copy": 1.0}, noise=0))
-        scene.train(synced, 0, 10, Step(empty_ms=2, enqueue_ms=1, busy_ms=6, late_ms=2, noise=0))
+    with ScriptedRun(path, seconds=10) as run:
+        trainer, synced = run.process(100, "python"), run.process(200, "synced")
+        add_steps(run, trainer, 0, 10, RepeatedStep(host_ms=6.0, blocked={"launch": 3.0, "copy": 1.0}, noise=0))
+        run.train(synced, 0, 10, Step(idle_ms=2, launch_ms=1, busy_ms=6, return_delay_ms=2, noise=0))
     with open_reader(path) as reader:
         window = Window(begin_ns=BEGIN_NS, end_ns=BEGIN_NS + 10 * 10**9 + 1)
         steps, intervals = processes(reader, window)["processes"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from ingero.demo.scene import BEGIN_NS, Scene
+from ingero.demo.scene import BEGIN_NS, ScriptedRun
 from ingero.demo.step_scene import RepeatedStep, add_steps
 from ingero.diagnose.causes.rule import all_rules
 from ingero.serve.html_report.report import BEGINNING
@@ -78,18 +78,16 @@ def test_a_selected_time_has_columns_of_its_own_and_the_same_shares(client: Test
 
 
 def test_steps_found_by_repetition_have_host_time_and_time_blocked_on_the_gpu(tmp_path: Path) -> None:
-    with Scene(tmp_path / "a.db", seconds=10) as scene:
-        add_steps(
-            scene, scene.process(100, "python"), 0, 10, RepeatedStep(host_ms=6.0, blocked={"launch": 4.0}, noise=0)
-        )
+    with ScriptedRun(tmp_path / "a.db", seconds=10) as run:
+        add_steps(run, run.process(100, "python"), 0, 10, RepeatedStep(host_ms=6.0, blocked={"launch": 4.0}, noise=0))
     chart = get(client_of(tmp_path / "a.db"), "time-chart?columns=10")
     assert {one["name"]: one["values"][3] for one in chart["parts"]} == pytest.approx({"host": 0.6, "blocked": 0.4})
     assert (chart["rate_of"], chart["rate"][3]) == ("step", pytest.approx(100, rel=0.01))
 
 
 def test_a_recording_without_a_pace_has_no_parts(tmp_path: Path) -> None:
-    with Scene(tmp_path / "a.db", seconds=3) as scene:
-        scene.op(scene.process(100, "python"), "cudaLaunchKernel", 1, 10, 0.1)
+    with ScriptedRun(tmp_path / "a.db", seconds=3) as run:
+        run.op(run.process(100, "python"), "cudaLaunchKernel", 1, 10, 0.1)
     chart = get(client_of(tmp_path / "a.db"), "time-chart?lost=true")
     assert (chart["parts"], chart["lost"], chart["processes"]) == ([], [], [])
 

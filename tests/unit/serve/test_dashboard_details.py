@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from ingero.demo.scene import BEGIN_NS, Scene, Step
+from ingero.demo.scene import BEGIN_NS, ScriptedRun, Step
 from ingero.ops import BY_NAME
 from ingero.serve.dashboard.memory import level_at
 from ingero.serve.dashboard.nccl import lateness
-from ingero.serve.sql.sql import run_sql
+from ingero.serve.sql import run_sql
 from ingero.store.arrays.arrays import MEMORY_SECOND_DTYPE, NCCL_CALL_DTYPE
 from tests.unit.dashboard_client import client_of, get
 from tests.unit.dashboard_recording import LATE_MS, make_detailed
@@ -132,9 +132,9 @@ def test_what_the_driver_says_is_used_follows_its_samples(client: TestClient) ->
 
 
 def test_what_was_used_before_the_first_sample_is_not_known(tmp_path: Path) -> None:
-    with Scene(tmp_path / "late.db", seconds=6) as scene:
-        scene.train(scene.process(100, "python"), 0, 6, Step())
-        scene.gpu(3, used_bytes=1 << 30)
+    with ScriptedRun(tmp_path / "late.db", seconds=6) as script:
+        script.train(script.process(100, "python"), 0, 6, Step())
+        script.gpu(3, used_bytes=1 << 30)
     (used,) = get(client_of(tmp_path / "late.db"), "memory?points=4")["used_gpus"]
     assert used["values"] == [None, None, 1 << 30, 1 << 30]
 
@@ -213,12 +213,12 @@ def test_a_recording_without_allocations_says_so_instead_of_none(tmp_path: Path,
 
 
 def test_what_ended_processes_held_is_not_live_at_their_line(tmp_path: Path) -> None:
-    with Scene(tmp_path / "restarts.db", seconds=12) as scene:
-        line = scene.stack(MODEL)
+    with ScriptedRun(tmp_path / "restarts.db", seconds=12) as script:
+        line = script.stack(MODEL)
         for run in range(3):
-            one = scene.process(100 + run, "python", start_s=4 * run, exit_ns=scene.at(4 * run + 3))
-            scene.train(one, 4 * run, 4 * run + 3, Step())
-            scene.memory(one, "cudaMalloc", 4 * run + 1, 1, 60 << 30, stack=line)
+            one = script.process(100 + run, "python", start_s=4 * run, exit_ns=script.at(4 * run + 3))
+            script.train(one, 4 * run, 4 * run + 3, Step())
+            script.memory(one, "cudaMalloc", 4 * run + 1, 1, 60 << 30, stack=line)
     found = get(client_of(tmp_path / "restarts.db"), "memory")
     assert [(one["live_bytes"], one["growth_bytes"]) for one in found["places"]] == [(0, 0)]
     assert [one["live_bytes"] for one in found["holders"]] == [0, 0, 0]
@@ -227,10 +227,10 @@ def test_what_ended_processes_held_is_not_live_at_their_line(tmp_path: Path) -> 
 def test_a_process_of_an_earlier_recording_holds_its_memory_until_the_next_one_began(tmp_path: Path) -> None:
     path = tmp_path / "twice.db"
     for pid, begin_s, seconds in ((100, 0, 6), (101, 8, 12)):
-        with Scene(path, seconds=seconds, seed=pid) as scene:
-            one = scene.process(pid, "python")
-            scene.train(one, begin_s, seconds, Step())
-            scene.memory(one, "cudaMalloc", begin_s + 1, 1, 1 << 30, stack=scene.stack(MODEL))
+        with ScriptedRun(path, seconds=seconds, seed=pid) as script:
+            one = script.process(pid, "python")
+            script.train(one, begin_s, seconds, Step())
+            script.memory(one, "cudaMalloc", begin_s + 1, 1, 1 << 30, stack=script.stack(MODEL))
     db = apsw.Connection(str(path))
     db.execute("UPDATE raw_sessions SET started_ns = ? WHERE session = 2", (BEGIN_NS + 7 * SECOND_NS,))
     db.close()
@@ -244,10 +244,10 @@ def test_a_process_of_an_earlier_recording_holds_its_memory_until_the_next_one_b
 def test_rates_are_of_the_time_in_which_somebody_recorded(tmp_path: Path) -> None:
     path, day_s = tmp_path / "twice.db", 86_400
     for begin_s in (0, day_s):
-        with Scene(path, seconds=begin_s + 10, seed=begin_s) as scene:
-            one = scene.process(100 + begin_s, "python")
+        with ScriptedRun(path, seconds=begin_s + 10, seed=begin_s) as script:
+            one = script.process(100 + begin_s, "python")
             for second in range(begin_s, begin_s + 10):
-                scene.op(one, "cudaGraphLaunch", second, 100, 0.01)
+                script.op(one, "cudaGraphLaunch", second, 100, 0.01)
     db = apsw.Connection(str(path))
     db.execute("UPDATE raw_sessions SET started_ns = ? WHERE session = 2", (BEGIN_NS + day_s * SECOND_NS,))
     db.close()

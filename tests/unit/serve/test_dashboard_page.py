@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from ingero.demo.labeled_scenarios import SCENARIOS, record
-from ingero.demo.scene import Scene, Step
+from ingero.demo.scene import ScriptedRun, Step
 from ingero.diagnose.diagnosis import diagnose
 from ingero.diagnose.findings import Diagnosis
 from ingero.events import STATE_COLUMNS
@@ -273,10 +273,10 @@ def test_a_table_is_saved_as_csv_with_exact_values(browser: Browser, dashboard: 
 
 @WITH_BROWSER
 def test_a_name_is_no_formula_in_a_csv_file(browser: Browser, tmp_path: Path) -> None:
-    with Scene(tmp_path / "recording.db", seconds=END_S) as scene:
-        trainer = scene.process(100, "python")
-        scene.train(trainer, 0, END_S, Step())
-        scene.took(trainer, 900, "=1+1", 3, 380, switches=400)
+    with ScriptedRun(tmp_path / "recording.db", seconds=END_S) as run:
+        trainer = run.process(100, "python")
+        run.train(trainer, 0, END_S, Step())
+        run.culprit(trainer, 900, "=1+1", 3, 380, switches=400)
     browser.save_to(tmp_path)
     with serving(tmp_path / "recording.db") as exposure:
         show(browser, f"{exposure.url}#/processes")

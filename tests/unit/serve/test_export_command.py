@@ -304,8 +304,8 @@ def test_a_begin_long_ago_is_the_begin_of_the_recording(run: Run, database: Path
 def test_an_export_that_outgrows_its_recording_ends_and_leaves_nothing(
     run: Run, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    monkeypatch.setattr(formats, "_LEAST_BYTES", 100)
-    monkeypatch.setattr(formats, "_MOST_GROWTH", 0)
+    monkeypatch.setattr(formats, "_MIN_BYTES", 100)
+    monkeypatch.setattr(formats, "_MAX_GROWTH", 0)
     code, _, error = run("--format", form, "-o", tmp_path / "out", "--db", database)
     assert code == 2
     assert "becomes larger than" in error

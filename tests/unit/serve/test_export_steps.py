@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ingero.demo.scene import BEGIN_NS, Scene, Step
+from ingero.demo.scene import BEGIN_NS, ScriptedRun, Step
 from ingero.demo.step_scene import RepeatedStep, add_steps
 from ingero.ops import BY_NAME
 from ingero.serve.export.model import Slice, Track
@@ -30,9 +30,9 @@ def exported(path: Path, pid: int | None = None) -> tuple[dict[int, Track], list
 
 def test_the_steps_of_a_process_are_one_track_of_it(tmp_path: Path) -> None:
     path = tmp_path / "scene.db"
-    with Scene(path, seconds=3) as scene:
-        add_steps(scene, scene.process(100, "python"), 0, 2, REPEATED)
-        scene.train(scene.process(200, "synced"), 0, 2, Step())
+    with ScriptedRun(path, seconds=3) as run:
+        add_steps(run, run.process(100, "python"), 0, 2, REPEATED)
+        run.train(run.process(200, "synced"), 0, 2, Step())
     tracks, steps = exported(path)
     assert len(steps) == 200
     assert {one.duration_ns for one in steps} == {10 * MS}
@@ -50,13 +50,13 @@ def test_the_steps_of_a_process_are_one_track_of_it(tmp_path: Path) -> None:
 
 def test_steps_that_overlap_by_the_error_of_a_clock_stay_on_their_track(tmp_path: Path) -> None:
     path, copy = tmp_path / "scene.db", BY_NAME["cudaMemcpyAsync"]
-    with Scene(path, seconds=3) as scene:
-        trainer = scene.process(100, "python")
+    with ScriptedRun(path, seconds=3) as run:
+        trainer = run.process(100, "python")
         of_trainer = {"process": trainer.number, "pid": 100, "tid": 100, "source": int(copy.source), "op": copy.code}
         for number in range(3):
             begin_ns = BEGIN_NS + number * 10 * MS
             times = {"start_ns": begin_ns - 40 * bool(number), "end_ns": begin_ns + 10 * MS}
-            scene.append(tables.STEPS, **of_trainer, **times, how=scene.text("repetition"))
+            run.append(tables.STEPS, **of_trainer, **times, how=run.text("repetition"))
     _, steps = exported(path)
     assert len({one.track for one in steps}) == 1
     assert [(one.start_ns - BEGIN_NS, one.duration_ns) for one in steps] == [(n * 10 * MS, 10 * MS) for n in range(3)]
@@ -64,14 +64,14 @@ def test_steps_that_overlap_by_the_error_of_a_clock_stay_on_their_track(tmp_path
 
 def test_a_kind_of_step_that_nobody_knows_is_shown_all_the_same(tmp_path: Path) -> None:
     path = tmp_path / "scene.db"
-    with Scene(path, seconds=3) as scene:
-        trainer = scene.process(100, "python")
+    with ScriptedRun(path, seconds=3) as run:
+        trainer = run.process(100, "python")
         of_trainer = {
             "process": trainer.number,
             "pid": 100,
             "tid": 100,
-            "how": scene.text("told; by\x1b[31m a stranger"),
+            "how": run.text("told; by\x1b[31m a stranger"),
         }
-        scene.append(tables.STEPS, **of_trainer, start_ns=BEGIN_NS, end_ns=BEGIN_NS + MS)
+        run.append(tables.STEPS, **of_trainer, start_ns=BEGIN_NS, end_ns=BEGIN_NS + MS)
     _, (step,) = exported(path)
     assert dict(step.args)["how"] == "repetition"

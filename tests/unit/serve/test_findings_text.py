@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scene import Actor, ScriptedRun, Step
 from ingero.diagnose.findings import Affected, Diagnosis, FindingKind, Incident, ProcessVerdict
 from ingero.serve.text.findings_text import verdict_lines
 from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, diagnosed
 
 
-def hogged(scene: Scene, trainer: Actor) -> None:
+def hogged(run: ScriptedRun, trainer: Actor) -> None:
     """CPU hogs take 3 ms of each step."""
-    scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=3, sync={"runq": 3}))
+    run.train(trainer, QUIET_S, LENGTH_S, Step(return_delay_ms=3, sync={"runq": 3}))
     for second in range(int(QUIET_S), int(LENGTH_S)):
-        scene.took(trainer, 900, "stress-ng", second, 300, switches=100)
+        run.culprit(trainer, 900, "stress-ng", second, 300, switches=100)
 
 
 @pytest.fixture(scope="module")

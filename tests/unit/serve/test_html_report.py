@@ -20,14 +20,14 @@ from click.testing import CliRunner, Result
 
 from ingero.cli.html_report import NotAReportError
 from ingero.cli.main import cli
-from ingero.demo.scene import BEGIN_NS, Scene, Step
+from ingero.demo.scene import BEGIN_NS, ScriptedRun, Step
 from ingero.demo.step_scene import RepeatedStep, add_steps
 from ingero.diagnose.diagnosis import diagnose
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.events import SyncIntervalFlag
 from ingero.serve.dashboard.stacks import Node
 from ingero.serve.export.output import OutputError
-from ingero.serve.html_report.flame_graph import DEEPEST, MOST_FRAMES, flame_graph
+from ingero.serve.html_report.flame_graph import DEEPEST, MAX_FRAMES, flame_graph
 from ingero.serve.html_report.report import BEGINNING, report
 from ingero.serve.html_report.time_chart import PIECES, layers, lost_ratios
 from ingero.store.reader import Reader, open_reader
@@ -44,7 +44,7 @@ WITH_BROWSER = pytest.mark.skipif(not is_installed(), reason="chromium is not in
 SECONDS = 12
 NAME = '</title></style></svg>"><script>document.title="obeyed"</script><img src=//evil.example/x>\x1b[2J\u202e'
 VOID = {"meta", "img", "br", "hr", "input", "link"}
-LATE = Step(late_ms=6, sync={"sleep": 5, "runq": 6})
+LATE = Step(return_delay_ms=6, sync={"sleep": 5, "runq": 6})
 
 
 class Page(HTMLParser):
@@ -81,17 +81,17 @@ class Page(HTMLParser):
 
 def recorded(path: Path, *, name: str = "python", late: Step | None = LATE) -> Path:
     """A trainer whose CPU somebody takes from the middle on; with stacks, samples and thread states."""
-    with Scene(path, seconds=SECONDS) as scene:
-        trainer = scene.process(100, name)
-        scene.train(trainer, 0, SECONDS / 2, Step())
-        scene.train(trainer, SECONDS / 2, SECONDS, late or Step())
-        line = scene.stack([(f"/srv/{name}.py", 31, name), ("/srv/train.py", 90, "main")])
+    with ScriptedRun(path, seconds=SECONDS) as run:
+        trainer = run.process(100, name)
+        run.train(trainer, 0, SECONDS / 2, Step())
+        run.train(trainer, SECONDS / 2, SECONDS, late or Step())
+        line = run.stack([(f"/srv/{name}.py", 31, name), ("/srv/train.py", 90, "main")])
         for second in range(SECONDS):
-            scene.second(trainer, second, run=200, sleep=700, runq=100)
-            scene.call(trainer, "cudaStreamSynchronize", second + 0.5, 9.0, stack_hash=line)
+            run.second(trainer, second, run=200, sleep=700, runq=100)
+            run.call(trainer, "cudaStreamSynchronize", second + 0.5, 9.0, stack_hash=line)
             if late and second >= SECONDS // 2:
-                scene.took(trainer, 900, name, second, 380, switches=400)
-        scene.sample(trainer, 5, [(f"/srv/{name}.py", 31, name)], state="sleep", ms=40)
+                run.culprit(trainer, 900, name, second, 380, switches=400)
+        run.sample(trainer, 5, [(f"/srv/{name}.py", 31, name)], state="sleep", ms=40)
     return path
 
 
@@ -215,8 +215,8 @@ def test_texts_have_the_contrast_that_wcag_aa_asks_for(theme: int) -> None:
 
 
 def test_the_parts_of_the_chart_add_up_to_the_wall_time(tmp_path: Path) -> None:
-    with Scene(tmp_path / "a.db", seconds=SECONDS) as scene:
-        scene.train(scene.process(100, "python"), 0, SECONDS, LATE)
+    with ScriptedRun(tmp_path / "a.db", seconds=SECONDS) as run:
+        run.train(run.process(100, "python"), 0, SECONDS, LATE)
     with open_reader(tmp_path / "a.db") as reader:
         window = whole(reader)
         [gpu_stream] = Evidence(reader, window).main_streams.values()
@@ -235,9 +235,9 @@ def test_the_parts_of_the_chart_add_up_to_the_wall_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flags", [SyncIntervalFlag(0), SyncIntervalFlag.UNTIMED])
 def test_steps_that_never_sync_have_a_chart_of_what_is_known_of_them(tmp_path: Path, flags: SyncIntervalFlag) -> None:
-    with Scene(tmp_path / "a.db", seconds=SECONDS) as scene:
-        trainer = scene.process(100, "python")
-        add_steps(scene, trainer, 0, SECONDS, RepeatedStep(host_ms=3.0, blocked={"launch": 4.0}, flags=flags))
+    with ScriptedRun(tmp_path / "a.db", seconds=SECONDS) as run:
+        trainer = run.process(100, "python")
+        add_steps(run, trainer, 0, SECONDS, RepeatedStep(host_ms=3.0, blocked={"launch": 4.0}, flags=flags))
     with open_reader(tmp_path / "a.db") as reader:
         window = whole(reader)
         [gpu_stream] = Evidence(reader, window).repeated_steps
@@ -283,19 +283,19 @@ def wide(children: int, depth: int) -> Node:
 def test_a_flame_graph_is_bounded_and_says_what_it_leaves_out(children: int, depth: int) -> None:
     picture, left_out = flame_graph(wide(children, depth), "label")
     frames = picture.count("<title>")
-    assert frames <= MOST_FRAMES
+    assert frames <= MAX_FRAMES
     assert frames + left_out == 1 + children * depth
     assert max(int(y) for y in re.findall(r' y="(\d+)" width', picture)) <= DEEPEST * 18
 
 
 def test_many_incidents_and_processes_make_no_large_file(tmp_path: Path) -> None:
-    with Scene(tmp_path / "many.db", seconds=SECONDS) as scene:
+    with ScriptedRun(tmp_path / "many.db", seconds=SECONDS) as run:
         for number in range(60):
-            one = scene.process(100 + number, f"python{number}")
-            scene.train(one, 0, SECONDS / 2, Step())
-            scene.train(one, SECONDS / 2, SECONDS, LATE)
+            one = run.process(100 + number, f"python{number}")
+            run.train(one, 0, SECONDS / 2, Step())
+            run.train(one, SECONDS / 2, SECONDS, LATE)
             for second in range(SECONDS // 2, SECONDS):
-                scene.took(one, 900 + number, f"hog{number}", second, 380, switches=400)
+                run.culprit(one, 900 + number, f"hog{number}", second, 380, switches=400)
     with open_reader(tmp_path / "many.db") as reader:
         window = whole(reader)
         found = diagnose(reader, window)
@@ -362,8 +362,8 @@ def test_imported_profiles_have_a_report(tmp_path: Path) -> None:
 
 
 def test_an_empty_window_of_a_recording_without_calls_has_a_report(tmp_path: Path) -> None:
-    with Scene(tmp_path / "a.db", seconds=SECONDS) as scene:
-        scene.second(scene.process(100, "python"), 1, run=10)
+    with ScriptedRun(tmp_path / "a.db", seconds=SECONDS) as run:
+        run.second(run.process(100, "python"), 1, run=10)
     assert "No GPU sync or step was recorded" in page(tmp_path / "a.db", tmp_path / "a.html").text
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scene import Actor, ScriptedRun, Step
 from ingero.diagnose.findings import Contributing, Incident, Link
 from ingero.diagnose.incidents.incident_json import incident_json
 from ingero.serve.mcp.incidents import incident_json as marked_json
@@ -21,11 +21,11 @@ ORDER = (
 )  # fmt: skip
 
 
-def hogged(scene: Scene, trainer: Actor) -> None:
+def hogged(run: ScriptedRun, trainer: Actor) -> None:
     """CPU hogs take 3 ms of each step."""
-    scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=3, sync={"runq": 3}))
+    run.train(trainer, QUIET_S, LENGTH_S, Step(return_delay_ms=3, sync={"runq": 3}))
     for second in range(int(QUIET_S), int(LENGTH_S)):
-        scene.took(trainer, 900, "stress-ng", second, 300, switches=100)
+        run.culprit(trainer, 900, "stress-ng", second, 300, switches=100)
 
 
 @pytest.fixture(scope="module")

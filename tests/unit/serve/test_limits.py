@@ -31,7 +31,7 @@ async def app(_scope: Any, receive: Any, send: Any) -> None:
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """Of a server whose limits are small, so that they are reached."""
     monkeypatch.setattr(http_limits, "REQUEST_S", SHORT_S)
-    monkeypatch.setattr(http_limits, "MOST_OF_A_PEER", 8)
+    monkeypatch.setattr(http_limits, "MAX_CONNECTIONS_PER_PEER", 8)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         config = uvicorn.Config(app, log_level="critical", lifespan="off", **limits())
         server = uvicorn.Server(config)
@@ -105,6 +105,6 @@ def test_connections_that_ask_nothing_keep_nobody_out(port: int) -> None:
 
 
 def test_a_server_forgets_who_has_gone(port: int) -> None:
-    for _ in range(3 * http_limits.MOST_OF_A_PEER):
+    for _ in range(3 * http_limits.MAX_CONNECTIONS_PER_PEER):
         with connect(port) as client:
             assert is_answered(client)

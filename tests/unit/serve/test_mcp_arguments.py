@@ -10,9 +10,9 @@ from pydantic import ValidationError
 
 from ingero.demo.labeled_scenarios import SCENARIOS, record
 from ingero.serve.mcp.arguments import ArgumentError, cleaned
-from ingero.serve.mcp.fitting import MOST_BYTES, fitted, json_bytes
+from ingero.serve.mcp.fitting import MAX_BYTES, fitted, json_bytes
 from ingero.serve.mcp.server import IngeroServer
-from ingero.serve.source.recording_source import parse_since_ns
+from ingero.serve.recording_source import parse_since_ns
 from ingero.store.records import SessionFacts
 from ingero.store.vocabulary import STATE_COLUMNS
 from ingero.store.writing import tables
@@ -239,17 +239,17 @@ def size(server: IngeroServer, tool: str, **arguments: object) -> int:
 
 def test_an_answer_of_sql_fits_and_says_how_to_get_the_rest(server: IngeroServer) -> None:
     wide = "SELECT o.op_id, printf('%0500d', o.op_id) AS x FROM ops o, ops s"
-    assert size(server, "run_sql", query=wide, limit=10_000) <= MOST_BYTES
+    assert size(server, "run_sql", query=wide, limit=10_000) <= MAX_BYTES
     answer = content(call(server, "run_sql", query=wide, limit=10_000))
     assert 0 < answer["row_count"] < 10_000
     assert f"OFFSET {answer['row_count']}" in answer["notes"][-1]
-    assert size(server, "run_sql", query="SELECT printf('%04000d', 1) FROM ops", limit=10_000) <= MOST_BYTES
+    assert size(server, "run_sql", query="SELECT printf('%04000d', 1) FROM ops", limit=10_000) <= MAX_BYTES
 
 
 def test_what_has_no_room_is_said_with_the_way_to_it() -> None:
     stacks = [{"op": "x", "python": ["«é" * 100] * 24} for _ in range(100)]
     content, text = fitted({"stacks": stacks, "more": 3}, "line\n" * 20_000, skipped=10)
-    assert json_bytes(content) + json_bytes(text) <= MOST_BYTES
+    assert json_bytes(content) + json_bytes(text) <= MAX_BYTES
     shown = len(content["stacks"])
     assert 0 < shown < 100
     assert content["rest"][-1].startswith(f"stacks: {shown} of 100 are here")

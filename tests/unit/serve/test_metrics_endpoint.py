@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from ingero.serve.http.addresses import is_this_machine
-from ingero.serve.metrics.otlp_endpoint import (
+from ingero.serve.otlp_endpoint import (
     ENDPOINT_VARIABLE,
     METRICS_ENDPOINT_VARIABLE,
     PushError,

@@ -19,10 +19,10 @@ from ingero.discover.gpus import Gpu, GpuSample
 from ingero.serve.http.tls import self_signed, tls_context
 from ingero.serve.metrics.intake import Intake
 from ingero.serve.metrics.otlp import as_json, as_request
-from ingero.serve.metrics.otlp_endpoint import Endpoint, PushError
 from ingero.serve.metrics.push_settings import CERTIFICATE_VARIABLE, HEADERS_VARIABLE, HISTOGRAM_VARIABLE
 from ingero.serve.metrics.pushes import Pushes
 from ingero.serve.metrics.registry import Registry
+from ingero.serve.otlp_endpoint import Endpoint, PushError
 from ingero.store import histograms
 from tests.unit.metrics_seconds import cell, second
 from tests.unit.otlp_receiver import Receiver, receiving

@@ -11,7 +11,7 @@ import pytest
 
 from ingero.cli.config.settings import TraceSettings, resolve
 from ingero.cli.metrics_outputs import MetricsError, open_outputs
-from ingero.serve.metrics.otlp_endpoint import ENDPOINT_VARIABLE, PushError
+from ingero.serve.otlp_endpoint import ENDPOINT_VARIABLE, PushError
 from tests.unit.otlp_receiver import receiving
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import jsonschema
 from click.testing import CliRunner, Result
-from profiled_recording import diagnosed, imported
 
 from ingero.cli.explain import command
 from ingero.serve.structured.findings_json import diagnosis_json
 from ingero.serve.text.profile_lines import profile_lines
+from tests.unit.profiled_recording import diagnosed, imported
 
 SCHEMA = json.loads((Path(__file__).resolve().parents[3] / "src/ingero/cli/explain.schema.json").read_text())
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.serve.source.recording_source import RecordingSource, parse_since_ns
+from ingero.serve.recording_source import RecordingSource, parse_since_ns
 from ingero.units import QuantityError
 
 SECOND_NS = 1_000_000_000

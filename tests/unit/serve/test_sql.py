@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ingero.serve.sql.sql import (
+from ingero.serve.sql import (
     SizeLimitError,
     SqlError,
     SqlRefusedError,
@@ -439,10 +439,10 @@ def test_a_recording_of_every_call_has_no_note(tmp_path: Path) -> None:
 def test_rows_that_the_size_limit_took_are_noted(tmp_path: Path) -> None:
     path = tmp_path / "small.db"
     with Writer(path, session=SessionFacts(uuid="u", started_ns=1), node="n") as writer:
-        gone = tables.REMOVED.rows(
+        gone = tables.PRUNED.rows(
             1, name="raw_events", kind="removed", until_ns=10**18, rows=1234, noted_ns=1, max_db_bytes=1
         )
-        writer.append(tables.REMOVED, gone)
+        writer.append(tables.PRUNED, gone)
     (note,) = run_sql(path, "SELECT count(*) FROM events").notes
     assert note.startswith("1,234 rows older than 2001-")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from ingero.errors import IngeroError
-from ingero.serve.source.recording_source import RecordingSource
-from ingero.serve.sql.sql import SqlError, SqlRefusedError, TimeLimitError, run_sql
-from ingero.serve.sql.sql_processes import SqlProcesses
+from ingero.serve.recording_source import RecordingSource
+from ingero.serve.sql import SqlError, SqlRefusedError, TimeLimitError, run_sql
+from ingero.serve.sql_processes import SqlProcesses
 from ingero.store.errors import NoDatabaseError
 from ingero.store.records import SessionFacts
 from ingero.store.user_sql import guard

@@ -116,7 +116,7 @@ def test_an_incidents_line_says_that_it_is_the_waiting_threads(reader: Reader) -
 def test_of_too_many_calls_nobody_is_looked_for_and_the_answers_say_so(
     reader: Reader, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiters, "_MOST_CALLS", 2)
+    monkeypatch.setattr(waiters, "_MAX_CALLS", 2)
     tree = get(client, "tree?process=1")
     assert "waiting" not in {kind for kind, _, _ in steps(tree["root"])}
     assert tree["note"].startswith("3 recorded calls of threads without the user's own lines are too many")

@@ -12,7 +12,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from ingero.serve.sql.sql import run_sql
+from ingero.serve.sql import run_sql
 from ingero.store.errors import EmptyDatabaseError, ForeignDatabaseError, RecorderRunningError, StoreError
 from ingero.store.merge import merge
 from ingero.store.reader import open_reader

@@ -6,7 +6,7 @@ import apsw
 import numpy as np
 import pytest
 
-from ingero.demo.scene import Scene, Step
+from ingero.demo.scene import ScriptedRun, Step
 from ingero.store.arrays.arrays import GPU_STREAM_DTYPE
 from ingero.store.arrays.gpu_streams import read_gpu_streams
 from ingero.store.reader import Reader, open_reader
@@ -18,10 +18,10 @@ LENGTH_S = 3.0
 @pytest.fixture
 def recording(tmp_path: Path) -> Path:
     path = tmp_path / "scene.db"
-    with Scene(path, seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
-        scene.train(trainer, 0, LENGTH_S, Step(empty={"sleep": 0.2}))
-        scene.train(trainer, 0, LENGTH_S, Step(launches=500, busy_ms=40), stream=7)
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        run.train(trainer, 0, LENGTH_S, Step(idle={"sleep": 0.2}))
+        run.train(trainer, 0, LENGTH_S, Step(launches=500, busy_ms=40), stream=7)
     return path
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from ingero.serve.sql.sql import UnknownTableError, run_sql
+from ingero.serve.sql import UnknownTableError, run_sql
 from ingero.store.errors import (
     HostileDatabaseError,
     NotADatabaseError,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.serve.sql.sql import run_sql
+from ingero.serve.sql import run_sql
 from ingero.store import meanings
 from ingero.store.meanings import Published, documentation
 from ingero.store.records import SessionFacts

@@ -10,11 +10,11 @@ import apsw
 import pytest
 
 from ingero.demo.scenarios.scripts import take_cpu
-from ingero.demo.scene import BEGIN_NS, Scene, Step
+from ingero.demo.scene import BEGIN_NS, ScriptedRun, Step
 from ingero.diagnose.diagnosis import diagnose
 from ingero.serve.structured.findings_json import diagnosis_json
 from ingero.store.errors import EmptyPartError, LargePartError
-from ingero.store.merge import merge, take_part
+from ingero.store.merge import extract_part, merge
 from ingero.store.merge.part import Part
 from ingero.store.opening.own_schema import own_columns
 from ingero.store.reader import open_reader
@@ -35,18 +35,18 @@ def seconds(begin: float, end: float) -> Window:
 def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two minutes of training; from the 60th to the 70th second a backup takes the CPUs."""
     path = tmp_path_factory.mktemp("part") / "long.db"
-    with Scene(path, seconds=120, node="node-a", options={"otlp-token": SECRET}) as scene:
-        trainer = scene.process(100, "python", cmdline=f"python train.py --hf-token {SECRET} --lr 0.1")
-        scene.train(trainer, 0, 60, Step())
-        late = Step(late_ms=37.05, sync={"runq": 37.0})
-        take_cpu(scene, trainer, scene.train(trainer, 60, 70, late), 37.0, [(4711, "backup")])
-        scene.train(trainer, 70, 120, Step())
-        scene.scheduling(100, 1.0, process=trainer.number, policy="other", nice=0, cpus_allowed="0-3")
+    with ScriptedRun(path, seconds=120, node="node-a", options={"otlp-token": SECRET}) as run:
+        trainer = run.process(100, "python", cmdline=f"python train.py --hf-token {SECRET} --lr 0.1")
+        run.train(trainer, 0, 60, Step())
+        late = Step(return_delay_ms=37.05, sync={"runq": 37.0})
+        take_cpu(run, trainer, run.train(trainer, 60, 70, late), 37.0, [(4711, "backup")])
+        run.train(trainer, 70, 120, Step())
+        run.scheduling(100, 1.0, process=trainer.number, policy="other", nice=0, cpus_allowed="0-3")
         for second in range(0, 120, 5):
-            scene.call(trainer, "cudaLaunchKernel", second, 0.5, stack_hash=scene.stack([(f"{second}.py", 1, "f")]))
-        scene.call(trainer, "cudaStreamSynchronize", 29, 2000)
+            run.call(trainer, "cudaLaunchKernel", second, 0.5, stack_hash=run.stack([(f"{second}.py", 1, "f")]))
+        run.call(trainer, "cudaStreamSynchronize", 29, 2000)
         for second in range(1, 120):
-            scene.second(trainer, second, run=500, sleep=500)
+            run.second(trainer, second, run=500, sleep=500)
     return path
 
 
@@ -54,7 +54,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def taken(long: Path) -> Path:
     """From the 30th to the 90th second."""
     path = long.with_name("part.db")
-    take_part(long, path, Part(window=seconds(30, 90), most_bytes=MOST_BYTES))
+    extract_part(long, path, Part(window=seconds(30, 90), most_bytes=MOST_BYTES))
     return path
 
 
@@ -83,7 +83,7 @@ def test_of_its_time_it_says_what_the_whole_recording_says(long: Path, taken: Pa
 def test_a_part_soon_after_the_recorders_start_knows_when_that_was(long: Path, tmp_path: Path) -> None:
     for begin_s, started_s in ((20, 1), (40, 0)):  # 0: longer ago than it matters
         part = tmp_path / f"{begin_s}.db"
-        take_part(long, part, Part(window=seconds(begin_s, 80), most_bytes=MOST_BYTES))
+        extract_part(long, part, Part(window=seconds(begin_s, 80), most_bytes=MOST_BYTES))
         with open_reader(long) as reader:
             assert reader.counting_since_ns(BEGIN_NS) == seconds(1, 80).begin_ns
         with open_reader(part) as reader:
@@ -91,14 +91,14 @@ def test_a_part_soon_after_the_recorders_start_knows_when_that_was(long: Path, t
 
 
 def test_what_reaches_into_it_takes_along_what_happened_meanwhile(tmp_path: Path) -> None:
-    with Scene(tmp_path / "slow.db", seconds=60, node="node-a") as scene:
-        trainer = scene.process(100, "python")
-        scene.train(trainer, 0, 20, Step())
-        scene.train(trainer, 20, 40, Step(busy_ms=9_000, late_ms=1_000))
-        scene.train(trainer, 40, 60, Step())
+    with ScriptedRun(tmp_path / "slow.db", seconds=60, node="node-a") as run:
+        trainer = run.process(100, "python")
+        run.train(trainer, 0, 20, Step())
+        run.train(trainer, 20, 40, Step(busy_ms=9_000, return_delay_ms=1_000))
+        run.train(trainer, 40, 60, Step())
         for second in range(60):
-            scene.off_cpu(trainer, second, second + 0.1, "sleep")
-    take_part(tmp_path / "slow.db", tmp_path / "part.db", Part(window=seconds(35, 50), most_bytes=MOST_BYTES))
+            run.off_cpu(trainer, second, second + 0.1, "sleep")
+    extract_part(tmp_path / "slow.db", tmp_path / "part.db", Part(window=seconds(35, 50), most_bytes=MOST_BYTES))
     [(first_ns,)] = ask(tmp_path / "part.db", "SELECT min(start_ns) FROM raw_offcpu")
     since = f"WHERE sync_end_ns >= {seconds(35, 50).begin_ns}"
     [(begin_ns,)] = ask(tmp_path / "part.db", f"SELECT min(prev_sync_end_ns) FROM raw_sync_intervals {since}")
@@ -120,7 +120,7 @@ def test_it_holds_that_time_and_what_reaches_into_it(long: Path, taken: Path) ->
 def test_a_part_of_all_time_has_every_row(tmp_path: Path) -> None:
     write_full(tmp_path / "full.db", "node-a")
     whole = Window(begin_ns=0, end_ns=2**62)
-    take_part(tmp_path / "full.db", tmp_path / "part.db", Part(window=whole, most_bytes=MOST_BYTES))
+    extract_part(tmp_path / "full.db", tmp_path / "part.db", Part(window=whole, most_bytes=MOST_BYTES))
     found, wanted = counts(tmp_path / "part.db"), counts(tmp_path / "full.db")
     assert wanted.pop("raw_stacks") == 3
     assert found.pop("raw_stacks") == 1  # the others nobody names
@@ -129,7 +129,7 @@ def test_a_part_of_all_time_has_every_row(tmp_path: Path) -> None:
 
 def test_command_lines_and_options_lose_their_secrets_and_the_source_stays_as_it_is(long: Path, tmp_path: Path) -> None:
     before = hashlib.sha256(long.read_bytes()).hexdigest()
-    take_part(long, tmp_path / "part.db", Part(window=seconds(30, 90), most_bytes=MOST_BYTES))
+    extract_part(long, tmp_path / "part.db", Part(window=seconds(30, 90), most_bytes=MOST_BYTES))
     assert hashlib.sha256(long.read_bytes()).hexdigest() == before
     assert SECRET.encode() in long.read_bytes()
     assert SECRET.encode() not in (tmp_path / "part.db").read_bytes()
@@ -140,13 +140,13 @@ def test_command_lines_and_options_lose_their_secrets_and_the_source_stays_as_it
 
 def test_more_than_it_may_have_is_refused_and_leaves_nothing(long: Path, tmp_path: Path) -> None:
     with pytest.raises(LargePartError, match="more than"):
-        take_part(long, tmp_path / "part.db", Part(window=seconds(0, 120), most_bytes=100_000))
+        extract_part(long, tmp_path / "part.db", Part(window=seconds(0, 120), most_bytes=100_000))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_time_in_which_nothing_was_recorded_is_said_to_be_one(long: Path, tmp_path: Path) -> None:
     with pytest.raises(EmptyPartError, match="nothing was recorded from"):
-        take_part(long, tmp_path / "part.db", Part(window=seconds(500, 600), most_bytes=MOST_BYTES))
+        extract_part(long, tmp_path / "part.db", Part(window=seconds(500, 600), most_bytes=MOST_BYTES))
 
 
 def test_of_the_whole_and_a_part_a_merge_takes_the_whole(long: Path, taken: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import apsw
 import numpy as np
 import pytest
 
-from ingero.demo.scene import Scene
+from ingero.demo.scene import ScriptedRun
 from ingero.ops import Source
 from ingero.store.arrays import arrays
 from ingero.store.arrays.spans import Spans
@@ -162,9 +162,9 @@ def test_calls_of_many_time_ranges_are_those_of_each_together(reader: Reader) ->
 
 def test_recorded_calls_are_summed_by_operation_stack_and_thread(tmp_path: Path) -> None:
     path = tmp_path / "recording.db"
-    with Scene(path, seconds=4) as scene:
-        trainer, other = scene.process(100, "python"), scene.process(200, "python")
-        stack = scene.stack([("/srv/train.py", 3, "step")])
+    with ScriptedRun(path, seconds=4) as run:
+        trainer, other = run.process(100, "python"), run.process(200, "python")
+        stack = run.stack([("/srv/train.py", 3, "step")])
         for actor, tid, ms, stack_hash in [
             (trainer, 100, 5.0, stack),
             (trainer, 100, 8.0, stack),
@@ -172,8 +172,8 @@ def test_recorded_calls_are_summed_by_operation_stack_and_thread(tmp_path: Path)
             (trainer, 100, 7.0, 0),
             (other, 200, 9.0, stack),
         ]:
-            scene.call(actor, "cudaStreamSynchronize", 1, ms, tid=tid, stack_hash=stack_hash)
-        window = Window(begin_ns=scene.at(0), end_ns=scene.at(4))
+            run.call(actor, "cudaStreamSynchronize", 1, ms, tid=tid, stack_hash=stack_hash)
+        window = Window(begin_ns=run.at(0), end_ns=run.at(4))
     with open_reader(path) as made:
         found = made.call_sums(window, process=1, sources=(Source.CUDA,))
     assert [(one.tid, one.stack_hash, one.count, one.sum_ns, one.max_ns) for one in found] == [

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ingero.store.reader import open_reader
-from ingero.store.records import Removed, SessionFacts
+from ingero.store.records import Pruned, SessionFacts
 from ingero.store.writing import migrations, retention, tables
 from ingero.store.writing.retention import Retention, log_bytes, log_limit_bytes
 from ingero.store.writing.tables import BY_NAME, Table
@@ -196,7 +196,7 @@ def test_a_step_holds_no_more_rows_than_fit_into_its_time(tmp_path: Path) -> Non
         ((after,),) = db.execute("SELECT count(*) FROM raw_events")
         sizes.append(before - after)
     assert sizes[:5] == sorted(sizes[:5])
-    assert sizes[4] > sizes[5] >= retention.LEAST_STEP_ROWS
+    assert sizes[4] > sizes[5] >= retention.MIN_STEP_ROWS
 
 
 def test_what_was_removed_is_told_to_readers(tmp_path: Path) -> None:
@@ -209,8 +209,8 @@ def test_what_was_removed_is_told_to_readers(tmp_path: Path) -> None:
     ((left, oldest),) = db.execute("SELECT count(*), min(start_ns) FROM raw_events")
     db.close()
     with open_reader(path) as reader:
-        (removed,) = reader.removed()
-    assert removed == Removed(
+        (removed,) = reader.pruned()
+    assert removed == Pruned(
         name="events",
         kind="removed",
         until_ns=oldest - 1_000_000,

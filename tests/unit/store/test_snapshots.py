@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ingero.serve.dashboard.answers import snapshots
-from ingero.serve.sql.sql import run_sql
+from ingero.serve.sql import run_sql
 from ingero.serve.text.system_context import system_lines
 from ingero.store.machine import grown_ratio
 from ingero.store.reader import open_reader

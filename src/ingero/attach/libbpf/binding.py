@@ -1,4 +1,4 @@
-"""libbpf itself, opened through ctypes: its functions, what it prints, and how its failures are told."""
+"""libbpf itself, opened through ctypes: its functions, what it prints, and how its failures are reported."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ingero.attach.libbpf.binding import failure, libbpf
 
 PROGRAM_TYPE_KPROBE = 2  # enum bpf_prog_type; uprobe programs are of this type
-_BTF_KIND_TYPEDEF, _BTF_KIND_DATASEC = 8, 15
+_BTF_KIND_TYPEDEF, _BTF_KIND_DATASEC = 8, 15  # linux/btf.h
 
 
 class Helper(enum.IntEnum):

@@ -15,7 +15,7 @@ from ingero.attach.libbpf.binding import failure, libbpf, libc
 
 _SYS_BPF = {"x86_64": 321, "aarch64": 280}
 _SYS_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
-_BPF_LINK_CREATE = 28
+_BPF_LINK_CREATE = 28  # enum bpf_cmd, linux/bpf.h
 _UPROBE_MULTI_IS_RETURN = 1  # BPF_F_UPROBE_MULTI_RETURN
 
 
@@ -148,9 +148,9 @@ def _destroy(pointer: int) -> None:
 # struct perf_event_attr (uapi/linux/perf_event.h): type, size, config, sample_period, sample_type, read_format, flags
 _PERF_ATTRIBUTES = struct.Struct("<IIQQQQQ")
 _PERF_ATTRIBUTES_BYTES = 128
-_PERF_TYPE_SOFTWARE, _PERF_COUNT_SW_CPU_CLOCK = 1, 0
-_PERF_EXCLUDE_IDLE = 1 << 7
-_PERF_FLAG_CLOSE_ON_EXEC = 1 << 3
+_PERF_TYPE_SOFTWARE, _PERF_COUNT_SW_CPU_CLOCK = 1, 0  # linux/perf_event.h
+_PERF_EXCLUDE_IDLE = 1 << 7  # a bit of struct perf_event_attr
+_PERF_FLAG_CLOSE_ON_EXEC = 1 << 3  # PERF_FLAG_FD_CLOEXEC
 _PERF_EVENT_IOC_PERIOD = 0x40082404  # _IOW('$', 4, __u64)
 
 

@@ -13,7 +13,7 @@ from ingero.units import format_percent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentLevel:
-    """records_ratio: of the usual number of recorded calls. drain_ns: between two looks at the rings.
+    """The recording at one level. records_ratio: of the usual number of recorded calls. drain_ns: between two drains.
 
     takes_stacks: of recorded calls; resolving new ones is work for the agent. code: of `given_up`; "": all is recorded.
     """
@@ -43,7 +43,7 @@ RELAPSE_S = 2 * SAVED_SECONDS  # over the budget so soon after a return: the nex
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentLimiter:
-    """What is in force, and what led to it. Times in s of any clock that only goes forward.
+    """The level in force and its history. Times in s of any clock that only goes forward.
 
     saved_s: seconds of the whole budget that were not used.
     """
@@ -59,7 +59,7 @@ class AgentLimiter:
 
 
 def decide(before: AgentLimiter, cpu_ratio: float, now_s: float, budget_ratio: float) -> AgentLimiter:
-    """What is to be in force after a second in which the agent used `cpu_ratio` of a core."""
+    """The state after a second in which the agent used `cpu_ratio` of a core."""
     elapsed_s = 1.0 if before.decided_s is None else now_s - before.decided_s
     saved_s = min(max(before.saved_s + elapsed_s * (1 - cpu_ratio / budget_ratio), 0.0), SAVED_SECONDS)
     is_over = cpu_ratio > budget_ratio and not saved_s

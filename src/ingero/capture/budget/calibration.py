@@ -1,4 +1,4 @@
-"""How much of a probed call's account is the probe itself: measured on an empty function of our own."""
+"""Measures how much of a probed call's duration is the probe itself, on an empty function of our own."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ class OwnCode:
         self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
 
     def function(self, offset: int, *arguments: type[ctypes.c_long]) -> Callable[..., int]:
-        """The function at an offset."""
+        """A callable for the function at an offset of the code."""
         # ctypes takes the address of writable buffers only, numpy of any
         address = np.frombuffer(self._memory, np.uint8).ctypes.data + offset
         found: Callable[..., int] = ctypes.CFUNCTYPE(ctypes.c_int, *arguments)(address)
         return found
 
     def close(self) -> None:
-        """Closes the file; the memory goes when nobody refers to it."""
+        """Closes the file; the memory is freed with the last reference to it."""
         os.close(self._fd)
 
 
 @contextmanager
 def traced_here(kernel: KernelSide, code: OwnCode, offsets: Sequence[int]) -> Iterator[int | None]:
-    """Makes this process a target, with probes on its functions at `offsets`, as operation 0: its slot, if one is left.
+    """Traces this process, with probes on its functions at `offsets` as operation 0; yields its slot, if one is left.
 
     Only threads that end inside the block may call them: a thread takes its account with it, and one that lives on
     would be counted with the next process that gets the slot.
@@ -70,7 +70,7 @@ def in_a_thread(function: Callable[[], None]) -> None:
 
 
 def calibrate(kernel: KernelSide, calls: Ring, forget: Callable[[int], None]) -> int:
-    """Sets and returns `probe_ns`, the usual account of an empty call; 0 where calls have no durations.
+    """Sets and returns `probe_ns`, the usual duration of an empty call; 0 where calls have no durations.
 
     forget: removes what a slot has left in the kernel's sums.
     """
@@ -92,7 +92,7 @@ def calibrate(kernel: KernelSide, calls: Ring, forget: Callable[[int], None]) ->
 
 
 def _call_often(function: Callable[..., int]) -> None:
-    """As a program calls: between two calls it does something else, a few microseconds of Python."""
+    """Calls a function as a program would, with a few microseconds of Python between two calls."""
     for _ in range(_CALLS):
         sum(range(_BETWEEN))
         function()

@@ -1,4 +1,4 @@
-"""A share of a core, of which what was not used is kept for when it is needed."""
+"""A CPU time budget: a share of a core whose unused part is saved for later."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class CpuAllowance:
-    """CPU seconds that may be spent. share: of a core, in the long run. most_s: that are kept; half to begin with."""
+    """CPU seconds that may be spent. share: of a core, in the long run. most_s: most that is saved; half at first."""
 
     def __init__(self, share: float, *, most_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._share, self._most_s, self._clock = share, most_s, clock
@@ -16,11 +16,11 @@ class CpuAllowance:
 
     @property
     def is_half_left(self) -> bool:
-        """Whether half of the most is left: what can wait leaves so much to what cannot."""
+        """Whether half of the maximum is left: work that can wait leaves that much for work that cannot."""
         return self._left_s + self._share * (self._clock() - self._at_s) >= self._most_s / 2
 
     def spend(self, spent_s: float) -> float:
-        """Takes so much; answers for how many seconds to pause until nothing is owed."""
+        """Spends CPU seconds; returns for how many seconds to pause until nothing is owed."""
         now_s = self._clock()
         self._left_s = min(self._left_s + self._share * (now_s - self._at_s), self._most_s) - spent_s
         self._at_s = now_s

@@ -1,4 +1,4 @@
-"""What is traced less when tracing costs too much: the levels, what each saves, and when one is climbed or left.
+"""The levels at which less is traced: what each saves, and when the limiter moves between them.
 
 Pure: no clock, no kernel. A load is what the busiest traced thread does, as if everything were traced.
 """
@@ -18,7 +18,7 @@ from ingero.units import format_percent
 
 
 class Level(enum.IntEnum):
-    """What is given up, least information per saved trap first."""
+    """One thing that is given up, least information per saved trap first."""
 
     LAUNCHES_AT_DRIVER = 1
     EVENTS_AT_DRIVER = 2
@@ -68,12 +68,12 @@ OVER_SECONDS, RECENT_SECONDS = 3, 5  # otherwise: this many of the last ones wer
 CALM_S = 5.0  # how long a return must have been affordable
 RELAPSE_S = 60.0  # climbed again so soon after a return: the next one waits twice as long
 MAX_CALM_S = 60.0
-TRIAL_S, MAX_TRIAL_S = 30.0, 120.0  # what is not traced may have become rare without anybody seeing it
+TRIAL_S, MAX_TRIAL_S = 30.0, 120.0  # what is not traced may have become rare unnoticed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Probed entries a second of one thread, as if everything were traced.
+    """Probe hits per second of one thread, as if everything were traced.
 
     nested_ratio: of each group that holds both layers, how many were inside another traced call.
     """
@@ -84,7 +84,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """ratio: of the busiest traced thread's time. can_detach: otherwise probes stay, and are only passed over."""
+    """The overhead limit. ratio: of the busiest traced thread's time. can_detach: else probes stay, doing nothing."""
 
     ratio: float
     costs: TrapCosts
@@ -92,8 +92,8 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """What is in force, and what led to it. Times in s of any clock that only goes forward."""
+class LimiterState:
+    """The levels in force and their history. Times in s of any clock that only goes forward."""
 
     levels: Levels = frozenset()
     recent: tuple[bool, ...] = ()  # of the last seconds: over the budget?
@@ -108,7 +108,7 @@ class Standing:
 
 @cache
 def coverages(levels: Levels) -> Coverages:
-    """What is left of each group."""
+    """The coverage that levels leave to each group of calls."""
     found = dict.fromkeys(Group, Coverage.FULL)
     for level in levels:
         for group, coverage in _COVERAGE[level].items():
@@ -117,7 +117,7 @@ def coverages(levels: Levels) -> Coverages:
 
 
 def cost_ratio(load: Load, levels: Levels, budget: Budget) -> float:
-    """The share of its time that the thread would spend in traps."""
+    """The share of its time that a thread with this load would spend in traps."""
     left = coverages(levels)
     return sum(_group_ns(load, group, left, budget) for group in Group) / 1e9
 
@@ -152,61 +152,63 @@ def plan(load: Load, aim_ratio: float, budget: Budget) -> Levels:
 
 
 def _is_sound(level: Level, load: Load) -> bool:
-    """Whether the driver's probes see what the runtime's would no longer see."""
+    """Whether the driver's probes see the calls that the runtime's no longer see at this level."""
     if level not in (Level.LAUNCHES_AT_DRIVER, Level.EVENTS_AT_DRIVER):
         return True
     driver = Group.DRIVER_LAUNCHES if level is Level.LAUNCHES_AT_DRIVER else Group.DRIVER_EVENTS
     return load.hits.get(driver, 0.0) >= MIN_SEEN_AT_DRIVER * load.hits.get(RUNTIME_OF[driver], 0.0)
 
 
-def most_ratio(standing: Standing, budget: Budget) -> float:
-    """What a second may cost without a level being climbed at once; of a trial, the budget."""
-    is_trial = standing.was_trial and standing.returned_s is not None and not standing.recent
+def max_cost_ratio(state: LimiterState, budget: Budget) -> float:
+    """The cost ratio of a second above which more is given up at once; during a trial, the budget itself."""
+    is_trial = state.was_trial and state.returned_s is not None and not state.recent
     return budget.ratio if is_trial else GROSS * budget.ratio
 
 
-def is_spent(standing: Standing, hits: int, budget: Budget) -> bool:
-    """Whether one thread's `hits` since the last reading cost so much that a level is climbed, whatever follows."""
+def is_over_budget(state: LimiterState, hits: int, budget: Budget) -> bool:
+    """Whether one thread's `hits` since the last reading already cost so much that more must be given up."""
     costs = budget.costs
     least_ns = min(costs.full_ns, costs.nested_ns, costs.counted_ns, costs.suspended_ns)
-    return hits * least_ns / 1e9 > most_ratio(standing, budget)
+    return hits * least_ns / 1e9 > max_cost_ratio(state, budget)
 
 
-def decide(before: Standing, load: Load, measured_ratio: float, now_s: float, budget: Budget) -> Standing:
-    """What is to be in force after a second that cost `measured_ratio`."""
+def decide(before: LimiterState, load: Load, measured_ratio: float, now_s: float, budget: Budget) -> LimiterState:
+    """The state after a second that cost `measured_ratio`."""
     after = replace(before, recent=(*before.recent, measured_ratio > budget.ratio)[-RECENT_SECONDS:])
-    if measured_ratio > most_ratio(before, budget) or sum(after.recent) >= OVER_SECONDS:
-        return _climb(after, load, measured_ratio, now_s, budget)
-    wanted = plan(load, RETURN_BELOW * budget.ratio, budget)
-    if not is_looser(wanted, before.levels):
+    if measured_ratio > max_cost_ratio(before, budget) or sum(after.recent) >= OVER_SECONDS:
+        return _give_up_more(after, load, measured_ratio, now_s, budget)
+    new_levels = plan(load, RETURN_BELOW * budget.ratio, budget)
+    if not is_looser(new_levels, before.levels):
         after = replace(after, calm_since_s=None)
-        return _try(after, load, now_s)
+        return _start_trial(after, load, now_s)
     calm_since_s = now_s if after.calm_since_s is None else after.calm_since_s
     if now_s - calm_since_s < after.calm_s:
         return replace(after, calm_since_s=calm_since_s)
-    predicted = cost_ratio(load, wanted, budget)
+    predicted = cost_ratio(load, new_levels, budget)
     reason = f"the load has fallen: {format_percent(predicted)} of the thread's time expected"
-    return _return(after, wanted, now_s, reason)
+    return _restore(after, new_levels, now_s, reason)
 
 
-def is_looser(one: Levels, other: Levels) -> bool:
-    """Whether `one` traces something that `other` does not, and nothing less."""
-    mine, theirs = coverages(one), coverages(other)
+def is_looser(levels: Levels, other: Levels) -> bool:
+    """Whether `levels` trace something that `other` does not, and nothing less."""
+    mine, theirs = coverages(levels), coverages(other)
     return mine != theirs and all(mine[group] <= theirs[group] for group in Group)
 
 
-def _climb(before: Standing, load: Load, measured_ratio: float, now_s: float, budget: Budget) -> Standing:
-    wanted = plan(load, AIM * budget.ratio, budget) | before.levels
-    wanted = _without_needless(wanted)
-    if coverages(wanted) == coverages(before.levels):  # costs more than was predicted
-        wanted = _next(before.levels, load, budget)
-    if coverages(wanted) == coverages(before.levels):
+def _give_up_more(
+    before: LimiterState, load: Load, measured_ratio: float, now_s: float, budget: Budget
+) -> LimiterState:
+    new_levels = plan(load, AIM * budget.ratio, budget) | before.levels
+    new_levels = _without_implied(new_levels)
+    if coverages(new_levels) == coverages(before.levels):  # costs more than was predicted
+        new_levels = _next_level(before.levels, load, budget)
+    if coverages(new_levels) == coverages(before.levels):
         return replace(before, calm_since_s=None)
     has_relapsed = before.returned_s is not None and now_s - before.returned_s < RELAPSE_S
     has_failed = has_relapsed and before.was_trial
     return replace(
         before,
-        levels=wanted,
+        levels=new_levels,
         recent=(),
         calm_since_s=None,
         changed_s=now_s,
@@ -218,37 +220,37 @@ def _climb(before: Standing, load: Load, measured_ratio: float, now_s: float, bu
     )
 
 
-def _next(levels: Levels, load: Load, budget: Budget) -> Levels:
+def _next_level(levels: Levels, load: Load, budget: Budget) -> Levels:
     """The next level that saves anything."""
     now = cost_ratio(load, levels, budget)
     for level in Level:
         if level not in levels and _is_sound(level, load) and cost_ratio(load, levels | {level}, budget) < now:
-            return _without_needless(levels | {level})
+            return _without_implied(levels | {level})
     return levels
 
 
-def _without_needless(levels: Levels) -> Levels:
-    """Without levels that others include."""
+def _without_implied(levels: Levels) -> Levels:
+    """The levels without those that others imply."""
     for level in sorted(levels):
         if coverages(levels - {level}) == coverages(levels):
             levels -= {level}
     return levels
 
 
-def _try(before: Standing, load: Load, now_s: float) -> Standing:
-    """Looks now and then at what is not traced, and whose rate is therefore not known."""
+def _start_trial(before: LimiterState, load: Load, now_s: float) -> LimiterState:
+    """Starts a trial now and then: the rate of calls that are not traced is not known."""
     blind = before.levels & _TRIALS.keys()
     if not blind or now_s - before.changed_s < before.trial_s:
         return before
     cheap = frozenset[Level]().union(*(_TRIALS[level] for level in blind))
-    wanted = (before.levels - blind) | {level for level in cheap if _is_sound(level, load)}
-    return replace(_return(before, wanted, now_s, "to see whether the load has fallen"), was_trial=True)
+    new_levels = (before.levels - blind) | {level for level in cheap if _is_sound(level, load)}
+    return replace(_restore(before, new_levels, now_s, "to see whether the load has fallen"), was_trial=True)
 
 
-def _return(before: Standing, wanted: Levels, now_s: float, reason: str) -> Standing:
+def _restore(before: LimiterState, new_levels: Levels, now_s: float, reason: str) -> LimiterState:
     return replace(
         before,
-        levels=wanted,
+        levels=new_levels,
         recent=(),
         calm_since_s=None,
         changed_s=now_s,

@@ -1,4 +1,4 @@
-"""How often the threads' off-CPU buffers must be emptied, so that none overflows and nothing is read needlessly."""
+"""Chooses how often the threads' off-CPU buffers are emptied, so that none overflows."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class OffcpuPace:
         self._cost_ns = 0.0
 
     def restart(self) -> None:
-        """Begins again with short periods: what the threads do may change."""
+        """Starts over with short periods: what the threads do may change."""
         self.period_ns = int(min(self.period_ns, max(FIRST_PERIOD_NS, self._cost_ns / _MAX_COST_RATIO)))
 
     def note(self, tids: Iterable[int], *, elapsed_ns: int, cost_ns: int) -> None:
-        """Takes the thread of each interval that a reading emptied, the time since the reading before, and its cost."""
+        """Notes a reading: the thread of each interval that it emptied, the time since the one before, and its cost."""
         fullest = max(Counter(tids).values(), default=0)
         self._cost_ns += (cost_ns - self._cost_ns) / 8
         filled_ns = elapsed_ns * _TARGET_FILL * self._slots / max(fullest, 1)

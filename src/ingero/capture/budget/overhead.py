@@ -18,7 +18,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overhead:
-    """What tracing cost in a second. ratio: of the wall time of the thread that paid most, which is `tid`.
+    """What tracing cost in a second. ratio: of the wall time of the thread that paid most, `tid`.
 
     seen: that thread's probed entries, by group as they were traced: what was passed over is in hits_per_s only.
     """
@@ -31,7 +31,7 @@ class Overhead:
 
 @dataclass(slots=True)
 class _Mix:
-    """What was done at the probes of one process: entries by group, and what they cost in all."""
+    """Probe hits of one process by group of calls, and what they cost in all."""
 
     alone: dict[Group, int] = field(default_factory=dict)
     nested: dict[Group, int] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class _Mix:
 
 
 class OverheadMeter:
-    """Compares the counts of two readings; the first compares with nothing."""
+    """Measures overhead from the growth of counts between two readings; the first has nothing to compare with."""
 
     def __init__(self) -> None:
         self._before: Array | None = None
@@ -76,7 +76,7 @@ class OverheadMeter:
         return int(hits.max(initial=0))
 
     def _growth(self, threads: Array) -> tuple[Array, Array]:
-        """Of each thread, probed entries and seconds since the last reading, or since its account began."""
+        """Probe hits and seconds of each thread since the last reading, or since it began to be traced."""
         hits, since_ns = threads["hits"].astype(np.int64), threads["created_ns"].astype(np.int64)
         if self._before is not None and len(self._before):
             rows = np.searchsorted(self._before["tid"], threads["tid"]).clip(max=len(self._before) - 1)
@@ -88,7 +88,7 @@ class OverheadMeter:
 
 
 def _mixes(cells: Iterable[CellGrowth], costs: TrapCosts) -> dict[int, _Mix]:
-    """By process slot."""
+    """Probe hits by process slot."""
     mixes: dict[int, _Mix] = {}
     for cell in cells:
         mix = mixes.setdefault(cell.slot, _Mix())
@@ -111,13 +111,13 @@ def _load(mix: _Mix, scale: float) -> Load:
 
 
 class LoadEstimate:
-    """The load as if everything were traced: what is not traced is taken to have kept its ratio to what is."""
+    """Estimates the load as if everything were traced: untraced calls are taken to keep their ratio to traced ones."""
 
     def __init__(self) -> None:
         self._when_seen: dict[Group, Load] = {}
 
     def update(self, seen: Load, left: Coverages) -> Load:
-        """left: what was traced in the second of `seen`, from its beginning to its end."""
+        """Updates the estimate. left: the coverage during the whole second of `seen`."""
         traced = {group: seen.hits.get(group, 0.0) for group in Group if left[group] is not Coverage.NONE}
         now = Load(hits=traced, nested_ratio=seen.nested_ratio)
         for group in traced:
@@ -130,7 +130,7 @@ class LoadEstimate:
         return last.nested_ratio.get(group, 0.0) if last else 0.0
 
     def _scaled(self, group: Group, traced: Mapping[Group, float]) -> float:
-        """Its last rate, grown or fallen as what is traced has: the driver's share of the same calls, if possible."""
+        """The last known rate of a group, scaled like traced calls: the driver's part of them, if possible."""
         last = self._when_seen.get(group)
         if last is None:
             return 0.0

@@ -1,4 +1,4 @@
-"""Makes the overhead limiter act as on a slower machine: for tests and benches, by two variables of the environment.
+"""Makes the overhead limiter act as on a slower machine: for tests and benches, by two environment variables.
 
 INGERO_TEST_TRAP_COST_NS: what a probed call is taken to cost, whatever was measured; the other costs in proportion.
 INGERO_TEST_GIVE_UP: what is not traced from the start and never again: launches, copies, events, memory; several: a,b.
@@ -15,7 +15,7 @@ from ingero.capture.budget.trap_cost import TrapCosts
 from ingero.errors import IngeroError
 
 TRAP_COST, GIVE_UP = "INGERO_TEST_TRAP_COST_NS", "INGERO_TEST_GIVE_UP"
-_MOST_NS = 1_000_000  # a millisecond a call: no machine is as slow, so it is a slip
+_MAX_NS = 1_000_000  # a millisecond a call: no machine is as slow, so it is a slip
 _LEVELS: Mapping[str, Level] = MappingProxyType(
     {
         "launches": Level.LAUNCHES_OFF,
@@ -27,18 +27,18 @@ _LEVELS: Mapping[str, Level] = MappingProxyType(
 
 
 class RehearsalError(IngeroError):
-    """One of the variables has no meaning."""
+    """One of the environment variables has an invalid value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """trap_cost_ns: of a probed call; None: as measured. given_up: levels that stay in force from the start."""
+    """What is simulated. trap_cost_ns: of a probed call; None: as measured. given_up: levels always in force."""
 
     trap_cost_ns: float | None = None
     given_up: Levels = frozenset()
 
     def costs(self, measured: TrapCosts) -> TrapCosts:
-        """What the limiter is to reckon with."""
+        """The trap costs that the limiter uses."""
         if self.trap_cost_ns is None:
             return measured
         scale = self.trap_cost_ns / max(measured.full_ns, 1.0)
@@ -49,7 +49,7 @@ NO_REHEARSAL = Rehearsal()
 
 
 def rehearsal_of(environment: Mapping[str, str]) -> Rehearsal:
-    """What the environment asks for; an empty variable asks for nothing.
+    """The rehearsal that the environment asks for; an empty variable asks for nothing.
 
     Raises:
         RehearsalError: a variable is none of what it may be.
@@ -62,10 +62,10 @@ def rehearsal_of(environment: Mapping[str, str]) -> Rehearsal:
 
 
 def _cost_ns(text: str) -> float:
-    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(_MOST_NS))
-    if not is_number or not 0 < int(text) <= _MOST_NS:
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(_MAX_NS))
+    if not is_number or not 0 < int(text) <= _MAX_NS:
         raise RehearsalError(
-            f"{TRAP_COST}={text[:40]!r} is not a number of nanoseconds from 1 to {_MOST_NS}", hint=f"{TRAP_COST}=4900"
+            f"{TRAP_COST}={text[:40]!r} is not a number of nanoseconds from 1 to {_MAX_NS}", hint=f"{TRAP_COST}=4900"
         )
     return float(text)
 

@@ -1,4 +1,4 @@
-"""What one probed entry costs the thread that runs into it: measured at start, on functions of our own."""
+"""Measures at start what one probe hit costs the thread that runs into it, on functions of our own."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _CODE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrapCosts:
-    """CPU time of the traced thread per probed entry.
+    """CPU time of the traced thread per probe hit.
 
-    full: an account from entry to return. nested: inside another traced call. counted: at the entry only. suspended:
+    full: times from entry to return. nested: inside another traced call. counted: at the entry only. suspended:
     the probe is there, and nothing is done. Caches are hot: what a real loop pays is more.
     """
 
@@ -53,7 +53,7 @@ class TrapCosts:
 
 
 def measure_trap_costs(kernel: KernelSide, calls: Ring, forget: Callable[[int], None]) -> TrapCosts | None:
-    """Measures them on the very path that calls take; None if no process slot is left.
+    """Measures the costs on the same path that calls take; None if no process slot is left.
 
     calls: the ring of recorded calls, whose records of these calls are thrown away. forget: removes what a slot has
     left in the kernel's sums.
@@ -89,7 +89,7 @@ def _costs(kernel: KernelSide, code: OwnCode, plain_ns: float) -> TrapCosts:
 
 
 def _least_ns(loop: Callable[..., int]) -> float:
-    """CPU time of one turn of a loop."""
+    """The least CPU time of one iteration of a loop, ns."""
     least_ns = float("inf")
     for _ in range(_TURNS):
         before_ns = time.thread_time_ns()

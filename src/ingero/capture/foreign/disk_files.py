@@ -1,4 +1,4 @@
-"""Searches file systems for libraries in an opener of the sandbox of its own, which can be ended."""
+"""Searches file systems for libraries in a sandboxed process of its own, which can be killed if it hangs."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ _SEARCH_CPU_S, _SEARCH_S, _LOOK_S = 10.0, 30.0, 5.0
 
 
 class SandboxedDiskFiles(DiskFiles):
-    """opener: a process of that kind that nobody else asks: a search takes long. For one thread.
+    """Disk search through the sandbox. opener: a process for this alone, as a search takes long. For one thread.
 
-    files: who asks about one process. lost: called with a counter's name. longest_s: of a search.
+    files: who asks about one process. count_drop: called with a counter's name. longest_s: of a search.
     """
 
-    def __init__(self, opener: SandboxedProcess, files: SandboxedMemoryFiles, lost: Callable[[str], None]) -> None:
+    def __init__(
+        self, opener: SandboxedProcess, files: SandboxedMemoryFiles, count_drop: Callable[[str], None]
+    ) -> None:
         super().__init__()
-        self._opener, self._files, self._lost = opener, files, lost
+        self._opener, self._files, self._count_drop = opener, files, count_drop
         self.longest_s = _SEARCH_S
 
     def root(self, pid: int) -> tuple[int, int]:
-        """As there."""
+        """See `DiskFiles.root`."""
         if not pid:
             return super().root(pid)
         try:
@@ -40,7 +42,7 @@ class SandboxedDiskFiles(DiskFiles):
             raise _malformed() from None
 
     def present(self, paths: Sequence[Path]) -> list[bool]:
-        """As there."""
+        """See `DiskFiles.present`."""
         keys = self._ask("keys", _LOOK_S, paths=list(map(str, paths))).content.get("keys")
         if not isinstance(keys, list) or len(keys) != len(paths):
             raise _malformed()
@@ -55,7 +57,7 @@ class SandboxedDiskFiles(DiskFiles):
         homes: Sequence[Path] | None = None,
         has_well_known: bool = True,
     ) -> list[FoundFile]:
-        """As there."""
+        """See `DiskFiles.copies`."""
         try:
             answer = self._ask(
                 "copies",
@@ -76,7 +78,7 @@ class SandboxedDiskFiles(DiskFiles):
         try:
             return self._opener.ask(task, content, cpu_s=_SEARCH_CPU_S, wall_s=wall_s)
         except NoAnswerError as error:
-            self._lost("library_searches_given_up")
+            self._count_drop("library_searches_given_up")
             logger.warning("a search for libraries on disk was given up: %s", error.reason)
             raise TimeoutError(errno.ETIMEDOUT, error.reason) from None
         except RefusedAnswerError as error:

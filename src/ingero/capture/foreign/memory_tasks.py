@@ -1,4 +1,4 @@
-"""What a reader of the sandbox makes of a process's memory, which it was handed open: stacks, code, interpreters."""
+"""Tasks of a sandboxed reader on a process's memory, handed to it open: Python stacks, code objects, interpreters."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from ingero.capture.stacks.python_walk import BrokenWalkError, KnownCode, Walked
 from ingero.decode.python_code import Read, from_memory
 from ingero.discover.elf import ElfFile
 from ingero.discover.freed_code import offset_of_probe
-from ingero.discover.interpreters import Candidate, UnreadableInterpreter, examined
+from ingero.discover.interpreters import InterpreterFile, UnreadableInterpreter, examine
 from ingero.discover.memory import ProcessMemory, UnreadableMemoryError
 from ingero.sandbox.messages import Message
 from ingero.sandbox.nursery import Task
 
-MOST_TEXT = 4096  # characters of a file's or function's name
-_MOST_PROCESSES = 256
-_MOST_CODE = 1 << 13  # code objects of a process
-_MOST_TABLE_BYTES = 16 << 20  # of all
+MAX_TEXT = 4096  # characters of a file's or function's name
+_MAX_PROCESSES = 256
+_MAX_CODE = 1 << 13  # code objects of a process
+_MAX_TABLE_BYTES = 16 << 20  # of all
 _NOBODY = 0  # in place of a process: its memory is open
 
 
 def tasks() -> Mapping[str, Task]:
-    """By the names that they are asked for by."""
-    return {"frames": Walks().frames, "code": _code, "interpreter": _interpreter, "destructor": _destructor}
+    """The tasks by name."""
+    return {"frames": PythonStackWalks().frames, "code": _code, "interpreter": _interpreter, "destructor": _destructor}
 
 
-class Walks:
+class PythonStackWalks:
     """Walks Python stacks, and keeps code objects by process as long as they take little."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Walks:
     def walked(
         self, read: Read, number: int, layout: Mapping[str, int], version: tuple[int, int], thread_pointer: int
     ) -> list[WalkedFrame] | str:
-        """The frames of a thread; a text: why they cannot be read. number: of the process."""
+        """The Python frames of a thread; a text: why they cannot be read. number: of the process."""
         known = self._known.setdefault(number, {})
         before = len(known)
         try:
@@ -50,70 +50,77 @@ class Walks:
                 self._forget_if_many(number)
 
     def _forget_if_many(self, number: int) -> None:
-        is_much = sum(self._table_bytes.values()) > _MOST_TABLE_BYTES or len(self._known) > _MOST_PROCESSES
-        if is_much or len(self._known[number]) > _MOST_CODE:
+        is_much = sum(self._table_bytes.values()) > _MAX_TABLE_BYTES or len(self._known) > _MAX_PROCESSES
+        if is_much or len(self._known[number]) > _MAX_CODE:
             self._known.clear()
             self._table_bytes.clear()
 
     def frames(self, question: Message) -> Message:
-        """Of some threads of one process."""
-        told = question.content
-        layout, version = told["layout"], (int(told["version"][0]), int(told["version"][1]))
+        """The Python frames of some threads of one process."""
+        content = question.content
+        layout, version = content["layout"], (int(content["version"][0]), int(content["version"][1]))
         with ProcessMemory(_NOBODY, descriptor=question.files[0]) as memory:
-            found = [self.walked(memory.read, told["number"], layout, version, one) for one in told["thread_pointers"]]
+            found = [
+                self.walked(memory.read, content["number"], layout, version, one) for one in content["thread_pointers"]
+            ]
         return Message(
-            {"frames": [one if isinstance(one, str) else [_told_of(frame) for frame in one] for one in found]}
+            {"frames": [one if isinstance(one, str) else [_frame_content(frame) for frame in one] for one in found]}
         )
 
 
-def _told_of(frame: WalkedFrame) -> list[Any]:
-    return [frame.file[:MOST_TEXT], frame.line, frame.function[:MOST_TEXT]]
+def _frame_content(frame: WalkedFrame) -> list[Any]:
+    return [frame.file[:MAX_TEXT], frame.line, frame.function[:MAX_TEXT]]
 
 
 def _code(question: Message) -> Message:
-    """A code object; null where it is not there any more."""
-    told = question.content
+    """A code object; null if it is no longer there."""
+    content = question.content
     with ProcessMemory(_NOBODY, descriptor=question.files[0]) as memory:
-        found = from_memory(memory.read, told["address"], told["key"], told["layout"])
+        found = from_memory(memory.read, content["address"], content["key"], content["layout"])
     if found is None:
         return Message({"code": None})
-    return Message({"code": [found.file[:MOST_TEXT], found.name[:MOST_TEXT], found.first_line]}, found.table)
+    return Message({"code": [found.file[:MAX_TEXT], found.name[:MAX_TEXT], found.first_line]}, found.table)
 
 
 def _interpreter(question: Message) -> Message:
-    """Of candidates, whose files follow the process's memory, the interpreter and what its layout is made of."""
-    told = question.content
+    """The interpreter among candidates (their files follow the process's memory), and what its layout is made of."""
+    content = question.content
     candidates, libc = (
-        [Candidate(path=path, start=start, offset=offset) for path, start, offset in told[name]]
+        [InterpreterFile(path=path, start=start, offset=offset) for path, start, offset in content[name]]
         for name in ("candidates", "libc")
     )
-    places: list[int | None] = told["files"]
+    places: list[int | None] = content["files"]
 
-    def opened(place: int) -> ElfFile:
+    def open_candidate(place: int) -> ElfFile:
         number = places[place]
         if number is None:
-            raise PermissionError if place in told["refused"] else FileNotFoundError
+            raise PermissionError if place in content["refused"] else FileNotFoundError
         path = (candidates + libc)[place].path
         return ElfFile(Path(path), question.files[number])
 
-    found = examined(candidates, libc, opened, lambda: ProcessMemory(_NOBODY, descriptor=question.files[0]))
-    answer: dict[str, Any] = {"problems": [[place, reason[:MOST_TEXT]] for place, reason in found.problems.items()]}
-    one = found.interpreter
-    if one is None:
+    found = examine(candidates, libc, open_candidate, lambda: ProcessMemory(_NOBODY, descriptor=question.files[0]))
+    answer: dict[str, Any] = {"problems": [[place, reason[:MAX_TEXT]] for place, reason in found.problems.items()]}
+    interpreter = found.interpreter
+    if interpreter is None:
         return Message(answer)
-    if isinstance(one, UnreadableInterpreter):
-        return Message({**answer, "unreadable": [one.file[:MOST_TEXT], one.reason[:MOST_TEXT], one.is_starting]})
-    addresses = [one.runtime, one.code_type, one.none]
+    if isinstance(interpreter, UnreadableInterpreter):
+        return Message(
+            {
+                **answer,
+                "unreadable": [interpreter.file[:MAX_TEXT], interpreter.reason[:MAX_TEXT], interpreter.is_starting],
+            }
+        )
+    addresses = [interpreter.runtime, interpreter.code_type, interpreter.none]
     return Message(
         {
             **answer,
             "place": found.place,
-            "version": one.version,
+            "version": interpreter.version,
             "addresses": addresses,
-            "thread_bias": one.thread_bias,
-            "runtime_bytes": one.runtime_bytes,
+            "thread_bias": interpreter.thread_bias,
+            "runtime_bytes": interpreter.runtime_bytes,
         },
-        one.debug_offsets,
+        interpreter.debug_offsets,
     )
 
 

@@ -1,4 +1,4 @@
-"""What a reader of the sandbox does with the files that processes map: unwinds through them, and names functions."""
+"""Tasks of a sandboxed reader on the files that processes map: unwinding stacks, naming functions."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ingero.sandbox.messages import Message
 from ingero.sandbox.nursery import Task
 
 _MACHINE = platform.machine()
-_MOST_IMAGES = 2048  # each is an open file; what is forgotten is asked for again
-_MOST_TABLES_BYTES = 96 << 20  # of symbols, 24 bytes a function
-_MOST_SPACES = 512
-_MOST_NAME = 1 << 16
+_MAX_IMAGES = 2048  # each is an open file; what is forgotten is asked for again
+_MAX_TABLES_BYTES = 96 << 20  # of symbols, 24 bytes a function
+_MAX_SPACES = 512
+_MAX_NAME = 1 << 16
 
 
 def tasks() -> Mapping[str, Task]:
-    """By the names that they are asked for by."""
+    """The tasks by name."""
     reader = _Reader()
     return {"images": reader.images, "unwind": reader.unwind, "symbols": reader.symbols, "demangle": _demangle}
 
@@ -35,7 +35,7 @@ class _Reader:
     def __init__(self) -> None:
         self._images: OrderedDict[int, ElfImage] = OrderedDict()
         self._tables: OrderedDict[int, SymbolTable] = OrderedDict()
-        self._spaces: OrderedDict[int, _Space] = OrderedDict()
+        self._spaces: OrderedDict[int, _ReceivedAddressSpace] = OrderedDict()
 
     def images(self, question: Message) -> Message:
         """Reads the headers of files, or of bytes: what is loaded from where, or why that is not known."""
@@ -53,17 +53,17 @@ class _Reader:
         if image.machine not in MACHINES:
             return {"why": f"it is for {image.machine}, which is not supported"}
         self._images[number] = image
-        while len(self._images) > _MOST_IMAGES:
+        while len(self._images) > _MAX_IMAGES:
             self._images.popitem(last=False)
         return {"loads": [[one.offset, one.vaddr, one.file_bytes] for one in image.loads]}
 
     def unwind(self, question: Message) -> Message:
         """Walks a copied stack. The space comes with the question only where it is not known yet."""
-        told = question.content
-        number = told["space"]
-        if "ranges" in told:
-            self._spaces[number] = _Space(told["ranges"], self._images)
-            while len(self._spaces) > _MOST_SPACES:
+        content = question.content
+        number = content["space"]
+        if "ranges" in content:
+            self._spaces[number] = _ReceivedAddressSpace(content["ranges"], self._images)
+            while len(self._spaces) > _MAX_SPACES:
                 self._spaces.popitem(last=False)
         space = self._spaces.get(number)
         if space is None:
@@ -75,13 +75,13 @@ class _Reader:
         space.unknown.clear()
         copy = ThreadCopy(
             machine=_MACHINE,
-            registers=told["registers"],
-            is_pc_exact=told["is_pc_exact"],
-            stack_vaddr=told["stack_vaddr"],
+            registers=content["registers"],
+            is_pc_exact=content["is_pc_exact"],
+            stack_vaddr=content["stack_vaddr"],
             stack=question.data,
-            probed=dict(told["probed"]),
+            probed=dict(content["probed"]),
         )
-        return Message(_told_of(unwind(copy, space), space))
+        return Message(_stack_content(unwind(copy, space), space))
 
     def symbols(self, question: Message) -> Message:
         """The name and offset of each address of a file; null where no function is known to lie."""
@@ -92,16 +92,16 @@ class _Reader:
         table = self._tables.pop(number, None) or SymbolTable(image)
         self._tables[number] = table
         found = [table.at(vaddr) for vaddr in question.content["addresses"]]
-        while sum(one.size_bytes for one in self._tables.values()) > _MOST_TABLES_BYTES and len(self._tables) > 1:
+        while sum(one.size_bytes for one in self._tables.values()) > _MAX_TABLES_BYTES and len(self._tables) > 1:
             self._tables.popitem(last=False)
-        return Message({"symbols": [[one.name[:_MOST_NAME], one.offset] if one else None for one in found]})
+        return Message({"symbols": [[one.name[:_MAX_NAME], one.offset] if one else None for one in found]})
 
 
 _NOWHERE: Any = "an open file"
 
 
-class _Space:
-    """The address space of a process as it was told: by address what is mapped there.
+class _ReceivedAddressSpace:
+    """The address space of a process as the agent described it: by address what is mapped there.
 
     ranges: start, end, number of the image (0: none), bias, name, whether the kernel's trampoline; null: of no file.
     """
@@ -115,11 +115,11 @@ class _Space:
         self.unknown: list[int] = []
 
     def missing(self, images: Mapping[int, ElfImage]) -> list[int]:
-        """The images that are not there any more."""
+        """Numbers of images that this reader no longer holds."""
         return [number for number in self._needed if number not in images]
 
     def module_at(self, address: int) -> Module | None:
-        """As in AddressSpace."""
+        """See `AddressSpace.module_at`."""
         index = bisect.bisect_right(self._starts, address) - 1
         if index < 0 or address >= self._ranges[index][1]:
             self.unknown.append(address)
@@ -136,15 +136,15 @@ class _Space:
         return bisect.bisect_right(self._starts, frame.address) - 1
 
 
-def _told_of(stack: NativeStack, space: _Space) -> dict[str, Any]:
+def _stack_content(stack: NativeStack, space: _ReceivedAddressSpace) -> dict[str, Any]:
     return {
         "frames": [[one.address, space.index_of(one), one.lookup, one.decided_by] for one in stack.frames],
         "ending": stack.ending.value,
-        "detail": stack.detail[:_MOST_NAME],
+        "detail": stack.detail[:_MAX_NAME],
         "words": [[one.address, one.is_relative] if one else None for one in stack.words],
         "unknown": space.unknown,
     }
 
 
 def _demangle(question: Message) -> Message:
-    return Message({"names": [demangle(name)[:_MOST_NAME] for name in question.content["names"]]})
+    return Message({"names": [demangle(name)[:_MAX_NAME] for name in question.content["names"]]})

@@ -1,4 +1,4 @@
-"""The processes that read foreign files for the agent: what they take of a CPU, the agent answers for."""
+"""Counts the CPU time of the sandbox processes as the agent's own."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _NAMES = "ingero-"  # how all of theirs begin: a pid may be somebody else's when
 
 
 class OwnProcesses:
-    """pids: of those there are, and of those that have ended."""
+    """Maps the pids of sandbox processes to the agent. pids: of living and of ended ones."""
 
     def __init__(self, pids: Callable[[], Set[int]] = frozenset) -> None:
         self._pids = pids
 
     def owner(self, pid: int, name: str) -> int:
-        """The agent's pid for one of its own, else the pid itself. name: of its thread."""
+        """The agent's pid for a sandbox process, else the pid itself. name: of its thread."""
         return os.getpid() if pid in self._pids() and name.startswith(_NAMES) else pid
 
     def owners(self, pids: Array) -> Array:
-        """The same for many at once, of which no names are known."""
+        """`owner` of many pids at once, whose names are not known."""
         found: Array = np.where(np.isin(pids, list(self._pids())), os.getpid(), pids)
         return found

@@ -1,4 +1,4 @@
-"""The processes of the sandbox that a recording uses: what they do, and what they may."""
+"""The sandbox processes of a recording: their tasks, rights and limits."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ingero.capture.foreign.disk_files import SandboxedDiskFiles
 from ingero.capture.foreign.memory_files import SandboxedMemoryFiles
 from ingero.capture.foreign.native_reader import SandboxedNativeReader
 from ingero.capture.foreign.root_files import SandboxedRootFiles
-from ingero.capture.foreign.shares import Shares
+from ingero.capture.foreign.shares import UserShares
 from ingero.capture.foreign.wait_files import SandboxedWaitFiles
-from ingero.capture.libraries.library_readers import LibraryProcesses
+from ingero.capture.libraries.library_readers import SandboxedLibraryReader
 from ingero.capture.loop.heap import return_large_blocks
 from ingero.decode.native.names import demangle
 from ingero.discover import library_tasks, opener_tasks
 from ingero.discover.entry_points import entry_points
 from ingero.discover.python_layouts import supported_versions
 from ingero.sandbox import rights
-from ingero.sandbox.nursery import Kind, Nursery, Task
+from ingero.sandbox.nursery import Nursery, ProcessKind, Task
 from ingero.sandbox.process import SandboxedProcess, SpareProcess
 
 OPENER, READER = "opener", "reader"
@@ -30,13 +30,13 @@ _OWN_IDLE_S = 0.5  # of the loop's, which is made in 2 ms where the other one is
 
 
 def nursery() -> Nursery:
-    """To be entered before anything else: what is open or mapped by then is shared with all that come from it."""
-    opener = Kind(name="ingero-opener", tasks=opener_tasks.tasks, capabilities=rights.to_open())
-    return Nursery({OPENER: opener, READER: Kind(name="ingero-reader", tasks=_reader_tasks)}, prepare=_prepare)
+    """The process that forks the others. Enter it first: its children inherit what is open or mapped by then."""
+    opener = ProcessKind(name="ingero-opener", tasks=opener_tasks.tasks, capabilities=rights.to_open())
+    return Nursery({OPENER: opener, READER: ProcessKind(name="ingero-reader", tasks=_reader_tasks)}, prepare=_prepare)
 
 
 def _prepare() -> None:
-    """All that readers load when it is first used: nobody may not find it, or not read it. What they free is freed."""
+    """Loads all that readers would import later, when they may no longer read it; returns freed memory."""
     return_large_blocks()
     demangle("_Z1fv")
     entry_points()
@@ -49,18 +49,18 @@ def _reader_tasks() -> Mapping[str, Task]:
     return {**library_tasks.tasks(), **native_tasks.tasks(), **memory_tasks.tasks()}
 
 
-class Foreign:
-    """Who reads what for a recording. Use as a context manager.
+class ForeignReaders:
+    """The readers of foreign files and memory of a recording. Use as a context manager.
 
     makes: where the processes come from; None: of its own.
     libraries: for the thread that runs the loop. native: for those that resolve stacks and names; they wait longer, so
     that the loop has an opener and a reader of its own while theirs are busy.
     root_files: for the loop: who processes are. memory_files: what they were started with, and what they map. waits:
-    what their threads wait for. disk: where libraries lie that nobody has loaded yet.
+    what their threads wait for. disk: where libraries lie that no process has loaded yet.
     """
 
     def __init__(self, makes: Nursery | None = None) -> None:
-        self._lock, self._lost = threading.Lock(), Counter[str]()
+        self._lock, self._drops = threading.Lock(), Counter[str]()
         self._own = None if makes else nursery()
         made_by = makes or self._own
         assert made_by
@@ -71,11 +71,11 @@ class Foreign:
         self._idle_s = {opener: _IDLE_S, reader: _IDLE_S}
         self._idle_s |= dict.fromkeys((own_opener, own_reader, searcher), _OWN_IDLE_S)
         self._spare = opens, reads = SpareProcess(opener, own_opener), SpareProcess(reader, own_reader)
-        of_who_withholds = Shares(namespace_of=self._namespace_of)
+        of_who_withholds = UserShares(namespace_of=self._namespace_of)
         self.memory_files = SandboxedMemoryFiles(opens, of_who_withholds, self._count)
         self.root_files = SandboxedRootFiles(opens, of_who_withholds, self._count)
-        self.libraries = LibraryProcesses(
-            opens, reads, self.memory_files, Shares(namespace_of=self._namespace_of), self._count
+        self.libraries = SandboxedLibraryReader(
+            opens, reads, self.memory_files, UserShares(namespace_of=self._namespace_of), self._count
         )
         self.disk = SandboxedDiskFiles(searcher, self.memory_files, self._count)
         self.waits = SandboxedWaitFiles(self.memory_files)
@@ -83,39 +83,39 @@ class Foreign:
 
     @property
     def pids(self) -> Set[int]:
-        """Of the processes that read, also of those that have ended."""
+        """The pids of all sandbox processes, ended ones too."""
         return self._made_by.pids
 
     def drops(self) -> dict[str, int]:
-        """What was given up since the last time, by counter."""
+        """Reads that were given up since the last call, by counter."""
         with self._lock:
-            lost, self._lost = self._lost, Counter()
-        return dict(lost)
+            drops, self._drops = self._drops, Counter()
+        return dict(drops)
 
     def end_when(self, is_over: Callable[[], bool]) -> None:
-        """From the moment that this says so, nobody waits longer than 0.2 s for an answer because of the loop."""
-        for one in (*self._spare, self.libraries):
-            one.is_over = is_over
+        """Once `is_over` is true, answers for the loop are waited for 0.2 s at most."""
+        for process in (*self._spare, self.libraries):
+            process.is_over = is_over
 
     def rest(self) -> None:
-        """Ends the processes that nobody has asked for a while; to be called now and then."""
-        for one, seconds in self._idle_s.items():
-            one.close_if_idle(seconds)
+        """Ends the processes that were idle for a while; call it now and then."""
+        for process, seconds in self._idle_s.items():
+            process.close_if_idle(seconds)
 
     def _namespace_of(self, pid: int) -> int:
         return self.memory_files.pid_namespace(pid)
 
     def _count(self, counter: str) -> None:
         with self._lock:
-            self._lost[counter] += 1
+            self._drops[counter] += 1
 
-    def __enter__(self) -> Foreign:
+    def __enter__(self) -> ForeignReaders:
         if self._own:
             self._own.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for one in self._idle_s:
-            one.close_if_idle(0)  # who is asked just now is not waited for: the nursery ends it
+        for process in self._idle_s:
+            process.close_if_idle(0)  # who is asked just now is not waited for: the nursery ends it
         if self._own:
             self._own.__exit__()

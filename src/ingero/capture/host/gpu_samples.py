@@ -29,42 +29,42 @@ _HELD = 16  # answers that the recorder may leave unread
 _FRESH_PERIODS = 3  # an answer that is older says nothing about now
 _PARTING_S = 0.2  # what the end of a recording waits for an answer that is under way
 _MW_PER_W = 1000
-_MOST_SHARE = 0.01  # of the time, in the driver
+_MAX_SHARE = 0.01  # of the time, in the driver
 _SAVED_NS = 100_000_000  # of that time that queries may take at once: one that was held up costs nothing
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")  # ns on a CPU, ns waiting for one, time slices
-_TOLD_SPACING = 5  # periods between two questions, from which on it is said
+_LOG_SPACING = 5  # periods between two questions, from which on it is said
 
 Listed = Mapping[int, Mapping[str, str]]  # pid -> GPU (uuid) -> MIG slice, "" for none
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
-    """time_ns: when it was complete; asked_ns: how long that took in the driver; silent: GPUs that did not answer."""
+class _NvmlAnswer:
+    """One answer of NVML. time_ns: when it was complete; asked_ns: time in the driver; unanswered: GPUs without one."""
 
     time_ns: int
     asked_ns: int
-    silent: int
+    unanswered: int
     sampled: tuple[tuple[Gpu, GpuSample], ...]
 
 
-class Pace:
-    """How long to wait after each question, by what questions have taken: times in ns of one clock."""
+class PollPace:
+    """How long to wait between NVML calls, by how long they took: times in ns of one clock."""
 
     def __init__(self, period_ns: int, now_ns: int) -> None:
         self._period_ns, self._credit_ns, self._at_ns = period_ns, float(_SAVED_NS), now_ns
 
     def rest_ns(self, now_ns: int, took_ns: int) -> int:
-        """After a question that took so long in the driver, and has just been answered."""
-        grown_ns = _MOST_SHARE * (now_ns - self._at_ns)
+        """The pause after a call that took `took_ns` in the driver and has just returned, ns."""
+        grown_ns = _MAX_SHARE * (now_ns - self._at_ns)
         self._credit_ns, self._at_ns = min(self._credit_ns + grown_ns, float(_SAVED_NS)) - took_ns, now_ns
-        owed_ns = int(max(-self._credit_ns, 0.0) / _MOST_SHARE)
+        owed_ns = int(max(-self._credit_ns, 0.0) / _MAX_SHARE)
         return max(self._period_ns - took_ns, self._period_ns // 10, owed_ns)
 
 
 class GpuSamples:
-    """Writes `raw_gpu_samples`. Start it once; `stop` leaves a hung call behind.
+    """Samples GPUs and writes `raw_gpu_samples`. Start it once; `stop` leaves a hung call behind.
 
-    unix_ns_of: wall-clock time of a monotonic one. listed: is told which processes the driver has on which GPUs.
+    unix_ns_of: wall-clock time of a monotonic one. listed: gets the processes that the driver lists on each GPU.
     opened: opens NVML. clock: monotonic ns.
     """
 
@@ -81,30 +81,30 @@ class GpuSamples:
         self._sink, self._unix_ns_of, self._listed, self._opened = sink, unix_ns_of, listed, opened
         self._period_ns, self._clock = period_ns, clock
         self._stop = threading.Event()
-        self._answers: deque[_Answer] = deque()
-        self._unread = self._unread_told = 0
+        self._answers: deque[_NvmlAnswer] = deque()
+        self._unread = self._unread_logged = 0
         self._answered_ns = self._latest_ns = clock()
         self._latest: tuple[tuple[Gpu, GpuSample], ...] = ()
         self._missed = 0
         self._names: dict[int, str] = {}
-        self._pace, self._due_ns, self._told_ns = Pace(period_ns, clock()), clock(), 0
+        self._pace, self._due_ns, self._logged_ns = PollPace(period_ns, clock()), clock(), 0
         self._has_nothing_to_say = False
         # a daemon: the interpreter does not wait for a driver that hangs
         self._thread = threading.Thread(target=self._run, name="ingero-gpus", daemon=True)
 
     def start(self) -> None:
-        """Begins to ask."""
+        """Starts the sampling thread."""
         self._answered_ns = self._clock()
         self._thread.start()
 
     def stop(self) -> None:
-        """Asks no more."""
+        """Stops sampling."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(_PARTING_S)
 
     def take(self, nvml: Nvml) -> None:
-        """Asks for one sample of each GPU, and keeps it for `write`; what it has no room for is missing."""
+        """Takes one sample of each GPU for `write`; one that finds no room counts as missing."""
         by_uuid = {gpu.uuid: gpu for gpu in nvml.gpus}
         begin_ns, waited_ns = self._clock(), _waited_for_cpu_ns()
         sampled = tuple((by_uuid[sample.uuid], sample) for sample in nvml.sample())
@@ -112,16 +112,16 @@ class GpuSamples:
         asked_ns = max(now_ns - begin_ns - (_waited_for_cpu_ns() - waited_ns), 0)
         rest_ns = self._pace.rest_ns(now_ns, asked_ns)
         self._due_ns, self._answered_ns = now_ns + rest_ns, now_ns
-        self._tell(rest_ns, asked_ns)
+        self._log_pace(rest_ns, asked_ns)
         if len(self._answers) < _HELD:
-            self._answers.append(_Answer(now_ns, asked_ns, len(nvml.gpus) - len(sampled), sampled))
+            self._answers.append(_NvmlAnswer(now_ns, asked_ns, len(nvml.gpus) - len(sampled), sampled))
         else:
             self._unread += len(nvml.gpus)
 
-    def _tell(self, rest_ns: int, asked_ns: int) -> None:
-        if rest_ns < max(_TOLD_SPACING * self._period_ns, 2 * self._told_ns):
+    def _log_pace(self, rest_ns: int, asked_ns: int) -> None:
+        if rest_ns < max(_LOG_SPACING * self._period_ns, 2 * self._logged_ns):
             return
-        self._told_ns = rest_ns
+        self._logged_ns = rest_ns
         logger.warning(
             "NVML took %.0f ms in the driver to read the GPUs once: the next read is in %.0f s",
             asked_ns / 1e6,
@@ -130,12 +130,12 @@ class GpuSamples:
 
     @property
     def latest(self) -> tuple[tuple[Gpu, GpuSample], ...]:
-        """The GPUs that answered last; none once the last answer is old."""
+        """The latest samples; none once the last answer is old."""
         fresh_ns = max(_FRESH_PERIODS * self._period_ns, self._due_ns - self._answered_ns + self._period_ns)
         return self._latest if self._clock() - self._latest_ns <= fresh_ns else ()
 
     def write(self) -> int:
-        """Writes what was answered since the last call; returns how many samples are missing since then.
+        """Writes the samples since the last call; returns how many are missing since then.
 
         While nothing at all is answered, that is one a second.
         """
@@ -143,22 +143,22 @@ class GpuSamples:
         missing = 0
         while self._answers:
             answer = self._answers.popleft()
-            missing += answer.silent
+            missing += answer.unanswered
             self._latest_ns, self._latest = answer.time_ns, answer.sampled
             self._listed(_listed(sample for _, sample in answer.sampled))
             for gpu, sample in answer.sampled:
                 rows += self._row(self._unix_ns_of(answer.time_ns), answer.asked_ns, gpu, sample)
         self._sink.append(tables.GPU_SAMPLES, rows)
-        unread, self._unread_told = self._unread - self._unread_told, self._unread
+        unread, self._unread_logged = self._unread - self._unread_logged, self._unread
         return missing + unread + self._newly_missed()
 
     def _newly_missed(self) -> int:
-        """An answer may come late by one period, and costs nothing then; nor does one that is not asked for yet."""
+        """Samples missed since the last call; one that is late by up to one period is not missed."""
         expected_ns = max(self._answered_ns, self._due_ns - self._period_ns)
-        silent = 0 if self._has_nothing_to_say else (self._clock() - expected_ns) // self._period_ns - 1
-        if silent > 0 and not self._missed:
+        unanswered = 0 if self._has_nothing_to_say else (self._clock() - expected_ns) // self._period_ns - 1
+        if unanswered > 0 and not self._missed:
             logger.warning("NVML is not responding: no GPU samples until it does")
-        newly, self._missed = max(0, silent - self._missed), max(0, silent)
+        newly, self._missed = max(0, unanswered - self._missed), max(0, unanswered)
         return newly
 
     def _row(self, time_ns: int, asked_ns: int, gpu: Gpu, sample: GpuSample) -> Sequence[Row]:
@@ -205,7 +205,7 @@ class GpuSamples:
 
 
 def _waited_for_cpu_ns() -> int:
-    """How long the calling thread has waited for a CPU: a busy machine is no slow driver; 0 where that is not known."""
+    """Run-queue wait of the calling thread, ns: a busy host is not a slow driver. 0 where not known."""
     try:
         return int(_SCHEDSTAT.read_bytes().split()[1])
     except (OSError, IndexError, ValueError):

@@ -1,4 +1,4 @@
-"""Rows about GPUs, which of them each process sees, and which calls may have been missed that chose one."""
+"""Rows about GPUs, which of them each process sees, and since when no call that chose one was missed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ingero.attach.kernel_side import KernelSide
-from ingero.capture.processes.traced_processes import Targets
+from ingero.capture.processes.traced_processes import TracedProcesses
 from ingero.capture.records.rows import Sink
 from ingero.discover.gpus import Gpu, device_nodes, visible_uuids
 from ingero.discover.libraries import LibraryCopy
@@ -18,7 +18,7 @@ from ingero.store.writing import tables
 
 
 class GpuRows:
-    """Writes `raw_gpus` once and `raw_process_gpus` for each target, as far as it is proven."""
+    """Writes `raw_gpus` once and `raw_process_gpus` for each traced process, as far as it is proven."""
 
     def __init__(self, sink: Sink, gpus: Sequence[Gpu], files: RootFiles | None = None) -> None:
         self._sink, self._gpus, self._files = sink, gpus, files
@@ -38,11 +38,11 @@ class GpuRows:
         self._written: dict[int, dict[int, tuple[str, str]]] = {}
 
     @property
-    def default_device(self) -> int:
-        """The GPU of a call whose thread has not been seen to choose one: -1 (unknown) unless there is but one."""
+    def default_gpu(self) -> int:
+        """The GPU of a call whose thread was not seen to choose one: -1 (unknown) unless there is only one."""
         return 0 if len(self._gpus) == 1 and not self._gpus[0].mig_uuids else -1
 
-    def target(self, process: int, pid: int, environ: Mapping[str, str], *, is_containerized: bool) -> None:
+    def note_process(self, process: int, pid: int, environ: Mapping[str, str], *, is_containerized: bool) -> None:
         """Notes which GPUs a process can see; one that sees a single GPU uses that.
 
         Of several a program may hide some from itself, and number the rest anew, without a sign of it outside (Ray
@@ -55,17 +55,17 @@ class GpuRows:
         self._write(process, {0: uuids[0]} if len(uuids) == 1 and uuids[0] else {})
 
     def is_known(self, process: int) -> bool:
-        """Whether a look at a process, or at the one that it was forked from, has told which GPUs it can see."""
+        """Whether it is known which GPUs a process can see, from itself or from its parent."""
         return any(uuid is not None for uuid in self._visible.get(process, ()))
 
-    def forked(self, child: int, parent: int) -> None:
-        """A child sees what its parent saw, until it is looked at."""
+    def on_fork(self, child: int, parent: int) -> None:
+        """Copies the GPUs of the parent to a child, until the child itself is examined."""
         if (uuids := self._visible.get(parent)) is not None:
             self._visible.setdefault(child, uuids)
             self._write(child, {0: uuids[0]} if len(uuids) == 1 and uuids[0] else {})
 
     def seen(self, processes: Mapping[int, Mapping[str, str]]) -> None:
-        """Takes the driver's list: by process the GPUs that it was on, each with the slice of it, "" for none."""
+        """Takes the driver's list: by process its GPUs, each with its MIG slice, "" for none."""
         for process, slices in processes.items():
             known = self._seen.setdefault(process, set())
             if slices.keys() <= known and process in self._written:
@@ -86,7 +86,7 @@ class GpuRows:
             kept.pop(process, None)
 
     def _write(self, process: int, proven: Mapping[int, str], slices: Mapping[str, str] | None = None) -> None:
-        """Writes what is proven now, and takes back what no longer is."""
+        """Writes the GPUs that are proven now, and withdraws those that no longer are."""
         now = {ordinal: (uuid, (slices or {}).get(uuid, "")) for ordinal, uuid in proven.items()}
         before = self._written.get(process, {})
         changed = {ordinal: one for ordinal, one in now.items() if before.get(ordinal) != one}
@@ -103,7 +103,7 @@ class GpuRows:
 
 
 class UnseenCalls:
-    """Tells the kernel side since when every call of a process is seen.
+    """Tells the kernel side since when all calls of a process are traced.
 
     A thread without a seen choice is on device 0 only if none of its calls was missed: a library copy that the process
     used before it was probed casts doubt on all threads that were born until then.
@@ -116,13 +116,15 @@ class UnseenCalls:
         )
         self._unseen_ns = rows["unseen_ns"]
 
-    def note(self, copies: Iterable[LibraryCopy], probed_ns: Mapping[int, int], targets: Targets) -> None:
-        """copies: in use now, with their users; probed_ns: when each (by number) was probed."""
+    def note(
+        self, copies: Iterable[LibraryCopy], probed_ns: Mapping[int, int], traced_processes: TracedProcesses
+    ) -> None:
+        """Notes library copies. copies: in use now, with their users; probed_ns: when each (by number) was probed."""
         for copy in copies:
             since_ns = probed_ns.get(copy.number)
             if since_ns is None or copy.file.library is Library.NCCL:
                 continue
             for pid in copy.pids:
-                target = targets.of_pid(pid)
-                if target and self._unseen_ns[target.slot] < since_ns:
-                    self._unseen_ns[target.slot] = since_ns
+                traced_process = traced_processes.of_pid(pid)
+                if traced_process and self._unseen_ns[traced_process.slot] < since_ns:
+                    self._unseen_ns[traced_process.slot] = since_ns

@@ -1,4 +1,4 @@
-"""Rows about the NUMA nodes of the machine, once."""
+"""Writes the rows about the NUMA nodes of the host, once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows about how the scheduler is told to treat targets, the threads that call, and who takes CPU time from them."""
+"""Rows about scheduling settings of traced processes, of their calling threads, and of culprits of CPU time."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ingero.capture.processes.traced_processes import Target
+from ingero.capture.processes.traced_processes import TracedProcess
 from ingero.capture.records.rows import Sink
-from ingero.capture.sums.culprits import Charge
+from ingero.capture.sums.culprits import CulpritTime
 from ingero.discover.cgroups import (
     Cgroup,
     CgroupMounts,
@@ -30,7 +30,7 @@ from ingero.discover.scheduling import SchedulingPolicy, read_scheduling
 from ingero.store.writing import tables
 from ingero.store.writing.tables import Row
 
-TAKES_NS = 10_000_000  # who took less from all targets together in a second is not looked at
+TAKES_NS = 10_000_000  # culprits with less time in a second, over all traced processes, are ignored
 REPEAT_NS = 600_000_000_000  # unchanged rows are written again, so that the size limit never takes the last one
 _SHORTEST_NS = 900_000_000
 _GROUPS_A_SECOND = 8  # finding a process's group and its limits takes 0.1 ms; with more processes each has its turn
@@ -38,23 +38,23 @@ _THREADS_A_SECOND = 256
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
-    """What the group of a process gets."""
+class _CgroupLimits:
+    """CPU share and I/O limits of a cgroup."""
 
     share: CpuShare
     io_limits: tuple[IoLimit, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Facts:
+class _SchedulingFacts:
     process: int
     policy: SchedulingPolicy
-    group: _Group | None
+    group: _CgroupLimits | None
 
 
 @dataclass(slots=True)
-class _Known:
-    facts: _Facts
+class _WrittenFacts:
+    facts: _SchedulingFacts
     written_ns: int
 
 
@@ -64,22 +64,26 @@ class SchedulingRows:
     def __init__(self, sink: Sink, *, mounts: CgroupMounts | None = None, proc: Path = PROC) -> None:
         self._sink, self._proc = sink, proc
         self._mounts = mounts or read_mounts()
-        self._known: dict[tuple[int, int], _Known] = {}
+        self._known: dict[tuple[int, int], _WrittenFacts] = {}
         self._groups: dict[int, bytes] = {}
-        self._shares: dict[bytes, _Group | None] = {}
+        self._shares: dict[bytes, _CgroupLimits | None] = {}
         self._hits: dict[int, int] = {}
-        self._looked_ns = self._looks = 0
+        self._written_ns = self._looks = 0
 
     def write(
-        self, time_ns: int, targets: Iterable[Target], threads: np.ndarray[Any, Any], charges: Iterable[Charge]
+        self,
+        time_ns: int,
+        traced_processes: Iterable[TracedProcess],
+        threads: np.ndarray[Any, Any],
+        culprit_times: Iterable[CulpritTime],
     ) -> None:
-        """Looks at all of them, once a second at most. threads: `struct thread_dump`; charges: of the last second."""
-        if time_ns - self._looked_ns < _SHORTEST_NS:
+        """Writes all settings, once a second at most. threads: `struct thread_dump`; culprit_times: last second's."""
+        if time_ns - self._written_ns < _SHORTEST_NS:
             return
-        self._looked_ns = time_ns
+        self._written_ns = time_ns
         callers = self._callers(threads)
-        living = [target for target in targets if target.exit_ns is None]
-        wanted = dict(self._wanted(living, callers, _cpu_users(charges)))
+        living = [traced_process for traced_process in traced_processes if traced_process.exit_ns is None]
+        wanted = dict(self._wanted(living, callers, _cpu_users(culprit_times)))
         self._read_groups({pid for pid, _ in wanted})
         rows: list[Row] = []
         for (pid, tid), process in wanted.items():
@@ -88,11 +92,11 @@ class SchedulingRows:
         self._known = {key: known for key, known in self._known.items() if key in wanted or _exists(*key)}
 
     def _wanted(
-        self, targets: Iterable[Target], callers: list[tuple[int, int]], cpu_users: list[int]
+        self, traced_processes: Iterable[TracedProcess], callers: list[tuple[int, int]], cpu_users: list[int]
     ) -> Iterator[tuple[tuple[int, int], int]]:
-        """(pid, tid) -> number of the process, 0 for culprits that are no target."""
+        """(pid, tid) -> number of the process, 0 for culprits that are not traced."""
         yield from (((pid, pid), 0) for pid in cpu_users)
-        numbers = {target.pid: target.number for target in targets}
+        numbers = {traced_process.pid: traced_process.number for traced_process in traced_processes}
         yield from (((pid, pid), number) for pid, number in numbers.items())
         yield from (((pid, tid), numbers[pid]) for pid, tid in callers if pid in numbers)
 
@@ -106,11 +110,11 @@ class SchedulingRows:
         return [(pids[at], tids[at]) for at in most.tolist() if grown[at] > 0]
 
     def _read_groups(self, pids: set[int]) -> None:
-        """Which group each process is in, and what the groups get: of new processes, and of those whose turn it is."""
+        """Reads the cgroup of each process and its limits: of new processes, and of those whose turn it is."""
         self._looks += 1
         rounds = 1 + (len(pids) - 1) // _GROUPS_A_SECOND
         groups = {pid: self._groups[pid] for pid in pids if pid in self._groups}
-        looked_at: dict[bytes, _Group | None] = {}
+        looked_at: dict[bytes, _CgroupLimits | None] = {}
         for place, pid in enumerate(sorted(pids)):
             if pid not in groups or place % rounds == self._looks % rounds:
                 text = groups[pid] = self._group_text(pid)
@@ -125,24 +129,24 @@ class SchedulingRows:
         except OSError:  # it has ended
             return b""
 
-    def _read_share(self, text: bytes) -> _Group | None:
-        """text: of a /proc/PID/cgroup; empty where the process has ended."""
+    def _read_share(self, text: bytes) -> _CgroupLimits | None:
+        """The limits of a cgroup. text: of a /proc/PID/cgroup; empty if the process has ended."""
         paths = parse_cgroup(os.fsdecode(text))
         if not paths:
             return None
         group = Cgroup(id=None, path="", paths=paths)
-        return _Group(read_cpu_share(group, self._mounts), read_io_limits(group, self._mounts))
+        return _CgroupLimits(read_cpu_share(group, self._mounts), read_io_limits(group, self._mounts))
 
     def _row_if_news(self, time_ns: int, process: int, pid: int, tid: int) -> Sequence[Row]:
         policy = read_scheduling(tid)
         if policy is None:
             return []
-        facts = _Facts(process, policy, self._shares[self._groups[pid]])
+        facts = _SchedulingFacts(process, policy, self._shares[self._groups[pid]])
         known = self._known.get((pid, tid))
         if known and known.facts == facts and time_ns - known.written_ns < REPEAT_NS:
             return []
-        self._known[pid, tid] = _Known(facts, time_ns)
-        group = facts.group or _Group(CpuShare(weight=None, quota_us=None, period_us=None), ())
+        self._known[pid, tid] = _WrittenFacts(facts, time_ns)
+        group = facts.group or _CgroupLimits(CpuShare(weight=None, quota_us=None, period_us=None), ())
         return tables.SCHEDULING.rows(
             1,
             session=self._sink.session,
@@ -161,11 +165,11 @@ class SchedulingRows:
         )
 
 
-def _cpu_users(charges: Iterable[Charge]) -> list[int]:
+def _cpu_users(culprit_times: Iterable[CulpritTime]) -> list[int]:
     taken: dict[int, int] = defaultdict(int)
-    for charge in charges:
-        if charge.culprit_pid > 0:
-            taken[charge.culprit_pid] += charge.ns
+    for culprit_time in culprit_times:
+        if culprit_time.culprit_pid > 0:
+            taken[culprit_time.culprit_pid] += culprit_time.ns
     return [pid for pid, ns in taken.items() if ns > TAKES_NS]
 
 

@@ -19,7 +19,7 @@ _MIB = 1 << 20
 
 
 class Deadband:
-    """Decides which snapshots are worth storing; see SnapshotRows."""
+    """Decides which snapshots differ enough to be stored; see SnapshotRows."""
 
     def __init__(self, percent: float, heartbeat_s: float) -> None:
         self._percent, self._heartbeat_ns = percent, int(heartbeat_s * 1e9)
@@ -53,7 +53,7 @@ def _levels(sample: SystemSample) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentUsage:
-    """What the agent itself used: CPU time since the sample before, and the most resident memory so far."""
+    """Resources of the agent itself: CPU time since the sample before, and peak resident memory so far."""
 
     cpu_ns: int
     peak_rss_bytes: int
@@ -82,7 +82,7 @@ class SnapshotRows:
         self.agent_cpu_ns = self._unstored_cpu_ns = 0
 
     def write(self, period: Period, cpu_stats: Mapping[Path, int]) -> tuple[SystemSample, AgentUsage]:
-        """Samples now, at its end. cpu_stats: `cpu.stat` of targets' groups -> their numbers."""
+        """Samples at the end of the period. cpu_stats: `cpu.stat` of the traced processes' cgroups -> their numbers."""
         sample = self.last = self._sampler.sample(list(cpu_stats))
         time_ns = self._now_ns()
         self._write_throttling(sample, period, cpu_stats)
@@ -115,7 +115,7 @@ class SnapshotRows:
         return sample, agent
 
     def _write_throttling(self, sample: SystemSample, period: Period, cpu_stats: Mapping[Path, int]) -> None:
-        """Groups that their quota kept off the CPU since the sample before."""
+        """Writes the cgroups that their CPU quota throttled since the sample before."""
         before, self._throttling = self._throttling, dict(sample.throttling)
         rows: list[Row] = []
         for path, now in self._throttling.items():

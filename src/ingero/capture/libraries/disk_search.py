@@ -1,7 +1,6 @@
-"""Searches the disk for copies of traced libraries, in a thread of its own: probed before somebody maps them.
+"""Searches the disk for copies of traced libraries in a thread of its own, to probe them before they are mapped.
 
-What the processes of interest run from and what they say of their libraries is looked at; a program that was seen once
-is not looked at again.
+Programs of processes of interest and their library settings are examined; each program once.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ _OWN_ROOT = Path("/")
 
 
 @dataclass(frozen=True, slots=True)
-class _Program:
-    """What tells where a process may get its libraries from; root: of its file system, as the agent reaches it."""
+class _KnownProgram:
+    """Where a process may load its libraries from; root: of its file system, as the agent reaches it."""
 
     root: Path
     executable: str
@@ -38,7 +37,7 @@ class _Program:
 
 
 class DiskSearch:
-    """Hands over each file once.
+    """Finds library files; each is handed over once.
 
     pids: the processes of interest, asked for in the thread. homes: see `library_copies_on_disk`. memory: what they
     run and were started with. disk: who searches.
@@ -55,17 +54,17 @@ class DiskSearch:
         self._found: queue.SimpleQueue[Path] = queue.SimpleQueue()
         self._handed_over: set[FoundFile] = set()
         self._executables: dict[int, str] = {}
-        self._programs: set[_Program] = set()
+        self._programs: set[_KnownProgram] = set()
         self._roots: dict[tuple[int, int], Path] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="disk search", daemon=True)
 
     def start(self) -> None:
-        """Begins."""
+        """Starts the search thread."""
         self._thread.start()
 
     def take(self) -> Path | None:
-        """A path that has been found, or None."""
+        """A path that was found, or None."""
         try:
             return self._found.get_nowait()
         except queue.Empty:
@@ -86,7 +85,7 @@ class DiskSearch:
             self._stop.wait(_PERIOD_S)
 
     def search(self, *, well_known: bool) -> None:
-        """One search: for programs not seen before, and in the well-known places if told so."""
+        """Searches once: for programs not seen before, and in the well-known places if `well_known`."""
         if well_known:
             self._forget_gone()
         pids = set(self._pids())
@@ -103,7 +102,7 @@ class DiskSearch:
                 logger.info("search for libraries below %s: %s", root, error)
 
     def _forget_gone(self) -> None:
-        """What was seen of containers and files that are gone; not often, as each of them is asked for."""
+        """Forgets containers and files that are gone; not often, as each of them is checked."""
         places = [*{program.root for program in self._programs}, *{sign.path for sign in self._handed_over}]
         try:
             there = {place for place, is_there in zip(places, self._disk.present(places), strict=True) if is_there}
@@ -114,14 +113,14 @@ class DiskSearch:
         self._handed_over = {sign for sign in self._handed_over if sign.path in there}
 
     def _hand_over(self, found: Iterable[FoundFile]) -> None:
-        """Those first of which a single call at the start tells what none tells later: who is which rank."""
-        for one in sorted(found, key=lambda one: library_kind(one.path.name) is not Library.NCCL):
-            if one not in self._handed_over:
-                self._handed_over.add(one)
-                self._found.put(one.path)
+        """Hands NCCL over first: only calls at the start tell which process is which rank."""
+        for file in sorted(found, key=lambda file: library_kind(file.path.name) is not Library.NCCL):
+            if file not in self._handed_over:
+                self._handed_over.add(file)
+                self._found.put(file.path)
 
-    def _program(self, pid: int) -> _Program | None:
-        """What a process runs, if it runs something else than when it was asked last."""
+    def _program(self, pid: int) -> _KnownProgram | None:
+        """The program of a process, if it differs from the last time."""
         try:
             executable = self._memory.program(pid)
             if self._executables.get(pid) == executable:
@@ -131,10 +130,10 @@ class DiskSearch:
         except OSError:  # a kernel thread, or gone
             return None
         environ = variables(self._memory.launched_with(pid)) or {}
-        return _Program(root, executable, tuple((name, environ[name]) for name in _NAMING if name in environ))
+        return _KnownProgram(root, executable, tuple((name, environ[name]) for name in _NAMING if name in environ))
 
     def _root_of(self, pid: int) -> Path:
-        """The same path for all processes of one container."""
+        """The root of a process: one path for all processes of a container."""
         place = self._disk.root(pid)
         if place == self._disk.root(0):
             return _OWN_ROOT
@@ -143,7 +142,7 @@ class DiskSearch:
             known = self._roots[place] = PROC / str(pid) / "root"
         return known
 
-    def _copies_for(self, programs: Sequence[_Program], root: Path, *, with_well_known: bool) -> list[FoundFile]:
+    def _copies_for(self, programs: Sequence[_KnownProgram], root: Path, *, with_well_known: bool) -> list[FoundFile]:
         def inside(path: str) -> str:
             return str(root / path.lstrip("/")) if path.startswith("/") else path
 

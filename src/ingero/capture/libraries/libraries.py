@@ -15,7 +15,7 @@ from ingero.attach.kernel_side import KernelSide
 from ingero.attach.probes import CallSite, ProbeMode
 from ingero.discover import kernel_clock
 from ingero.discover.libraries import LibraryCopy, LibraryScan, LibraryScanner, PutOffError
-from ingero.discover.library_reader import FileKey, Held, LibraryReader, LibrarySites
+from ingero.discover.library_reader import FileKey, HeldFile, LibraryReader, LibrarySites
 from ingero.discover.processes import PROC
 from ingero.discover.sites import MissingSite, Site, SiteReport
 from ingero.errors import IngeroError
@@ -23,20 +23,20 @@ from ingero.ops import Kind, Library
 
 logger = logging.getLogger(__name__)
 
-# A nested call is told by the open outer one, so the outer library must be probed first.
+# A nested call is recognized by the outer call in flight, so the outer library must be probed first.
 _OUTER_FIRST = (Library.NCCL, Library.CUDART, Library.CUDA)
 _TURN_S = 0.25  # at once: the rings are drained that often; a library takes 20 to 60 ms, and longer on a busy host
-_LOOKS_UNTIL_LET_GO = 5  # without a user, on a file system other than the host's root
+_SCANS_UNTIL_RELEASED = 5  # without a user, on a file system other than the host's root
 _HELD = (
     "%s is not probed yet: process %d maps it and withholds its memory; the kernel would wait for that, and every fork "
     "of this host for the kernel"
 )
-_LOOKS_UNTIL_DROPPED = 10  # without a user and without a path: a container that is started again finds its probes
+_SCANS_UNTIL_DROPPED = 10  # without a user and without a path: a container that is started again finds its probes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """What became of one site; reason is empty if attached. `site` is None where the file exports no such call."""
+    """The result of probing one site; reason is empty if attached. `site` is None if the file exports no such call."""
 
     copy: LibraryCopy
     site: Site | None
@@ -45,16 +45,16 @@ class ProbeResult:
 
     @property
     def is_attached(self) -> bool:
-        """Whether calls at this site are seen."""
+        """Whether calls at this site are traced."""
         return self.site is not None and not self.reason
 
 
 class LibraryProbes:
-    """Probes on every copy seen so far. The same file is probed once, an equal copy elsewhere as well.
+    """Probes on every library copy seen so far. Each file is probed once, an equal copy elsewhere too.
 
     launches_at_driver_only: the runtime's launch calls get no probe, which saves a quarter of what tracing costs; the
     driver's still count every launch, only the runtime's caller is lost.
-    libraries: which of them are probed. given_files: files with names of their own, probed before anybody maps them.
+    libraries: which of them are probed. given_files: files with other names, probed before any process maps them.
     reader: reads their files.
     """
 
@@ -75,7 +75,7 @@ class LibraryProbes:
             given_files=given_files, reader=self._reader, is_turn_over=lambda: self.is_turn_over
         )
         self._put_off: dict[int, int] = {}  # copies that are not probed yet: the process on whose behalf
-        self._held: dict[int, Held] = {}  # the files of those that are
+        self._held: dict[int, HeldFile] = {}  # the files of those that are
         self.probed_ns: dict[int, int] = {}  # by the copy's number, CLOCK_MONOTONIC
         self._probed: dict[int, FileKey | None] = {}  # as it was when it was probed
         self._unused: dict[int, int] = {}  # looks at which a probed copy had neither a user nor a path
@@ -85,43 +85,43 @@ class LibraryProbes:
         self.copies: list[LibraryCopy] = []
 
     def begin_turn(self) -> None:
-        """The loop has come round: what follows is done for a moment, and the rest when it comes round again.
+        """Starts a time slice of the loop: work stops when it is used up, and goes on in the next.
 
-        Before the first turn everything is done at once: nobody's records wait then.
+        Before the first turn everything is done at once: no records wait then.
         """
         self._turn_until_s = time.monotonic() + _TURN_S
 
     @property
     def is_turn_over(self) -> bool:
-        """Whether the rings have been left alone for long enough."""
+        """Whether the time slice is used up: the rings must be drained."""
         return time.monotonic() > self._turn_until_s
 
     def scan(self, pids: Collection[int] | None = None) -> LibraryScan:
-        """Which processes use which copies right now; cheap when nothing has changed. pids: looks at no others."""
+        """Scans which processes use which copies now; cheap if nothing has changed. pids: only these."""
         return self._wanted(self._scanner.scan(pids))
 
     def put_off(self) -> set[int]:
-        """The processes that are to be looked at again, and may be."""
+        """The processes to be scanned again that may be read now."""
         return {pid for pid in self._scanner.put_off if self._reader.may_read(pid)}
 
     def waiting(self) -> set[int]:
-        """The processes whose copies are known and not probed yet, and may be."""
+        """The processes with known copies that are not probed yet and may be read now."""
         return {pid for pid in set(self._put_off.values()) if self._reader.may_read(pid)}
 
     @property
     def may_search(self) -> bool:
-        """Whether copies on disk may be looked at now."""
+        """Whether copies on disk may be examined now."""
         return self._reader.may_read(0)
 
-    def look_again(self, pids: Iterable[int], waiting: Iterable[int] = ()) -> LibraryScan:
-        """The same after a look at these processes only; at those that wait if they have changed."""
-        return self._wanted(self._scanner.look_again(pids, waiting))
+    def rescan(self, pids: Iterable[int], waiting: Iterable[int] = ()) -> LibraryScan:
+        """Scans these processes only, and those of `waiting` that have changed."""
+        return self._wanted(self._scanner.rescan(pids, waiting))
 
     def _wanted(self, scan: LibraryScan) -> LibraryScan:
         return replace(scan, copies=tuple(copy for copy in scan.copies if copy.file.library in self._libraries))
 
     def on_disk(self, paths: Iterable[Path]) -> list[LibraryCopy]:
-        """The copies at these paths that are not probed yet; what cannot be read there harms nobody."""
+        """The copies at these paths that are not probed yet; unreadable files are ignored."""
         with self._reader.on_behalf_of(0):
             for problem in self._scanner.add_on_disk(paths):
                 logger.info("%s: %s", problem.mapped_path, problem.reason)
@@ -129,7 +129,7 @@ class LibraryProbes:
         return [copy for copy in known if copy.number not in self._probed]
 
     def drop_unused(self) -> None:
-        """Takes the probes off files that are gone, that were overwritten where they lie, or that nobody uses.
+        """Detaches the probes of files that are gone, were overwritten in place, or are unused.
 
         The kernel keeps the instructions it has replaced: a process that maps changed code anew would run old ones. And
         a probe keeps the file system that its file lies on, which could not be unmounted.
@@ -158,17 +158,17 @@ class LibraryProbes:
             # changed in place, or replaced and not in use any more
             return now[1] == copy.file.inode or not copy.pids
         self._unused[copy.number] = self._unused.get(copy.number, 0) + 1 if now is None and not copy.pids else 0
-        return self._unused[copy.number] >= _LOOKS_UNTIL_DROPPED
+        return self._unused[copy.number] >= _SCANS_UNTIL_DROPPED
 
     def _keeps_a_mount(self, copy: LibraryCopy) -> bool:
         """Whether an unused copy lies on a file system of its own, of which nothing but its probes may be in use."""
         if copy.number in self._given or copy.file.device in (None, self._root_device):
             return False
         is_cheap = self._kernel.mode in (ProbeMode.SESSION, ProbeMode.MULTI)
-        return is_cheap and self._idle[copy.number] >= _LOOKS_UNTIL_LET_GO
+        return is_cheap and self._idle[copy.number] >= _SCANS_UNTIL_RELEASED
 
     def attach_new(self, copies: Iterable[LibraryCopy]) -> list[ProbeResult]:
-        """Probes the copies that are not probed yet, as many as there is time for in this turn.
+        """Probes the copies that are not probed yet, as many as fit into this time slice.
 
         One result per site and per missing call.
         """
@@ -195,7 +195,7 @@ class LibraryProbes:
         return results
 
     def _in_order(self, copies: Iterable[LibraryCopy]) -> list[LibraryCopy]:
-        """Those of processes that have been put off come behind those of all others."""
+        """Copies in order of probing: those of deferred processes last."""
         waiting = set(self._put_off.values())
         return sorted(
             copies,
@@ -227,7 +227,7 @@ class LibraryProbes:
         if found.failure:
             logger.info("%s: only exported symbols are probed: %s", copy.mapped_path, found.failure)
         report = self._wanted_sites(copy, found.report)
-        self._attach_telling(copy, found)
+        self._attach_naming(copy, found)
         calls = {CallSite(path=found.path, offset=s.file_offset, cookie=s.cookie): s for s in report.sites}
         failed = self._kernel.attach_calls(list(calls), copy.number)
         logger.info("%s: %d probes, %d failed", copy.mapped_path, len(calls) - len(failed), len(failed))
@@ -237,11 +237,11 @@ class LibraryProbes:
         missing = [ProbeResult(copy=copy, site=None, missing=one, reason=one.reason) for one in report.missing]
         return attached + missing
 
-    def _attach_telling(self, copy: LibraryCopy, found: LibrarySites) -> None:
+    def _attach_naming(self, copy: LibraryCopy, found: LibrarySites) -> None:
         is_nccl = copy.file.library is Library.NCCL
         attach = self._kernel.attach_communicators if is_nccl else self._kernel.attach_kernel_names
         what = "communicators" if is_nccl else "names of kernels"
-        calls = [CallSite(path=found.path, offset=at, cookie=tells) for at, tells in found.telling.items()]
+        calls = [CallSite(path=found.path, offset=at, cookie=tells) for at, tells in found.naming.items()]
         for site, reason in attach(calls, copy.number).items():
             logger.warning("%s+%#x: %s are not seen: %s", copy.mapped_path, site.offset, what, reason)
 
@@ -262,7 +262,7 @@ def _without_launches(report: SiteReport) -> SiteReport:
 
 
 def _root_device() -> int | None:
-    """Of the host's root file system; of this process's own where the first process's cannot be seen."""
+    """Device of the host's root file system; of this process's own if that of process 1 cannot be seen."""
     for root in (PROC / "1/root/", Path("/")):
         with suppress(OSError):
             return root.stat().st_dev

@@ -1,4 +1,4 @@
-"""Converts the kernel's CLOCK_MONOTONIC into wall-clock time, without tearing the timeline when NTP steps it."""
+"""Converts the kernel's CLOCK_MONOTONIC into wall-clock time, without breaks where NTP steps the clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _READINGS = 5  # the tightest of a few readings: one may be preempted between it
 
 
 def read_pair() -> tuple[int, int]:
-    """One moment on both clocks: (monotonic ns, unix ns)."""
+    """Reads both clocks at one moment: (monotonic ns, unix ns)."""
     best: tuple[int, int, int] | None = None
     for _ in range(_READINGS):
         before = kernel_clock.monotonic_ns()
@@ -33,7 +33,7 @@ def read_pair() -> tuple[int, int]:
 
 
 class WallClock:
-    """Pairs of readings, and times between them by interpolation.
+    """Converts between the clocks by interpolation between pairs of readings.
 
     Before the first pair and after the last, the nearest pair's offset holds. A clock that is set back would give two
     moments the same time: the recording goes on in the time it has, until the clock is set forward again.
@@ -69,7 +69,7 @@ class WallClock:
             self._held_ns -= min(self._held_ns, step_ns)
 
     def now_ns(self) -> int:
-        """The present in this timeline, which need not be the clock's."""
+        """The current unix time in this timeline, ns; the system clock may differ."""
         return self.unix_ns_of(kernel_clock.monotonic_ns())
 
     def unix_ns(self, mono_ns: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -82,5 +82,5 @@ class WallClock:
         return wall
 
     def unix_ns_of(self, mono_ns: int) -> int:
-        """One time."""
+        """The wall-clock time of one monotonic time, ns."""
         return int(self.unix_ns(np.asarray([mono_ns]))[0])

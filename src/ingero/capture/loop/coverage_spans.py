@@ -1,4 +1,4 @@
-"""When what is traced changed, or was too little to compare with: time ranges of the monotonic clock."""
+"""Time ranges (monotonic clock) in which tracing coverage changed or was reduced."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _OPEN = np.iinfo(np.int64).max
 _KEPT = 256
 
 
-class ChangedSpans:
-    """Stretches in time order, the newest ones; the last may be open."""
+class CoverageChanges:
+    """Time ranges of changes in order of time, only the newest ones; the last may be open."""
 
     def __init__(self) -> None:
-        self._spans: list[list[int]] = []
+        self._time_ranges: list[list[int]] = []
 
     def changed(self, begin_ns: int, end_ns: int, *, is_blind: bool = False) -> None:
-        """What is traced changed in between. is_blind: and is too little from then on, until the next change."""
-        if self._spans and self._spans[-1][1] == _OPEN:
-            self._spans[-1][1] = begin_ns
-        self._spans.append([begin_ns, _OPEN if is_blind else end_ns])
-        del self._spans[:-_KEPT]
+        """Notes that coverage changed in this time. is_blind: it stays too small until the next change."""
+        if self._time_ranges and self._time_ranges[-1][1] == _OPEN:
+            self._time_ranges[-1][1] = begin_ns
+        self._time_ranges.append([begin_ns, _OPEN if is_blind else end_ns])
+        del self._time_ranges[:-_KEPT]
 
     def touch(self, begin_ns: Array, end_ns: Array) -> Array:
-        """Which of the time ranges [begin, end] share a moment with one of these."""
-        if not self._spans:
+        """Which of the time ranges [begin, end] overlap one of the changes."""
+        if not self._time_ranges:
             return np.zeros(len(begin_ns), bool)
-        begins, ends = np.array(self._spans, np.int64).T
+        begins, ends = np.array(self._time_ranges, np.int64).T
         # spans do not overlap, so that both columns ascend: the first that ends after the begin decides
         first = np.searchsorted(ends, begin_ns)
         is_one = first < len(ends)
@@ -43,12 +43,12 @@ class ChangedSpans:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TracedSpans:
-    """changed: what is traced changed. In the others something of what marks and counts steps is not known: untimed:
+class CoverageSpans:
+    """Coverage changes by kind. changed: any. In the others, data that marks and counts steps is missing: untimed:
     launches have no durations; without_launches, without_copies: they are not traced at all.
     """
 
-    changed: ChangedSpans = field(default_factory=ChangedSpans)
-    untimed: ChangedSpans = field(default_factory=ChangedSpans)
-    without_launches: ChangedSpans = field(default_factory=ChangedSpans)
-    without_copies: ChangedSpans = field(default_factory=ChangedSpans)
+    changed: CoverageChanges = field(default_factory=CoverageChanges)
+    untimed: CoverageChanges = field(default_factory=CoverageChanges)
+    without_launches: CoverageChanges = field(default_factory=CoverageChanges)
+    without_copies: CoverageChanges = field(default_factory=CoverageChanges)

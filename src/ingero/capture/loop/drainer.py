@@ -1,4 +1,4 @@
-"""Owns the rings: waits until one fills or something is due, and hands their records to whoever consumes them."""
+"""Drains the BPF rings: waits until one fills or something is due, and hands their records to consumers."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from ingero.discover import kernel_clock
 
 Consumer = Callable[[np.ndarray[Any, Any]], None]
 
-_LOOK_NS = 5_000_000  # whether other work is done
+_POLL_NS = 5_000_000  # whether other work is done
 DRAIN_NS = 250_000_000  # turning records into rows costs nearly the same for one of them and for a hundred
-# Of sync intervals nobody wants anything before a second ends, and each batch of a stream is judged beside the 64
+# Sync intervals are not needed before a second ends, and each batch of a stream is judged beside the 64
 # before it.
 _UNHURRIED = frozenset({"sync_intervals", "steps", "marks"})
 _FILLED = 1 / 16  # of a ring; whatever fits into an empty one between two looks nearly fits on top of that
@@ -47,7 +47,7 @@ _RECORD_OF_RING = {
 
 
 class Drainer:
-    """All rings of a recording. consumers: by ring, who takes its batches; salvage: of what they cannot take."""
+    """Drains all rings of a recording. consumers: by ring, takes its batches; salvage: handles records that raise."""
 
     def __init__(self, kernel: KernelSide, consumers: Mapping[str, Consumer], salvage: Salvage) -> None:
         self._kernel, self._consumers, self._salvage = kernel, consumers, salvage
@@ -77,18 +77,18 @@ class Drainer:
         if now_ns - self._emptied_ns >= self._pace.period_ns:
             self.empty_buffers()
         if self._is_behind or now_ns - self._drained_ns >= self.drain_ns:
-            self.drain(self._hurried())
+            self.drain(self._hurried_rings())
             self._drained_ns = now_ns
         elif filled:
             self.drain(filled)
 
-    def _hurried(self) -> set[int]:
-        """The rings that do not wait for the second's end."""
-        return {ring.fd for name, ring in self.rings.items() if name not in _UNHURRIED or ring.filled > _FILLED}
+    def _hurried_rings(self) -> set[int]:
+        """The rings that are drained before the second ends."""
+        return {ring.fd for name, ring in self.rings.items() if name not in _UNHURRIED or ring.fill_ratio > _FILLED}
 
     @contextmanager
-    def working_meanwhile(self, work: Callable[[], None]) -> Iterator[None]:
-        """Has something done on another thread, and goes on draining until it is done; first what is in the block.
+    def draining_during(self, work: Callable[[], None]) -> Iterator[None]:
+        """Runs `work` on another thread and keeps draining until it is done; the block runs first.
 
         Attaching and detaching take long enough to fill the threads' buffers.
         """
@@ -96,11 +96,11 @@ class Drainer:
             working = other.submit(work)
             yield
             while not working.done():
-                self.wait(kernel_clock.monotonic_ns() + _LOOK_NS)
+                self.wait(kernel_clock.monotonic_ns() + _POLL_NS)
             working.result()
 
     def drain(self, filled: Container[int] | None = None) -> None:
-        """Hands over what the rings hold, up to DRAIN_LIMIT records of each. filled: of these descriptors only.
+        """Hands over the records in the rings, up to DRAIN_LIMIT of each. filled: only rings with these descriptors.
 
         Starts and ends of processes are read last, so that every process of the other records is among them, and handed
         over first, because rows name processes.
@@ -114,11 +114,11 @@ class Drainer:
                 self._salvage.records(name, self._consumers[name], batch)
 
     def backlog(self) -> Backlog:
-        """What the rings hold now, and is not handed over."""
-        return Backlog(tuple((ring, ring.produced) for ring in self.rings.values()))
+        """The records that the rings hold now and are not handed over."""
+        return Backlog(tuple((ring, ring.produced_bytes) for ring in self.rings.values()))
 
     def drain_backlog(self) -> None:
-        """Hands over everything that the rings hold now, however much."""
+        """Hands over all records that the rings hold now."""
         backlog = self.backlog()
         self.drain()
         while self._is_behind and not backlog.is_drained:
@@ -127,7 +127,7 @@ class Drainer:
             self.drain()
 
     def drain_all(self) -> None:
-        """Hands over everything; for rings that nobody fills any more."""
+        """Hands over all records until the rings are empty; for rings that nothing fills any more."""
         self.drain()
         while self._is_behind:
             self.drain()
@@ -136,14 +136,14 @@ class Drainer:
         """Moves the off-CPU intervals of threads that make no traced calls into the ring, before they overflow."""
         now_ns, cpu_ns = kernel_clock.monotonic_ns(), time.thread_time_ns()
         ring = self.rings["offcpu"]
-        begin = ring.produced
+        begin = ring.produced_bytes
         self.threads = self._kernel.read_threads()
-        emptied = ring.written_since(begin)["tid"].tolist()
+        emptied = ring.records_since(begin)["tid"].tolist()
         self._pace.note(emptied, elapsed_ns=now_ns - self._emptied_ns, cost_ns=time.thread_time_ns() - cpu_ns)
         self._emptied_ns = now_ns
 
-    def look_soon(self) -> None:
-        """Empties the threads' buffers soon, and often until they have proved to fill slowly."""
+    def empty_buffers_soon(self) -> None:
+        """Empties the threads' off-CPU buffers soon, and often until they have proved to fill slowly."""
         self._pace.restart()
 
     def __enter__(self) -> Drainer:

@@ -1,4 +1,4 @@
-"""What each loss counter means, in words for the user, and the reader of the kernel's counters."""
+"""What each counter of dropped data means, in words for the user, and the reader of the kernel's counters."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ MEANINGS: dict[str, str] = {
 
 
 class DropReader:
-    """The kernel's loss counters by name."""
+    """Reads the kernel's counters of dropped data, by name."""
 
     def __init__(self, drops: Map, layouts: Btf) -> None:
         names = [name.removeprefix("DROP_").lower() for name in layouts.enum("drop")]

@@ -1,4 +1,4 @@
-"""Keeps the memory of an agent that runs for weeks from following its largest moment."""
+"""Returns freed memory to the system, so that an agent that runs for weeks does not stay at its peak."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LARGE_BYTES = 128 << 10  # what glibc begins with
 
 
 def return_large_blocks() -> None:
-    """From now on large blocks go back to the system when they are freed.
+    """Makes malloc return large blocks to the system when they are freed.
 
     Of itself glibc keeps what was freed once for the next block of that size, up to 32 MB each, and what lies between
     small ones stays; of the free end of a heap it keeps twice as much, by what was freed before this, too. Does nothing
@@ -23,7 +23,7 @@ def return_large_blocks() -> None:
 
 
 def return_freed() -> None:
-    """Gives back the pages between small blocks, which glibc keeps: a millisecond for 10 MB of them.
+    """Returns the free pages between small blocks, which glibc keeps: 1 ms for 10 MB.
 
     Does nothing with another C library.
     """
@@ -33,5 +33,5 @@ def return_freed() -> None:
 
 @cache
 def _of_c_library(name: str) -> Any:
-    """A function of the C library that this process runs with; None where it has none of that name."""
+    """A function of this process's C library; None if it has none of that name."""
     return getattr(ctypes.CDLL(None), name, None)

@@ -1,4 +1,4 @@
-"""Diagnoses the recording while it is written: a thread of its own, once a second, a fiftieth of a core over time.
+"""Diagnoses the recording while it is written, once a second in its own thread, with 2% of a core on average.
 
 It reads what the writer has committed, as every other reader does, and gives the writer rows of incidents.
 """
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST_OF_A_CORE = 0.02
+MAX_CORE_RATIO = 0.02  # on average (docs/adr/0029-live-and-fast-diagnosis.md)
 _LONGEST_PAUSE_S = 60.0
-_LONGEST_WAIT_S = 1.0  # for a last look, by what the one before took: whoever stops a recording is not kept waiting
-_SAVED_S = 1.2  # a minute's worth of that is kept: an incident is looked at each second while it is new
-_URGENT_FOR_S = 8.0  # what seems to hang is looked at each second, whatever looks have cost;
+_LONGEST_WAIT_S = 1.0  # for a last pass, by the duration of the one before: stopping a recording must not take long
+_SAVED_S = 1.2  # a minute's worth of that is saved: a new incident gets a pass each second
+_URGENT_FOR_S = 8.0  # what seems to hang gets a pass each second, whatever the cost;
 _URGENT_EVERY_S = 60.0  # so often at most
 
 
@@ -61,7 +61,7 @@ class LiveFindings:
         self.close()
 
     def second_stored(self, hanging: int = 0) -> None:
-        """A second has been handed to the writer: there may be something to find.
+        """Notes that a second was handed to the writer, so that a pass is due.
 
         hanging: calls open for over a second as it ended, and processes that make none and wait.
         """
@@ -73,11 +73,11 @@ class LiveFindings:
             self._ends_pause.set()
 
     def is_hurried(self) -> bool:
-        """Whether the next look is wanted soon: the last one saw what another will tell, or that a loss begins."""
+        """Whether the next pass should come soon: a finding awaits confirmation, or lost time begins."""
         return self._is_hurried
 
     def close(self) -> None:
-        """Looks a last time, and closes what is open."""
+        """Makes a last pass, and closes open incidents."""
         self._is_over.set()
         self._is_due.set()
         self._ends_pause.set()
@@ -90,7 +90,7 @@ class LiveFindings:
         begin_ns = self._begin_ns
         while True:
             try:
-                self._look_until_over(begin_ns)
+                self._make_passes_until_over(begin_ns)
                 return
             except Exception:  # a bug must end neither the recording nor the findings of weeks
                 log.exception("a diagnosis failed and starts over; run ingero explain for the whole recording")
@@ -98,20 +98,20 @@ class LiveFindings:
                 return
             begin_ns = max(self._begin_ns, time.time_ns() - LOOK_BACK_NS)
 
-    def _look_until_over(self, begin_ns: int) -> None:
+    def _make_passes_until_over(self, begin_ns: int) -> None:
         from ingero.diagnose.live import LiveDiagnosis  # noqa: PLC0415  # as above
         from ingero.store.reader import open_reader  # noqa: PLC0415  # as above
 
         with open_reader(self._writer.path) as reader:
             diagnosis = LiveDiagnosis(reader, begin_ns=begin_ns, first_number=reader.last_incident() + 1)
             try:
-                self._look_on(diagnosis)
+                self._make_passes(diagnosis)
             finally:
                 for change in diagnosis.tracker.finish():
-                    self._tell(change)
+                    self._report_change(change)
 
-    def _look_on(self, diagnosis: LiveDiagnosis) -> None:
-        allowance = CpuAllowance(MOST_OF_A_CORE, most_s=_SAVED_S)
+    def _make_passes(self, diagnosis: LiveDiagnosis) -> None:
+        allowance = CpuAllowance(MAX_CORE_RATIO, most_s=_SAVED_S)
         is_owed = False  # the pause after the last look was put off
         took_s = 0.0
         while True:
@@ -122,79 +122,80 @@ class LiveFindings:
             if is_last and took_s > _LONGEST_WAIT_S:
                 log.debug("no final diagnosis while recording: it takes %.1f s; run ingero explain", took_s)
                 break
-            took_s = self._look(diagnosis, is_last=is_last, has_time=allowance.is_half_left)
+            took_s = self._make_pass(diagnosis, is_last=is_last, has_time=allowance.is_half_left)
             pause_s = allowance.spend(took_s)
             if is_last:
                 break
             is_owed = diagnosis.tracker.is_undecided and not is_owed
-            self._is_hurried = is_owed or (diagnosis.sees_a_beginning and not pause_s)
+            self._is_hurried = is_owed or (diagnosis.has_onset and not pause_s)
             self._ends_pause.wait(0.0 if is_owed else min(pause_s, _LONGEST_PAUSE_S))
             self._ends_pause.clear()  # what closing has set, too: that is due
 
-    def _look(self, diagnosis: LiveDiagnosis, *, is_last: bool, has_time: bool) -> float:
-        """Tells what has changed; answers the CPU seconds that it took."""
+    def _make_pass(self, diagnosis: LiveDiagnosis, *, is_last: bool, has_time: bool) -> float:
+        """Makes one pass and reports the changes; returns the CPU seconds that it took."""
         began_s = time.thread_time()
         try:
             self._writer.flush()
             for change in diagnosis.look(is_last=is_last, has_time=has_time):
-                self._tell(change)
+                self._report_change(change)
         except IngeroError as error:  # the disk refuses; the writer has said so
             log.debug("not diagnosed: %s", error)
         return_freed()
         return time.thread_time() - began_s
 
-    def _tell(self, change: Change) -> None:
+    def _report_change(self, change: Change) -> None:
         rows = incident_rows(change.incident, self._writer.session)
         self._writer.append(tables.INCIDENTS, rows)
         self._writer.append(tables.CAUSAL_CHAINS, chain_rows(change.incident, self._writer.session))
         self._on_change(change)
 
 
-def incident_rows(one: Incident, session: int) -> Sequence[Row]:
-    """Its row; a later one of the same number replaces it."""
-    line = one.where.line or one.line
+def incident_rows(incident: Incident, session: int) -> Sequence[Row]:
+    """The row of an incident; a later one with the same number replaces it."""
+    line = incident.where.line or incident.line
     return tables.INCIDENTS.rows(
         1,
-        incident=one.number,
+        incident=incident.number,
         session=session,
-        cause=one.cause,
-        resource=one.resource,
-        root=one.root,
-        severity=one.severity.name,
-        start_ns=one.start_ns,
-        end_ns=one.end_ns,
-        lost_ns=one.lost_ns,
-        lost_ratio=one.lost_ratio,
-        explained_ratio=one.explained_ratio,
-        peak=one.peak_ratio,
-        summary=one.summary,
-        kind=one.kind.value,
-        affected=json.dumps([record_json(affected) for affected in one.affected]),
-        culprits=json.dumps([record_json(culprit) for culprit in one.culprits]),
-        evidence=json.dumps(dict(one.evidence)),
-        fixes=json.dumps([record_json(fix) for fix in one.fixes]),
+        cause=incident.cause,
+        resource=incident.resource,
+        root=incident.root,
+        severity=incident.severity.name,
+        start_ns=incident.start_ns,
+        end_ns=incident.end_ns,
+        lost_ns=incident.lost_ns,
+        lost_ratio=incident.lost_ratio,
+        explained_ratio=incident.explained_ratio,
+        peak=incident.peak_ratio,
+        summary=incident.summary,
+        kind=incident.kind.value,
+        affected=json.dumps([record_json(affected) for affected in incident.affected]),
+        culprits=json.dumps([record_json(culprit) for culprit in incident.culprits]),
+        evidence=json.dumps(dict(incident.evidence)),
+        fixes=json.dumps([record_json(fix) for fix in incident.fixes]),
         line=json.dumps(record_json(line) if line else None),
-        chain=json.dumps([record_json(link) for link in one.chain]),
-        breakdown=json.dumps(dict(one.breakdown)),
+        chain=json.dumps([record_json(link) for link in incident.chain]),
+        breakdown=json.dumps(dict(incident.breakdown)),
     )
 
 
-def chain_rows(one: Incident, session: int) -> Sequence[Row]:
-    """The same in the shape in which Ingero 0.x stored chains."""
-    fixes = [f"{fix.text}: {fix.command}" if fix.command else fix.text for fix in one.fixes]
+def chain_rows(incident: Incident, session: int) -> Sequence[Row]:
+    """The row of an incident as a causal chain, in the shape of Ingero 0.x."""
+    fixes = [f"{fix.text}: {fix.command}" if fix.command else fix.text for fix in incident.fixes]
     timeline = [
-        {"layer": "HOST", "op": one.cause, "detail": link.text, "dur_us": link.seen_ns // 1000} for link in one.chain
+        {"layer": "HOST", "op": incident.cause, "detail": link.text, "dur_us": link.seen_ns // 1000}
+        for link in incident.chain
     ]
     return tables.CAUSAL_CHAINS.rows(
         1,
-        chain=f"{session}-{one.number}",
+        chain=f"{session}-{incident.number}",
         session=session,
-        incident=one.number,
-        detected_ns=one.start_ns,
-        severity=one.severity.name,
-        summary=one.summary,
-        root_cause=one.cause,
-        explanation="; ".join(link.text for link in one.chain),
+        incident=incident.number,
+        detected_ns=incident.start_ns,
+        severity=incident.severity.name,
+        summary=incident.summary,
+        root_cause=incident.cause,
+        explanation="; ".join(link.text for link in incident.chain),
         recommendations=json.dumps(fixes),
         timeline=json.dumps(timeline),
     )

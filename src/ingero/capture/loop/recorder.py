@@ -18,7 +18,7 @@ from ingero.capture.budget.calibration import calibrate
 from ingero.capture.budget.overhead_limiter import OverheadLimiter
 from ingero.capture.budget.rehearsal import NO_REHEARSAL, Rehearsal
 from ingero.capture.foreign.own_processes import OwnProcesses
-from ingero.capture.foreign.readers import Foreign
+from ingero.capture.foreign.readers import ForeignReaders
 from ingero.capture.host.gpu_samples import GpuSamples, Listed
 from ingero.capture.host.gpus import GpuRows, UnseenCalls
 from ingero.capture.host.numa import write_numa_nodes
@@ -26,22 +26,22 @@ from ingero.capture.host.scheduling import SchedulingRows
 from ingero.capture.host.snapshots import SnapshotRows
 from ingero.capture.libraries.libraries import LibraryProbes, ProbeResult
 from ingero.capture.loop.clocks import PAIR_PERIOD_NS, WallClock, read_pair
-from ingero.capture.loop.coverage_spans import TracedSpans
+from ingero.capture.loop.coverage_spans import CoverageSpans
 from ingero.capture.loop.drainer import Drainer
 from ingero.capture.loop.period import period_until
 from ingero.capture.loop.salvage import Salvage
-from ingero.capture.loop.second import Second, SecondReader
+from ingero.capture.loop.second import SecondOfCounts, SecondReader
 from ingero.capture.loop.watchdog import Watchdog
 from ingero.capture.processes.cgroup_rows import CgroupRows
-from ingero.capture.processes.process_discovery import Change, Pickup, Wanted
+from ingero.capture.processes.process_discovery import ProcessChange, ProcessDiscovery, ProcessSelection
 from ingero.capture.processes.process_rows import ProcessRows
-from ingero.capture.processes.traced_processes import Target, Targets
+from ingero.capture.processes.traced_processes import TracedProcess, TracedProcesses
 from ingero.capture.records.communicators import CommunicatorRows
 from ingero.capture.records.recorded_calls import RecordedCalls
 from ingero.capture.records.rows import RowMaker, Sink
-from ingero.capture.stacks.halted_processes import Halts
+from ingero.capture.stacks.halted_processes import HaltDetector
 from ingero.capture.stacks.kernel_names import KernelNames
-from ingero.capture.stacks.stack_samples import Samples
+from ingero.capture.stacks.stack_samples import StackSamples
 from ingero.capture.stacks.stacks import Stacks
 from ingero.capture.steps.mark_rows import MarkRows
 from ingero.capture.steps.step_rows import StepRows
@@ -68,15 +68,15 @@ logger = logging.getLogger(__name__)
 
 _TICK_NS = 1_000_000_000
 _HURRIED_TICK_NS = 500_000_000
-_IDLE_TICKS = 5  # readings without a target before the programs are detached; attaching again takes 50 ms
-_CROWDED_TICK_NS = 50_000_000  # long enough for the last switch of a thread that has ended
+_IDLE_TICKS = 5  # readings without a traced process before the programs are detached; attaching again takes 50 ms
+_MANY_ENDED_TICK_NS = 50_000_000  # long enough for the last switch of a thread that has ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecorderOptions:
-    """pids: the processes to trace with their children; empty: every process that uses a traced library.
+    """Options of a recording. pids: processes to trace with their children; empty: all that use a traced library.
 
-    uid: of these only those of this real user id; None: everybody's. is_traced: see Wanted.
+    uid: of these only those of this real user id; None: everybody's. is_traced: see ProcessSelection.
     launches_at_driver_only, libraries, given_files: see LibraryProbes.
     deadband_percent, heartbeat_s: see SnapshotRows.
     max_overhead_ratio: of the busiest traced thread's time; max_cpu_ratio: of one core; 0: no limit.
@@ -100,7 +100,7 @@ class RecorderOptions:
 
 
 class Recorder:
-    """One recording from attach to detach. Use as a context manager; `run` until told to stop.
+    """One recording from attach to detach. Use as a context manager; `run` ends when `should_stop` says so.
 
     nursery: where the processes come from that read foreign files; None: one of its own, which shares whatever is open
     and mapped by now.
@@ -113,9 +113,9 @@ class Recorder:
         self._resources = ExitStack()
         self._add_clock_pair()
         boot_unix_ns = time.time_ns() - kernel_clock.boottime_ns()
-        wanted = Wanted(pids=options.pids, uid=options.uid, is_traced=options.is_traced)
-        self._foreign = foreign = self._resources.enter_context(Foreign(nursery))
-        self.targets = Targets(kernel, boot_unix_ns, sink.process_id, foreign.memory_files)
+        selection = ProcessSelection(pids=options.pids, uid=options.uid, is_traced=options.is_traced)
+        self._foreign = foreign = self._resources.enter_context(ForeignReaders(nursery))
+        self.traced_processes = TracedProcesses(kernel, boot_unix_ns, sink.process_id, foreign.memory_files)
         self.libraries = LibraryProbes(
             kernel,
             launches_at_driver_only=options.launches_at_driver_only,
@@ -123,12 +123,14 @@ class Recorder:
             given_files=options.given_files,
             reader=foreign.libraries,
         )
-        self.pickup = Pickup(kernel, self.targets, wanted, self, self.libraries, foreign.memory_files, foreign.disk)
-        self._resources.callback(self.pickup.close)
+        self.discovery = ProcessDiscovery(
+            kernel, self.traced_processes, selection, self, self.libraries, foreign.memory_files, foreign.disk
+        )
+        self._resources.callback(self.discovery.close)
         self.probes: list[ProbeResult] = []
         self._cgroups = CgroupRows(sink, files=foreign.root_files, memory=foreign.memory_files)
         self.seconds = SecondReader(
-            kernel, sink, self.clock, self.targets, self._cgroups, own := OwnProcesses(lambda: foreign.pids)
+            kernel, sink, self.clock, self.traced_processes, self._cgroups, own := OwnProcesses(lambda: foreign.pids)
         )
         self._gpus = gpus = GpuRows(sink, present_gpus(), foreign.root_files)
         self._processes = ProcessRows(sink, self._cgroups, gpus, foreign.root_files, foreign.memory_files)
@@ -142,30 +144,32 @@ class Recorder:
         self._scheduling = SchedulingRows(sink)
         self._gpu_samples = GpuSamples(sink, self.clock.unix_ns_of, listed=self._note_gpus)
         self._resources.callback(self._gpu_samples.stop)
-        spans = TracedSpans()
+        coverage_spans = CoverageSpans()
         self._rows = RowMaker(
             sink,
             self.clock,
-            self.targets,
+            self.traced_processes,
             name_of_pid=self._name_of_pid,
             name_of_thread=self._name_of_thread,
             cgroup_keys=self._cgroups.keys,
-            default_device=gpus.default_device,
-            is_changed=spans.changed.touch,
+            default_gpu=gpus.default_gpu,
+            is_changed=coverage_spans.changed.touch,
             owners=own.owners,
         )
         step_rows = StepRows(
             sink,
             self.clock,
             numbers_of=self._rows.process_numbers,
-            devices_of=self._rows.devices,
-            spans=spans,
+            gpus_of=self._rows.gpus,
+            coverage_spans=coverage_spans,
             written=self._on_step_rows,
         )
-        self._steps = StepFinder(kernel, self.targets, step_rows)
-        marks = MarkRows(sink, self.clock, numbers_of=self._rows.process_numbers, devices_of=self._rows.devices)
-        self._communicators = CommunicatorRows(kernel, sink, self.clock, self.targets, self._note_members)
-        self._halts = self._resources.enter_context(Halts(sink, self.clock, self.targets, foreign.waits))
+        self._steps = StepFinder(kernel, self.traced_processes, step_rows)
+        marks = MarkRows(sink, self.clock, numbers_of=self._rows.process_numbers, gpus_of=self._rows.gpus)
+        self._communicators = CommunicatorRows(kernel, sink, self.clock, self.traced_processes, self._note_members)
+        self._halts = self._resources.enter_context(
+            HaltDetector(sink, self.clock, self.traced_processes, foreign.waits)
+        )
         self.seconds.on_forget += [
             self._halts.forget,
             self._communicators.forget,
@@ -181,9 +185,11 @@ class Recorder:
             without_lines=self._note_without_lines,
         )
         self.recorded_calls = RecordedCalls(options.shown_calls, self.clock, self.stacks.known)
-        self.seconds.stack_of_open_call = self.stacks.hung.stack_of
+        self.seconds.stack_of_in_flight_call = self.stacks.hung.stack_of
         self.has_stacks = options.with_stacks
-        self._samples = Samples(kernel, sink, self.clock, self.targets, self.stacks, halted=lambda: self._halts.halted)
+        self._samples = StackSamples(
+            kernel, sink, self.clock, self.traced_processes, self.stacks, halted=lambda: self._halts.halted
+        )
         if options.with_stacks:
             self._resources.enter_context(self.stacks.worker)
             self._resources.enter_context(self._samples)
@@ -210,7 +216,7 @@ class Recorder:
                 batch, self._rows.process_numbers(batch["process_slot"])
             ),
         }
-        self._wakers = WakerRows(sink, self.targets, self._name_of_thread)
+        self._wakers = WakerRows(sink, self.traced_processes, self._name_of_thread)
         self._salvage, self._watchdog = Salvage(), self._resources.enter_context(Watchdog())
         self._drainer = self._resources.enter_context(Drainer(kernel, consumers, self._salvage))
         self.seconds.backlog = self._drainer.backlog
@@ -219,40 +225,40 @@ class Recorder:
             sink,
             self.seconds,
             self._drainer,
-            spans,
+            coverage_spans,
             max_overhead_ratio=options.max_overhead_ratio,
             max_cpu_ratio=options.max_cpu_ratio,
             with_stacks=options.with_stacks,
             rehearsal=options.rehearsal,
         )
-        self.probe_ns = 0  # what a call's account would hold of the probe itself
+        self.probe_ns = 0  # the part of a call's duration that is the probe itself
         self._idle_ticks = self._unreadable = self._records = 0
         self._read_ns = kernel_clock.monotonic_ns()  # when sums were last read
         self._intervals = IntervalSums()  # of a second, which may last long where the machine is: no rows are kept
         self._sink_drops: dict[tuple[str, str], int] = {}
 
     def start(self) -> None:
-        """Attaches clocks and host events, finds targets, probes their libraries."""
+        """Attaches clocks and host events, finds the processes to trace, probes their libraries."""
         self._gpu_samples.start()
         write_numa_nodes(self._sink, numa_nodes(present_gpus()))
         self._kernel.start_clocks()
-        with self._drainer.working_meanwhile(self._kernel.start):  # the host events take longest to load
+        with self._drainer.draining_during(self._kernel.start):  # the host events take longest to load
             self.probe_ns = calibrate(self._kernel, self._drainer.rings["calls"], self.seconds.forget)
             self.overhead_limiter.start()
-            self.pickup.begin(self._drainer.drain)
+            self.discovery.begin(self._drainer.drain)
             self._drainer.empty_buffers()
-        if not any(self.targets):
-            self._kernel.pause(keep_clocks=self.pickup.is_open)
+        if not any(self.traced_processes):
+            self._kernel.pause(keep_clocks=self.discovery.is_open)
 
     def run(
         self,
         *,
         should_stop: Callable[[], bool],
-        on_second: Callable[[Second], None],
+        on_second: Callable[[SecondOfCounts], None],
         is_hurried: Callable[[], bool] = lambda: False,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Records until told to stop; `on_second` gets each second after it is stored.
+        """Records until `should_stop`; `on_second` gets each second after it is stored.
 
         is_over: the same as far as it is known at any moment, in any thread: who does not answer is not waited for.
         is_hurried: whether somebody waits for this second, which then ends after half of it.
@@ -262,9 +268,9 @@ class Recorder:
         while not should_stop():
             self._watchdog.beat()
             self._drainer.wait(last_ns + self._tick_ns(is_hurried()))
-            self.pickup.catch_up()
+            self.discovery.catch_up()
             self._watch_host()
-            self._samples.write_parked()
+            self._samples.write_blocked()
             now_ns = kernel_clock.monotonic_ns()
             if now_ns - last_ns >= self._tick_ns(is_hurried()) or self.overhead_limiter.ends_second():
                 on_second(self._tick())
@@ -273,12 +279,12 @@ class Recorder:
         on_second(self._finish())
 
     def _tick_ns(self, is_hurried: bool) -> int:
-        if self.targets.is_crowded:
-            return _CROWDED_TICK_NS
+        if self.traced_processes.has_many_ended:
+            return _MANY_ENDED_TICK_NS
         return _HURRIED_TICK_NS if is_hurried else _TICK_NS
 
-    def _tick(self) -> Second:
-        self._salvage.part("process scan", self.pickup.tick)
+    def _tick(self) -> SecondOfCounts:
+        self._salvage.part("process scan", self.discovery.tick)
         if kernel_clock.monotonic_ns() - self.clock.last_pair_mono_ns >= PAIR_PERIOD_NS:
             self._add_clock_pair()
         second = self._read_second()
@@ -290,39 +296,39 @@ class Recorder:
         return replace(second, system=system, agent=agent, gpus=self._gpu_samples.latest)
 
     def _watch_host(self) -> None:
-        """Host events take 0.15 s to load, so the accounts of who has come do not wait for them."""
-        if not self._kernel.is_running and any(self.targets):
+        """Attaches host events: they take 0.15 s to load, so newly traced processes do not wait for them."""
+        if not self._kernel.is_running and any(self.traced_processes):
             self._kernel.start()
 
     def _rest(self) -> None:
-        """Without anything to account for, no program stays on the scheduler's path."""
-        self._idle_ticks = 0 if any(self.targets) else self._idle_ticks + 1
+        """Detaches all programs from the scheduler while no process is traced."""
+        self._idle_ticks = 0 if any(self.traced_processes) else self._idle_ticks + 1
         if self._idle_ticks == _IDLE_TICKS:
-            self._kernel.pause(keep_clocks=self.pickup.is_open)
+            self._kernel.pause(keep_clocks=self.discovery.is_open)
 
-    def _finish(self) -> Second:
-        """Stops in the order that keeps counts exact: no more targets, then detach, then the last reading."""
-        self.pickup.end(self._drainer.drain)
-        with self._drainer.working_meanwhile(self._kernel.detach_calls):  # it takes long enough to fill the buffers
+    def _finish(self) -> SecondOfCounts:
+        """Stops in the order that keeps counts exact: admit no more processes, detach, read a last time."""
+        self.discovery.end(self._drainer.drain)
+        with self._drainer.draining_during(self._kernel.detach_calls):  # it takes long enough to fill the buffers
             self._drainer.empty_buffers()
         self._drainer.drain_all()
         self._add_clock_pair()
-        self._samples.write_parked()
+        self._samples.write_blocked()
         second = self._read_second()
         self._cgroups.seek(is_last=True)
         self._drainer.drain_all()  # off-CPU intervals that the last reading has emptied
         self.seconds.sites.flush()
-        for target in self.targets:
-            if target.exit_ns is None:
-                self._processes.write(target, second.time_ns)
+        for traced_process in self.traced_processes:
+            if traced_process.exit_ns is None:
+                self._processes.write(traced_process, second.time_ns)
         # each may be in what does not answer, or have much to do: they end while the rows are written, and all at once
-        for one in (self._kernel_names.worker, self._samples, self.stacks.worker, self._halts.worker):
-            one.end()
+        for worker in (self._kernel_names.worker, self._samples, self.stacks.worker, self._halts.worker):
+            worker.end()
         return second
 
-    def _read_second(self) -> Second:
+    def _read_second(self) -> SecondOfCounts:
         # Whoever reads a second's sums takes its records for complete: a thread without an interval would seem to have
-        # run, and a sync interval that comes after them is not looked at while tracing goes on.
+        # run, and a sync interval that comes after them is not judged while tracing goes on.
         self._drainer.empty_buffers()
         self._drainer.drain_backlog()
         now_ns = kernel_clock.monotonic_ns()
@@ -330,13 +336,16 @@ class Recorder:
         self._read_ns = now_ns
         self._salvage.part("wakers", lambda: self._wakers.write(period))
         self._salvage.part("communicators", self._communicators.write)
-        self._salvage.part("processes", lambda: self._processes.look_again(list(self.targets), self.clock.now_ns()))
+        self._salvage.part(
+            "processes", lambda: self._processes.look_again(list(self.traced_processes), self.clock.now_ns())
+        )
         second = self.seconds.read(period)
         self._salvage.part("steps", lambda: self._steps.second(second.cells))
         self._count_own_drops(second)
         threads = self.seconds.threads
         self._salvage.part(
-            "scheduling", lambda: self._scheduling.write(second.time_ns, self.targets, threads, second.charges)
+            "scheduling",
+            lambda: self._scheduling.write(second.time_ns, self.traced_processes, threads, second.culprit_times),
         )
         halted: list[int] = []
         self._salvage.part("halts", lambda: halted.append(self._halts.second(threads)))
@@ -356,8 +365,8 @@ class Recorder:
             not_traced=own.not_traced,
         )
 
-    def _count_own_drops(self, second: Second) -> None:
-        """Rows that the writer could not take, processes that found no slot, libraries that cannot be read."""
+    def _count_own_drops(self, second: SecondOfCounts) -> None:
+        """Counts data dropped by the agent: rows not written, processes without a slot, unreadable libraries."""
         drops = self._sink.drops()
         growth = {
             f"rows_lost_{table}_{reason}".replace(" ", "_"): count - self._sink_drops.get((table, reason), 0)
@@ -372,10 +381,10 @@ class Recorder:
         own |= self._halts.worker.drops()
         own |= self._salvage.drops() | self._watchdog.drops() | self._foreign.drops()
         own["gpu_samples_missed"] = self._gpu_samples.write()
-        own["process_slots_full"] = self.targets.newly_refused()
-        own["library_unreadable"] = len(self.pickup.unreadable) - self._unreadable
-        self._unreadable = len(self.pickup.unreadable)
-        own |= self.seconds.others_drops()
+        own["process_slots_full"] = self.traced_processes.take_newly_refused()
+        own["library_unreadable"] = len(self.discovery.unreadable) - self._unreadable
+        self._unreadable = len(self.discovery.unreadable)
+        own |= self.seconds.other_threads_drops()
         grown = {name: count for name, count in own.items() if count}
         if grown:
             self.seconds.count_drops(grown, second.period)
@@ -383,70 +392,80 @@ class Recorder:
                 second.drops[name] = second.drops.get(name, 0) + count
 
     def count_late_drops(self) -> None:
-        """Stores what others have dropped since the last second was read."""
-        if grown := self.seconds.others_drops():
+        """Stores what other threads have dropped since the last second was read."""
+        if grown := self.seconds.other_threads_drops():
             self.seconds.count_drops(grown, period_until(self.clock.now_ns(), SECOND_NS))
 
     def _note_members(self, members: Mapping[int, Sequence[Membership]]) -> None:
-        """Where targets are in their communicators."""
-        by_number = {target.number: target for target in self.targets}
-        self._processes.joined(members, by_number, self.clock.now_ns())
+        """Notes the ranks of traced processes in their communicators."""
+        by_number = {traced_process.number: traced_process for traced_process in self.traced_processes}
+        self._processes.note_communicators(members, by_number, self.clock.now_ns())
 
     def _note_gpus(self, listed: Listed) -> None:
-        """Which GPUs the driver has targets on."""
-        targets = ((self.targets.of_pid(pid), slices) for pid, slices in listed.items())
-        self._gpus.seen({target.number: slices for target, slices in targets if target})
+        """Notes on which GPUs the driver lists traced processes."""
+        traced_processes = ((self.traced_processes.of_pid(pid), slices) for pid, slices in listed.items())
+        self._gpus.seen(
+            {traced_process.number: slices for traced_process, slices in traced_processes if traced_process}
+        )
 
-    def target_changed(
-        self, target: Target, change: Change, seen_ns: int | None = None, parent: Target | None = None
+    def process_changed(
+        self,
+        traced_process: TracedProcess,
+        change: ProcessChange,
+        seen_ns: int | None = None,
+        parent: TracedProcess | None = None,
     ) -> None:
-        """Writes the row of a target that has come, become another program, or ended."""
-        if change is Change.FORKED and parent:
-            self._processes.forked(target, parent)
-        elif change is Change.EXECUTED:
-            self._processes.executed(target)
-        if change is not Change.ENDED:
-            self._steps.begin(target.slot)
-        self._follow_stacks(target, change, parent)
-        self._processes.write(target, self.clock.unix_ns_of(seen_ns) if seen_ns is not None else self.clock.now_ns())
+        """Writes the row of a traced process that was found, executed another program, or ended."""
+        if change is ProcessChange.FORKED and parent:
+            self._processes.on_fork(traced_process, parent)
+        elif change is ProcessChange.EXECUTED:
+            self._processes.on_exec(traced_process)
+        if change is not ProcessChange.ENDED:
+            self._steps.begin(traced_process.slot)
+        self._follow_stacks(traced_process, change, parent)
+        self._processes.write(
+            traced_process, self.clock.unix_ns_of(seen_ns) if seen_ns is not None else self.clock.now_ns()
+        )
 
-    def _follow_stacks(self, target: Target, change: Change, parent: Target | None) -> None:
-        if change is Change.FORKED:
-            self.stacks.forked(parent, target)
-            self._kernel_names.forked(parent, target)
-        elif change is Change.ENDED:
-            self.stacks.end(target)
-            self._kernel_names.end(target)
+    def _follow_stacks(
+        self, traced_process: TracedProcess, change: ProcessChange, parent: TracedProcess | None
+    ) -> None:
+        if change is ProcessChange.FORKED:
+            self.stacks.on_fork(parent, traced_process)
+            self._kernel_names.on_fork(parent, traced_process)
+        elif change is ProcessChange.ENDED:
+            self.stacks.end(traced_process)
+            self._kernel_names.end(traced_process)
         else:
-            follow = self._kernel_names.executed if change is Change.EXECUTED else self._kernel_names.begin
-            follow(target)
-            self.stacks.begin(target)
+            follow = self._kernel_names.on_exec if change is ProcessChange.EXECUTED else self._kernel_names.begin
+            follow(traced_process)
+            self.stacks.begin(traced_process)
 
     def libraries_used(self, copies: Sequence[LibraryCopy]) -> None:
-        """Notes since when the calls of the processes that use these are seen."""
-        self._unseen.note(copies, self.libraries.probed_ns, self.targets)
+        """Notes since when the calls of the processes that use these copies are traced."""
+        self._unseen.note(copies, self.libraries.probed_ns, self.traced_processes)
 
     def probes_changed(self, results: Sequence[ProbeResult], unreadable: Sequence[UnreadableLibrary]) -> None:
-        """Notes what has been probed, and what could not be; of files that are gone nothing is kept."""
+        """Stores which sites were probed and which could not be; results of files that are gone are dropped."""
         kept = {copy.number for copy in self.libraries.copies}
-        self.probes = [*(one for one in self.probes if one.copy.number in kept), *results]
+        self.probes = [*(library for library in self.probes if library.copy.number in kept), *results]
         self._write_probes(results)
         rows: list[Row] = []
-        for one in unreadable:
-            reason = "; ".join(filter(None, (one.reason, one.hint)))
-            logger.warning("%s is not probed: %s", one.mapped_path, reason)
+        for library in unreadable:
+            reason = "; ".join(filter(None, (library.reason, library.hint)))
+            logger.warning("%s is not probed: %s", library.mapped_path, reason)
             rows += tables.PROBES.rows(
                 1,
                 session=self._sink.session,
-                library=one.mapped_path,
-                symbol=one.library.value if one.library else "",
+                library=library.mapped_path,
+                symbol=library.library.value if library.library else "",
                 is_attached=0,
                 reason=reason,
             )
         self._sink.append(tables.PROBES, rows)
 
     def _note_without_lines(self, found: UnreadableInterpreter) -> None:
-        """Stores that no lines of Python are shown of processes with this interpreter, and why; in any thread."""
+        """Stores that processes with this interpreter get no Python lines, and why; may run in any thread."""
         logger.info("%s", found)
         rows = tables.PROBES.rows(
             1,
@@ -501,13 +520,17 @@ class Recorder:
         self._wakers.add(batch)
 
     def _on_lifecycle(self, batch: np.ndarray[Any, Any]) -> None:
-        """A process has come or gone, whether or not its record makes a row."""
-        self.pickup.lifecycle(batch, self.clock.unix_ns_of)
+        """Handles starts and ends of processes, whether or not a record becomes a row."""
+        self.discovery.lifecycle(batch, self.clock.unix_ns_of)
         self._salvage.records("lifecycle", self._rows.lifecycle, batch)
 
     def _name_of_pid(self, pid: int) -> str:
-        target = self.targets.of_pid(pid)
-        return (target.name if target else "") or self.seconds.culprits.names.get(pid) or read_thread_name(pid)
+        traced_process = self.traced_processes.of_pid(pid)
+        return (
+            (traced_process.name if traced_process else "")
+            or self.seconds.culprits.names.get(pid)
+            or read_thread_name(pid)
+        )
 
     def _name_of_thread(self, tid: int) -> str:
         return self.seconds.thread_names.get(tid) or read_thread_name(tid)

@@ -1,4 +1,4 @@
-"""Drains a BPF ring buffer of fixed-size records in batches, without a copy per record.
+"""Drains a BPF ring buffer of fixed-size records in batches, without copying each record.
 
 Layout: kernel/bpf/ringbuf.c (consumer page, producer page, data; an 8-byte header with length, busy and discard bits
 before each record).
@@ -16,16 +16,16 @@ import numpy as np
 from ingero.attach.libbpf import Map
 from ingero.errors import IngeroError
 
-HEADER_BYTES = 8
+HEADER_BYTES = 8  # BPF_RINGBUF_HDR_SZ, linux/bpf.h
 _WORD_BYTES = 4
-_BUSY = 1 << 31
-_DISCARDED = 1 << 30
+_BUSY = 1 << 31  # BPF_RINGBUF_BUSY_BIT
+_DISCARDED = 1 << 30  # BPF_RINGBUF_DISCARD_BIT
 _LENGTH_MASK = _DISCARDED - 1
 DRAIN_LIMIT = 8192  # records at once: rows made of them are 10 times as large, and the agent's memory follows the peak
 
 
 class RingCorruptError(IngeroError):
-    """A header does not have the length of the ring's records: agent and BPF object differ."""
+    """A record header has the wrong length: agent and BPF object do not match."""
 
 
 class Ring:
@@ -65,23 +65,23 @@ class Ring:
         headers = self._finished_headers(self._at, limit)
         if not len(headers):
             return np.empty(0, self.dtype)
-        batch = self._copied(self._at, len(headers))
+        batch = self._copy_records(self._at, len(headers))
         self._at += len(headers) * self._record_bytes
         self._consumed[0] = self._at
-        return _kept(batch, headers)
+        return _without_discarded(batch, headers)
 
-    def written_since(self, position: int, limit: int = DRAIN_LIMIT) -> np.ndarray[Any, np.dtype[Any]]:
-        """Up to `limit` finished records from a position (`produced`, earlier) on; they stay in the ring."""
+    def records_since(self, position: int, limit: int = DRAIN_LIMIT) -> np.ndarray[Any, np.dtype[Any]]:
+        """Up to `limit` finished records from a position (an earlier `produced_bytes`) on; they stay in the ring."""
         headers = self._finished_headers(position, limit)
-        return _kept(self._copied(position, len(headers)), headers)
+        return _without_discarded(self._copy_records(position, len(headers)), headers)
 
     def _finished_headers(self, position: int, limit: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
-        """Headers of the records before the first one that its producer still writes.
+        """Headers of the finished records: those before the first one still being written.
 
         They are read before their records: a header that says finished is written after its record, so a record that is
         read later is whole.
         """
-        count = min((self.produced - position) // self._record_bytes, limit, DRAIN_LIMIT)
+        count = min((self.produced_bytes - position) // self._record_bytes, limit, DRAIN_LIMIT)
         if count <= 0:
             return np.empty(0, np.uint32)
         places = self._steps[:count] + position // _WORD_BYTES & len(self._words) - 1
@@ -98,7 +98,7 @@ class Ring:
             )
         return headers
 
-    def _copied(self, position: int, count: int) -> np.ndarray[Any, np.dtype[Any]]:
+    def _copy_records(self, position: int, count: int) -> np.ndarray[Any, np.dtype[Any]]:
         start = position % self.size_bytes
         end = start + count * self._record_bytes
         if end <= self.size_bytes:
@@ -109,19 +109,19 @@ class Ring:
         return records
 
     @property
-    def produced(self) -> int:
-        """Bytes ever written, records in progress included: where the next record begins."""
+    def produced_bytes(self) -> int:
+        """Total bytes written, records in progress included: where the next record begins."""
         return int(self._produced[0])
 
     @property
-    def drained(self) -> int:
-        """Bytes ever drained."""
+    def drained_bytes(self) -> int:
+        """Total bytes drained."""
         return self._at
 
     @property
-    def filled(self) -> float:
-        """The share of it that is written and not drained."""
-        return (self.produced - self._at) / self.size_bytes
+    def fill_ratio(self) -> float:
+        """The fill ratio: written and not yet drained."""
+        return (self.produced_bytes - self._at) / self.size_bytes
 
     def close(self) -> None:
         """Unmaps the ring."""
@@ -140,17 +140,17 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What was in rings at a moment. written: each ring, and where its next record would have begun then."""
+    """The content of rings at a moment. written: each ring, and where its next record would have begun."""
 
     written: tuple[tuple[Ring, int], ...] = ()
 
     @property
     def is_drained(self) -> bool:
-        """Whether all of it has left the rings since."""
-        return all(ring.drained >= position for ring, position in self.written)
+        """Whether all of that content has been drained since."""
+        return all(ring.drained_bytes >= position for ring, position in self.written)
 
 
-def _kept(batch: np.ndarray[Any, Any], headers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Without the records that their producers discarded."""
+def _without_discarded(batch: np.ndarray[Any, Any], headers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The batch without the records that their producers discarded."""
     discarded = (headers & _DISCARDED) != 0
     return batch[~discarded] if discarded.any() else batch

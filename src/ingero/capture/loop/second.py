@@ -1,4 +1,4 @@
-"""One second of a recording: the kernel's sums are read, written as rows, and handed to whoever watches."""
+"""Reads the kernel's sums of one second, writes them as rows, and hands them to the views."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ingero.capture.loop.drops import MEANINGS, DropReader
 from ingero.capture.loop.period import Period
 from ingero.capture.loop.rings import Backlog
 from ingero.capture.processes.cgroup_rows import CgroupRows
-from ingero.capture.processes.traced_processes import Target, Targets
-from ingero.capture.records.open_calls import AwakeSince, OpenSince
+from ingero.capture.processes.traced_processes import TracedProcess, TracedProcesses
+from ingero.capture.records.open_calls import AwakeTime, InFlightSince
 from ingero.capture.records.rows import Sink
 from ingero.capture.sums.call_sites import CallSiteRows
 from ingero.capture.sums.cells import COPY_SUMS, CellGrowth, CellReader
 from ingero.capture.sums.copies import copy_rows
-from ingero.capture.sums.culprits import Charge, CulpritReader
+from ingero.capture.sums.culprits import CulpritReader, CulpritTime
 from ingero.capture.sums.host_sums import HostSum, HostSumReader
 from ingero.capture.sums.interval_sums import IntervalSums
-from ingero.capture.sums.launches import Launches, LaunchReader
+from ingero.capture.sums.launches import LaunchGrowth, LaunchReader
 from ingero.capture.sums.major_faults import MajorFaults
 from ingero.capture.sums.memory_rows import MemoryRows
 from ingero.capture.sums.quota import QuotaSeconds
@@ -49,19 +49,19 @@ IN_FLIGHT_NS = 1_000_000_000  # a call open for longer is shown while it is open
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Second:
-    """What happened in one second.
+class SecondOfCounts:
+    """The counts of one second.
 
-    states_ns: summed over the targets' threads, in the order of STATES; their context switches and involuntary ones
-    likewise. system, agent: None in the last second of a recording.
+    states_ns: summed over the threads of traced processes, in the order of STATES; switches: their context switches,
+    involuntary_switches: likewise. system, agent: None in the last second of a recording.
     """
 
     period: Period
-    targets: int
+    traced_processes: int
     threads: int
     cells: list[CellGrowth]
     states_ns: Array
-    charges: list[Charge]
+    culprit_times: list[CulpritTime]
     drops: dict[str, int]
     in_flight: int
     switches: int = 0
@@ -80,40 +80,40 @@ class Second:
 
     @property
     def time_ns(self) -> int:
-        """Its end, unix ns."""
+        """The end of the second, unix ns."""
         return self.period.end_ns
 
     @property
     def elapsed_s(self) -> float:
-        """How long it was."""
+        """The length of the second, s."""
         return self.period.elapsed_s
 
     @property
     def calls(self) -> int:
-        """Outermost calls that returned."""
+        """Number of outermost calls that returned."""
         return sum(int(cell.growth["count"]) for cell in self.cells)
 
 
 class SecondReader:
-    """Everything that is read once a second."""
+    """Reads all sums that are read once a second."""
 
     def __init__(
         self,
         kernel: KernelSide,
         sink: Sink,
         clock: WallClock,
-        targets: Targets,
+        traced_processes: TracedProcesses,
         cgroups: CgroupRows,
         own: OwnProcesses,
     ) -> None:
         self._cgroups = cgroups
-        self._kernel, self._sink, self._clock, self._targets = kernel, sink, clock, targets
+        self._kernel, self._sink, self._clock, self._traced_processes = kernel, sink, clock, traced_processes
         layouts, maps = kernel.layouts, kernel.maps
         self.cells = CellReader(maps["cell_keys"], maps["cells"], layouts.dtype("cell"))
         self._launches = LaunchReader(
             maps["kernels"], maps["kernel_handles"], layouts.dtype("kernel_cell"), layouts.dtype("kernel_handle")
         )
-        self.memory = MemoryRows(kernel, sink, targets)
+        self.memory = MemoryRows(kernel, sink, traced_processes)
         self._drops = DropReader(maps["drops"], layouts)
         self.culprits = CulpritReader(maps["culprits"], layouts, own)
         self._dump = layouts.dtype("thread_dump")
@@ -123,30 +123,34 @@ class SecondReader:
         )
         self._host = HostSumReader(kernel.maps, layouts, self._processes)
         self._major_faults = MajorFaults(self._processes, kernel_clock.boottime_ns())
-        self._open_since, self._awake_since = OpenSince(clock), AwakeSince()
-        self.sites = CallSiteRows(sink, targets)
+        self._open_since, self._awake_since = InFlightSince(clock), AwakeTime()
+        self.sites = CallSiteRows(sink, traced_processes)
         self._clocks_before: dict[int, Array] = {}
         self._quota = QuotaSeconds(throttles_tasks=throttles_tasks())
         self._threads_seen: dict[tuple[int, int], str] = {}
         self.thread_names: dict[int, str] = {}
         self.drops_total: dict[str, int] = defaultdict(int)
-        # whoever names kernels: gets (target, function, generation) of those launched, and since when (unix ns)
-        self.on_launched: Callable[[list[tuple[Target, int, int]], int], None] = lambda _launched, _since_ns: None
+        # gets (traced process, function, generation) of launched kernels, and since when (unix ns)
+        self.on_launched: Callable[[list[tuple[TracedProcess, int, int]], int], None] = lambda _launched, _since_ns: (
+            None
+        )
         # of a thread's open call; given the process number and its `struct thread_dump`
-        self.stack_of_open_call: Callable[[int, Any], int] = lambda _number, _thread: 0
+        self.stack_of_in_flight_call: Callable[[int, Any], int] = lambda _number, _thread: 0
         self.backlog: Callable[[], Backlog] = Backlog  # records that are not yet handed over
-        self.on_forget: list[Callable[[int], None]] = []  # whoever else keeps something by slot
-        # of whoever works beside the recorder, and counts what it drops: growth by counter since it was last asked
+        self.on_forget: list[Callable[[int], None]] = []  # called for each slot that is freed
+        # of other threads that count dropped data: growth by counter since the last call
         self.more_drops: list[Callable[[], Mapping[str, int]]] = []
 
-    def read(self, period: Period) -> Second:
-        """Reads everything once, at the end of a period; its rows go to the sink."""
+    def read(self, period: Period) -> SecondOfCounts:
+        """Reads all sums at the end of a period; rows go to the sink."""
         now_ns, elapsed_s = period.end_ns, period.elapsed_s
-        threads, ended = self._read_accounts()
+        threads, ended = self._read_thread_states()
         cells = self.cells.read(elapsed_s)
         self._write_op_stats(cells, period)
         copies = copy_rows(
-            self._sink.session, ((target.number, cell) for target, cell in self._known(cells)), period.columns()
+            self._sink.session,
+            ((traced_process.number, cell) for traced_process, cell in self._known(cells)),
+            period.columns(),
         )
         self._sink.append(tables.COPIES, copies)
         self.sites.collect(cells, period)
@@ -155,33 +159,33 @@ class SecondReader:
         self.memory.write(period)
         growth = self._write_clocks(threads, ended, faults, period)
         self._write_threads(threads, now_ns)
-        charges = self._quota.settle(
+        culprit_times = self._quota.settle(
             self.culprits.read(), {slot: grown[: len(STATES)] for slot, grown in growth.items()}
         )
-        self._write_charges(charges, period)
+        self._write_culprit_times(culprit_times, period)
         drops = self._drops.read()
         if self._quota.unknown_ns:
             drops["culprit_unknown_ns"] = drops.get("culprit_unknown_ns", 0) + self._quota.unknown_ns
         clocks = sum(growth.values(), start=np.zeros(len(STATES) + 2, np.int64))
-        second = Second(
+        second = SecondOfCounts(
             period=period,
-            targets=len(self._targets),
+            traced_processes=len(self._traced_processes),
             threads=len(threads),
             cells=cells,
             states_ns=clocks[: len(STATES)],
             switches=int(clocks[-2]),
             involuntary_switches=int(clocks[-1]),
             host=self._host.read(sum(faults.values())),
-            charges=charges,
+            culprit_times=culprit_times,
             drops=self.count_drops(drops, period),
             in_flight=self._write_in_flight(threads, now_ns),
         )
-        for slot in self._targets.recycle(set(threads["process_slot"].tolist()), self.backlog):
+        for slot in self._traced_processes.recycle(set(threads["process_slot"].tolist()), self.backlog):
             self.forget(slot)
         return second
 
     def count_drops(self, growth: dict[str, int], period: Period) -> dict[str, int]:
-        """Stores and sums dropped data by counter name; returns them."""
+        """Adds up and stores dropped data by counter name; returns it."""
         rows = tables.DROPS.rows(
             len(growth),
             session=self._sink.session,
@@ -195,8 +199,8 @@ class SecondReader:
             self.drops_total[name] += count
         return growth
 
-    def others_drops(self) -> dict[str, int]:
-        """What those beside the recorder have dropped since this was last asked, by counter."""
+    def other_threads_drops(self) -> dict[str, int]:
+        """What other threads have dropped since the last call, by counter."""
         return {name: count for more in self.more_drops for name, count in more().items() if count}
 
     def forget(self, slot: int) -> None:
@@ -215,19 +219,21 @@ class SecondReader:
         self._threads_seen = {key: raw for key, raw in self._threads_seen.items() if key[0] != slot}
         self._kernel.recycle(slot)
 
-    def _known(self, cells: Iterable[CellGrowth]) -> list[tuple[Target, CellGrowth]]:
-        pairs = ((self._targets.at(cell.slot), cell) for cell in cells)
-        return [(target, cell) for target, cell in pairs if target is not None and cell.op in BY_ID]
+    def _known(self, cells: Iterable[CellGrowth]) -> list[tuple[TracedProcess, CellGrowth]]:
+        pairs = ((self._traced_processes.at(cell.slot), cell) for cell in cells)
+        return [
+            (traced_process, cell) for traced_process, cell in pairs if traced_process is not None and cell.op in BY_ID
+        ]
 
     def _write_op_stats(self, cells: list[CellGrowth], period: Period) -> None:
         """Cells folded to the library of their caller: one row per (process, operation, library)."""
         folded: dict[tuple[int, int, str], list[CellGrowth]] = defaultdict(list)
-        for target, cell in self._known(cells):
-            library = target.callers.place(cell.caller).library
-            folded[target.number, cell.op, library].append(cell)
+        for traced_process, cell in self._known(cells):
+            library = traced_process.callers.place(cell.caller).library
+            folded[traced_process.number, cell.op, library].append(cell)
         if not folded:
             return
-        sums = [_summed(group) for group in folded.values()]
+        sums = [_sum_cells(group) for group in folded.values()]
         clocks = np.stack([one["state_ns"] for one in sums])
         rows = tables.OP_STATS.rows(
             len(folded),
@@ -251,14 +257,16 @@ class SecondReader:
 
     def _write_launches(self, period: Period) -> None:
         """Cells folded to the library of their caller: one row per (process, kernel, library)."""
-        pairs = [(self._targets.at(one.slot), one) for one in self._launches.read()]
-        known: list[tuple[Target, Launches]] = [(target, one) for target, one in pairs if target]
+        pairs = [(self._traced_processes.at(launches.slot), launches) for launches in self._launches.read()]
+        known: list[tuple[TracedProcess, LaunchGrowth]] = [
+            (traced_process, launches) for traced_process, launches in pairs if traced_process
+        ]
         if not known:
             return
         counts: dict[tuple[int, int, int, str], int] = defaultdict(int)
-        for target, one in known:
-            library = target.callers.place(one.caller).library
-            counts[target.number, one.function, one.generation, library] += one.count
+        for traced_process, launches in known:
+            library = traced_process.callers.place(launches.caller).library
+            counts[traced_process.number, launches.function, launches.generation, library] += launches.count
         processes, functions, generations, libraries = (list(column) for column in zip(*counts, strict=True))
         rows = tables.KERNEL_LAUNCHES.rows(
             len(counts),
@@ -271,12 +279,15 @@ class SecondReader:
             count=list(counts.values()),
         )
         self._sink.append(tables.KERNEL_LAUNCHES, rows)
-        self.on_launched([(target, one.function, one.generation) for target, one in known], period.start_ns)
+        self.on_launched(
+            [(traced_process, launches.function, launches.generation) for traced_process, launches in known],
+            period.start_ns,
+        )
 
-    def _read_accounts(self) -> tuple[Array, Array]:
-        """Accounts of living threads (`struct thread_dump`), and the sums of those that have ended, by slot.
+    def _read_thread_states(self) -> tuple[Array, Array]:
+        """Thread-state times of living threads (`struct thread_dump`), and the sums of ended threads, by slot.
 
-        The sums come first, so that nobody is in both; who ends in between is in neither, and looked for once more.
+        The sums come first, so that no thread is in both; one that ends in between is in neither, and read once more.
         """
         for _ in range(_TRIES):
             ended = self._processes.copy()
@@ -286,41 +297,43 @@ class SecondReader:
         return self.threads, ended
 
     def _write_clocks(self, threads: Array, ended: Array, faults: dict[int, int], period: Period) -> dict[int, Array]:
-        """Clocks of each process: of its threads, ended ones too; then context switches, involuntary ones.
+        """Writes the thread-state time of each process, of ended threads too; returns it with context switches.
 
         ended: `struct process` by slot. Returns growth by slot.
         """
         grown: dict[int, Array] = {}
         rows: list[Row] = []
-        for target in self._targets:
-            mine = threads[threads["process_slot"] == target.slot]
-            # of a process without threads nobody can be in both: then its sums of now
-            gone = ended[target.slot] if len(mine) else self._processes[target.slot]
+        for traced_process in self._traced_processes:
+            mine = threads[threads["process_slot"] == traced_process.slot]
+            # a process without threads has no thread in both: then its current sums
+            gone = ended[traced_process.slot] if len(mine) else self._processes[traced_process.slot]
             clocks = mine["state_ns"].sum(axis=0, dtype=np.int64) + gone["gone_state_ns"].astype(np.int64)
             switches = int(mine["switches"].sum(dtype=np.int64)) + int(gone["gone_switches"])
             involuntary_switches = int(mine["preemptions"].sum(dtype=np.int64)) + int(gone["gone_preemptions"])
             now = np.append(clocks, [switches, involuntary_switches])
-            before = self._clocks_before.get(target.slot, np.zeros_like(now))
+            before = self._clocks_before.get(traced_process.slot, np.zeros_like(now))
             growth = np.maximum(now - before, 0)
-            self._clocks_before[target.slot] = np.maximum(now, before)  # who was in neither comes back, and is not new
-            grown[target.slot] = growth
-            if growth.any() or faults.get(target.slot):
+            self._clocks_before[traced_process.slot] = np.maximum(
+                now, before
+            )  # who was in neither comes back, and is not new
+            grown[traced_process.slot] = growth
+            if growth.any() or faults.get(traced_process.slot):
                 rows += tables.THREAD_STATE_SECONDS.rows(
                     1,
                     session=self._sink.session,
                     **period.columns(),
-                    process=target.number,
+                    process=traced_process.number,
                     threads=len(mine),
                     switches=int(growth[-2]),
                     involuntary_switches=int(growth[-1]),
-                    major_faults=faults.get(target.slot, 0),
+                    major_faults=faults.get(traced_process.slot, 0),
                     **{f"{name}_ns": int(growth[index]) for index, name in enumerate(STATES)},
                 )
         self._sink.append(tables.THREAD_STATE_SECONDS, rows)
         return grown
 
     def _write_threads(self, threads: Array, now_ns: int) -> None:
-        """Names of threads, when first seen or changed."""
+        """Writes names of threads, when first seen or changed."""
         rows: list[Row] = []
         for slot, tid, raw, created in zip(
             threads["process_slot"].tolist(),
@@ -333,12 +346,12 @@ class SecondReader:
                 continue
             self._threads_seen[slot, tid] = raw
             name = self.thread_names[tid] = decoded(raw)
-            target = self._targets.at(slot)
-            if target:
+            traced_process = self._traced_processes.at(slot)
+            if traced_process:
                 seen_ns = self._clock.unix_ns_of(created)
                 rows += tables.THREADS.rows(
                     1,
-                    process=target.number,
+                    process=traced_process.number,
                     tid=tid,
                     start_ns=seen_ns,
                     name=name,
@@ -356,15 +369,19 @@ class SecondReader:
         self._threads_seen = {key: raw for key, raw in self._threads_seen.items() if key in living}
         self.thread_names = {tid: name for tid, name in self.thread_names.items() if tid in names}
 
-    def _write_charges(self, charges: list[Charge], period: Period) -> None:
-        known = [(target, charge) for charge in charges if (target := self._targets.at(charge.slot))]
-        culprits = [charge for _, charge in known]
+    def _write_culprit_times(self, culprit_times: list[CulpritTime], period: Period) -> None:
+        known = [
+            (traced_process, culprit_time)
+            for culprit_time in culprit_times
+            if (traced_process := self._traced_processes.at(culprit_time.slot))
+        ]
+        culprits = [culprit_time for _, culprit_time in known]
         cgroups = np.asarray([one.culprit_cgroup_id for one in culprits], np.uint64)
         rows = tables.CULPRITS.rows(
             len(known),
             session=self._sink.session,
             **period.columns(),
-            process=[target.number for target, _ in known],
+            process=[traced_process.number for traced_process, _ in known],
             kind=[int(CulpritKind.YIELDED if one.is_yielded else CulpritKind.RUNQ) for one in culprits],
             culprit_pid=[one.culprit_pid for one in culprits],
             culprit_name=[self._sink.intern(one.culprit_name) for one in culprits],
@@ -375,20 +392,23 @@ class SecondReader:
         self._sink.append(tables.CULPRITS, rows)
 
     def _write_in_flight(self, threads: Array, now_ns: int) -> int:
-        """Calls that have been open for long; how many."""
+        """Writes calls that have been in flight for long; returns how many."""
         waited = threads["now_ns"].astype(np.int64) - threads["call_start_ns"].astype(np.int64)
         hung = threads[(threads["call_start_ns"] != 0) & (waited > IN_FLIGHT_NS)]
         calls = list(zip(hung["tid"].tolist(), hung["call_start_ns"].tolist(), strict=True))
         rows: list[Row] = []
         awake = self._awake_since.of(calls, hung["state_ns"])
         for thread, since_ns, awake_ns in zip(hung, self._open_since.of(calls), awake, strict=True):
-            target, op = self._targets.at(int(thread["process_slot"])), BY_ID.get(int(thread["call_op"]))
-            if target and op:
+            traced_process, op = (
+                self._traced_processes.at(int(thread["process_slot"])),
+                BY_ID.get(int(thread["call_op"])),
+            )
+            if traced_process and op:
                 rows += tables.IN_FLIGHT.rows(
                     1,
                     session=self._sink.session,
                     time_ns=now_ns,
-                    process=target.number,
+                    process=traced_process.number,
                     pid=int(thread["pid"]),
                     tid=int(thread["tid"]),
                     source=int(op.source),
@@ -399,14 +419,14 @@ class SecondReader:
                     handle=thread["call_handle"].astype(np.int64),
                     communicator=int(thread["call_function"]) >> SEQUENCE_BITS if op.source is Source.NCCL else 0,
                     sequence=int(thread["call_function"]) & SEQUENCE_MASK if op.source is Source.NCCL else 0,
-                    stack_hash=self.stack_of_open_call(target.number, thread),
+                    stack_hash=self.stack_of_in_flight_call(traced_process.number, thread),
                 )
         self._sink.append(tables.IN_FLIGHT, rows)
         return len(rows)
 
 
-def _summed(group: list[CellGrowth]) -> Any:
-    """The sums of several cells, in the fields of one."""
+def _sum_cells(group: list[CellGrowth]) -> Any:
+    """The sums of several cells, as one cell."""
     if len(group) == 1:
         return group[0].growth
     total = group[0].growth.copy()

@@ -1,4 +1,4 @@
-"""What a recording says about itself: the machine, the versions, what was asked for."""
+"""The facts of a recording about itself: host, versions, options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One agent per machine: two would probe every call twice, each counting the other's cost as the workload's."""
+"""Allows one agent per host: two would probe each call twice, and count each other's cost as the workload's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from ingero.attach.libbpf import LibbpfMissingError
-from ingero.attach.machine_marks import Mark
+from ingero.attach.machine_marks import MachineMark
 from ingero.errors import IngeroError
 from ingero.program import command
 from ingero.store.opening.lock_file import HeldError, LockFile, NotALockError
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 RUN_FOLDER_VARIABLE = "INGERO_RUN_DIR"
 
-# Process 1 is the machine's where the agent shares its process ids, as it must to see the targets; so an agent in a
+# Process 1 is the machine's where the agent shares its process ids, as it must to see other processes; so an agent in a
 # container and one on the machine meet in the same folder. Elsewhere it is the container's own init.
 _RUN_FOLDERS = (Path("/proc/1/root/run/ingero"), Path("/run/ingero"))
 _LOCK = "agent.lock"
@@ -30,7 +30,7 @@ _MARK = "ingero_agent"
 
 
 class AgentFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who traces this machine. since_s: unix time. database: "" if nothing is kept.
+    """The agent that traces this host. since_s: unix time. database: "" if nothing is stored.
 
     left: the database of the agent before, if that was killed.
     """
@@ -43,7 +43,7 @@ class AgentFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AgentRunningError(IngeroError):
-    """Another agent traces this machine."""
+    """Another agent traces this host."""
 
     def __init__(self, first: AgentFacts | None) -> None:
         if first is None:
@@ -72,7 +72,7 @@ class NoRunFolderError(IngeroError):
 def only_agent(
     database: Path | None, environ: Mapping[str, str], *, folder: Path | None = None, mark: str = _MARK
 ) -> Iterator[AgentFacts]:
-    """Makes this process the agent of this machine while the block runs; a killed one leaves no lock either.
+    """Makes this process the only agent of this host while the block runs; a killed agent leaves no lock.
 
     database: None if nothing is kept. folder: of the lock; `INGERO_RUN_DIR` by default, else the machine's /run/ingero.
     mark: its name in the kernel, where agents meet that share no folder; none is left if a folder is named.
@@ -99,7 +99,7 @@ def only_agent(
 
 def _leave_mark(name: str, facts: AgentFacts, held: ExitStack) -> None:
     try:
-        mark = Mark(name, _text(facts))
+        mark = MachineMark(name, _text(facts))
         held.callback(mark.close)
         earlier = mark.earlier()
     except (OSError, LibbpfMissingError) as error:  # the lock alone must do
@@ -148,7 +148,7 @@ def _first(text: str) -> AgentFacts | None:
 
 
 def _path_from_here(first: AgentFacts) -> str:
-    """Its database; through its own root where that is another container's."""
+    """The path of the other agent's database; through its root if that is another container's."""
     try:
         theirs, ours = (Path(f"/proc/{pid}/ns/mnt").stat().st_ino for pid in (first.pid, "self"))
     except OSError:

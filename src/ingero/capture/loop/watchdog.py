@@ -1,4 +1,4 @@
-"""Notices that the loop stands still, and says where: rings fill meanwhile, and nothing else would tell."""
+"""Detects that the recording loop hangs, and logs where: its rings fill meanwhile."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from types import FrameType, TracebackType
 logger = logging.getLogger(__name__)
 
 STANDS_STILL_S = 3.0  # three ticks; what is dropped by then is counted as such
-_LOOK_S = 1.0
+_POLL_PERIOD_S = 1.0
 STOOD_STILL = "loop_stood_still_ns"
 
 
 class Watchdog:
-    """Watches the thread that makes it, from the first `beat` on, while it is entered."""
+    """Watches the thread that creates it, from the first `beat` on, inside its `with` block."""
 
-    def __init__(self, *, limit_s: float = STANDS_STILL_S, look_s: float = _LOOK_S) -> None:
-        self._limit_s, self._look_s = limit_s, look_s
+    def __init__(self, *, limit_s: float = STANDS_STILL_S, poll_period_s: float = _POLL_PERIOD_S) -> None:
+        self._limit_s, self._poll_period_s = limit_s, poll_period_s
         self._watched = threading.get_ident()
         self._beat_s: float | None = None
         self._stood_still_ns = 0
@@ -27,7 +27,7 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, name="ingero-watchdog", daemon=True)
 
     def beat(self) -> None:
-        """The loop goes on."""
+        """Signals that the loop is running."""
         now, before = time.monotonic(), self._beat_s
         self._beat_s = now
         if before is not None and now - before > self._limit_s:
@@ -35,21 +35,21 @@ class Watchdog:
             logger.warning("the agent's loop continued after %.1f s", now - before)
 
     def rest(self) -> None:
-        """The loop is over: what follows takes as long as it takes. The next beat begins anew."""
+        """Stops watching until the next beat: the loop is over, and what follows may take long."""
         self._beat_s = None
 
     def drops(self) -> dict[str, int]:
-        """For how long it stood still, in pauses that are longer than the limit, since the last time."""
+        """Time of hangs longer than the limit since the last call, by counter."""
         stood, self._stood_still_ns = self._stood_still_ns, 0
         return {STOOD_STILL: stood}
 
     def _watch(self) -> None:
-        told: float | None = None
-        while not self._ended.wait(self._look_s):
+        last_beat: float | None = None
+        while not self._ended.wait(self._poll_period_s):
             beat = self._beat_s
-            if beat is None or beat == told or time.monotonic() - beat <= self._limit_s:
+            if beat is None or beat == last_beat or time.monotonic() - beat <= self._limit_s:
                 continue
-            told = beat
+            last_beat = beat
             logger.warning("the agent's loop has been stuck for %.1f s, at %s", time.monotonic() - beat, self._place())
 
     def _place(self) -> str:

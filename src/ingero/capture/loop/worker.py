@@ -1,4 +1,4 @@
-"""A thread for what takes too long for the one that drains the rings: jobs in their order, and a look at what waits."""
+"""A thread for work that takes too long for the loop that drains the rings: jobs in order, then settling."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _MAX_WAITING = 4096  # jobs; the largest keeps a copy of a native stack, 20 KB
 _SETTLE_S = 0.2
 _LAST_S = 10.0  # for what waits at the end: of 4,096 native stacks the last would take 12 s
 _STUCK_S = 1.0  # of one job: a stack takes 3 ms; what takes so long waits for what may never answer
-_LOOK_S = 0.05
+_POLL_PERIOD_S = 0.05
 
 
 class Worker:
-    """Does jobs on a thread of its own. Use as a context manager: leaving it does what waits, then settles for good,
+    """Runs jobs on its own thread. Use as a context manager: leaving it runs waiting jobs, then settles for good,
     for 10 s at most, and as long as jobs end.
 
     settle: called there every 0.2 s, however much there is to do, with the time (`time.monotonic`) until which
@@ -35,7 +35,7 @@ class Worker:
         self._settle, self._failed = settle, failed
         self._jobs: queue.SimpleQueue[tuple[float, Job] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._lost: Counter[str] = Counter()
+        self._drops: Counter[str] = Counter()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._is_open = False
         self._busy_since_s: float | None = None
@@ -46,7 +46,7 @@ class Worker:
         return self
 
     def end(self) -> None:
-        """Takes no more jobs: does what waits and settles, while others end, too."""
+        """Takes no more jobs; waiting ones still run, then it settles. Does not wait for that."""
         if self._is_open:
             self._is_open = False
             self._jobs.put(None)
@@ -57,7 +57,7 @@ class Worker:
         self.end()
         until_s = time.monotonic() + _LAST_S
         while self._thread.is_alive() and time.monotonic() < until_s and not self._is_stuck():
-            self._thread.join(_LOOK_S)
+            self._thread.join(_POLL_PERIOD_S)
         if self._thread.is_alive():  # in what a process or a file does not answer; the recording ends without it
             logger.warning(
                 "the thread %s does not end and was left behind, with all that waits for it", self._thread.name
@@ -68,11 +68,11 @@ class Worker:
         return since_s is not None and time.monotonic() - since_s > _STUCK_S
 
     def beat(self) -> None:
-        """To be called there now and then by whatever takes long because there is much of it."""
+        """Signals progress; to be called now and then by long jobs."""
         self._busy_since_s = time.monotonic()
 
     def do(self, job: Job, *, is_needed: bool = False) -> None:
-        """Hands a job in, without waiting; before the worker is entered and after it is left, nothing is done.
+        """Queues a job without waiting; ignored before the worker is entered and after it is left.
 
         is_needed: however many wait. Of a process that comes or goes: what is missed there is missing for as long as it
         lives, or stays for ever.
@@ -86,19 +86,19 @@ class Worker:
 
     @property
     def has_jobs(self) -> bool:
-        """Whether some wait."""
+        """Whether jobs wait."""
         return not self._jobs.empty()
 
     def count(self, counter: str) -> None:
-        """Notes a loss, from any thread."""
+        """Counts dropped data, from any thread."""
         with self._lock:
-            self._lost[counter] += 1
+            self._drops[counter] += 1
 
     def drops(self) -> dict[str, int]:
-        """What was lost, by counter, since the last time."""
+        """Dropped data since the last call, by counter."""
         with self._lock:
-            lost, self._lost = self._lost, Counter()
-        return dict(lost)
+            drops, self._drops = self._drops, Counter()
+        return dict(drops)
 
     def _run(self) -> None:
         due = time.monotonic() + _SETTLE_S

@@ -1,4 +1,4 @@
-"""Which library a return address lies in, from /proc/PID/maps, read again only when a new address appears.
+"""Finds the library of a return address in /proc/PID/maps, read again only when a new address appears.
 
 Anybody may have 65,000 mappings, which take 0.3 s to read, and call from another address each time: the loop reads them
 for a fifth of its time at most, and knows less of such a process.
@@ -19,57 +19,57 @@ _PAUSES = 4  # as long as it took to read them
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where an address lies: library (file name, `""` unknown) and offset in its file (the address where unknown)."""
+class CodeLocation:
+    """The location of an address: library (file name, `""` unknown) and offset in its file (the address if unknown)."""
 
     library: str
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Range:
+class _MappedRange:
     start: int
     end: int
     file_offset: int
     name: str
 
 
-class Callers:
-    """Places of one process's return addresses, kept after the process has ended."""
+class CallerLocations:
+    """Locations of one process's return addresses, kept after the process has ended."""
 
     def __init__(self, pid: int, files: MemoryFiles | None = None, now: Callable[[], float] = time.monotonic) -> None:
         self._pid, self._files, self._now = pid, files or MemoryFiles(), now
         self._next_s = 0.0  # when they may be read again
-        self._known: dict[int, Place] = {}
-        self._ranges: list[_Range] = []
+        self._known: dict[int, CodeLocation] = {}
+        self._ranges: list[_MappedRange] = []
         self._starts: list[int] = []
 
     def read_mappings(self) -> None:
-        """Reads what is mapped now: a process may end before its first return address is asked for."""
+        """Reads the mappings now: a process may end before its first return address is looked up."""
         self._read_ranges()
 
-    def place(self, address: int) -> Place:
-        """The place of a return address."""
+    def place(self, address: int) -> CodeLocation:
+        """The location of a return address."""
         found = self._known.get(address)
         if found is None:
-            found, is_certain = self._look_up(address)
+            found, is_certain = self._locate(address)
             if is_certain:
                 self._known[address] = found
         return found
 
-    def _look_up(self, address: int) -> tuple[Place, bool]:
-        """And whether it would be the same if it were looked up again."""
+    def _locate(self, address: int) -> tuple[CodeLocation, bool]:
+        """The location of an address, and whether it is final."""
         if address == 0:
-            return Place("", 0), True
+            return CodeLocation("", 0), True
         found, is_new = self._in_ranges(address), True
         if found is None:
             is_new = self._read_ranges()
             found = self._in_ranges(address)
         if found is None:
-            return Place("", address), is_new
-        return Place(found.name, address - found.start + found.file_offset), True
+            return CodeLocation("", address), is_new
+        return CodeLocation(found.name, address - found.start + found.file_offset), True
 
-    def _in_ranges(self, address: int) -> _Range | None:
+    def _in_ranges(self, address: int) -> _MappedRange | None:
         index = bisect.bisect_right(self._starts, address) - 1
         if index >= 0 and address < self._ranges[index].end:
             return self._ranges[index]
@@ -91,7 +91,7 @@ class Callers:
 
     def _take(self, raw: bytes) -> None:
         ranges = [
-            _Range(m.start, m.end, m.offset, PurePath(m.path).name or "[anonymous]")
+            _MappedRange(m.start, m.end, m.offset, PurePath(m.path).name or "[anonymous]")
             for m in parse_maps(raw)
             if "x" in m.permissions
         ]
@@ -100,7 +100,7 @@ class Callers:
             self._starts = [entry.start for entry in ranges]
 
     def forget_mappings(self) -> None:
-        """After exec: addresses mean something else now."""
+        """Forgets the mappings after exec."""
         self._known.clear()
         self._next_s = 0.0
         self._ranges, self._starts = [], []

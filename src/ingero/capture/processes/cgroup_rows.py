@@ -1,4 +1,4 @@
-"""Rows that name control groups: every group that an event, a culprit or a target was in."""
+"""Rows that name cgroups: every cgroup that an event, a culprit or a traced process was in."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MEMBERS_ASKED = 3  # processes of a group whose environment is read: the first 
 
 
 class CgroupRows:
-    """Writes `raw_cgroups`, one row for each group, as soon as it is first seen: it may be gone a second later."""
+    """Writes `raw_cgroups`, one row for each cgroup as soon as it is first seen: it may be gone a second later."""
 
     def __init__(
         self,
@@ -44,13 +44,13 @@ class CgroupRows:
         self._sink, self._clock, self._files, self._memory = sink, clock, files, memory or MemoryFiles()
         self._mounts = read_mounts()
         self._known: set[int] = {0}
-        self._named: dict[int, bool] = {}  # groups of targets that have a row -> whether it says all
+        self._named: dict[int, bool] = {}  # cgroups of traced processes that have a row -> whether it is complete
         self._sought: set[int] = set()
         self._walk_after_ns = 0
-        self.cpu_stats: dict[Path, int] = {}  # the CPU controller's statistics of targets' groups -> the group's number
+        self.cpu_stats: dict[Path, int] = {}  # `cpu.stat` of the traced processes' cgroups -> number of the cgroup
 
     def keys(self, kernel_ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """The numbers of groups in the database; those seen for the first time get a row."""
+        """The numbers of cgroups in the database; those seen for the first time get a row."""
         new = set(kernel_ids.tolist()) - self._known
         if new:
             self._known |= new
@@ -59,13 +59,13 @@ class CgroupRows:
         return self._sink.cgroup_keys(kernel_ids)
 
     def tick(self) -> None:
-        """Once a second: looks for what was put off, and lets go of groups that are gone."""
+        """Once a second: looks for deferred cgroups, and forgets those that are gone."""
         self.seek()
         for statistics in [path for path in self.cpu_stats if not path.exists()]:
             del self.cpu_stats[statistics]
 
     def seek(self, *, is_last: bool = False) -> None:
-        """Looks for groups that have no row yet, now or, where that would take too much time, at a later call."""
+        """Looks for cgroups that have no row yet, now or at a later call if that takes too much time."""
         begin_ns = self._clock()
         if not self._sought or (begin_ns < self._walk_after_ns and not is_last):
             return
@@ -80,8 +80,8 @@ class CgroupRows:
         end_ns = self._clock()
         self._walk_after_ns = end_ns + _WALK_SHARE * (end_ns - begin_ns)
 
-    def target(self, pid: int, cgroup: Cgroup, environ: Mapping[str, str]) -> tuple[int | None, Placement]:
-        """Writes the group of a target by what its own environment says. The number is None where its id is unseen.
+    def write_group_of(self, pid: int, cgroup: Cgroup, environ: Mapping[str, str]) -> tuple[int | None, Placement]:
+        """Writes the cgroup of a traced process by its own environment. The number is None if its id is not visible.
 
         Its other groups may tell of a container where that one is shared with processes in none.
         """
@@ -97,7 +97,7 @@ class CgroupRows:
         return self._number(cgroup.id), place
 
     def _name(self, pid: int, cgroup: Cgroup, kernel_id: int, place: Placement, environ: Mapping[str, str]) -> None:
-        """Writes a row, unless an earlier process of the group gave one that says as much."""
+        """Writes a row, unless an earlier process of the cgroup gave one as complete."""
         statistics = cpu_stat_file(cgroup, self._mounts)
         if statistics:
             self.cpu_stats[statistics] = self._number(kernel_id)
@@ -152,14 +152,14 @@ class CgroupRows:
 
 
 def _is_complete(place: Placement, pod: Pod) -> bool:
-    """Whether another process of the group could say no more."""
+    """Whether no other process of the cgroup could add anything."""
     if place.orchestrator == "slurm" and place.job is None:
         return False
     return place.orchestrator != "kubernetes" or bool(pod.name)
 
 
 def _with_slurms_number(place: Placement, environ: Mapping[str, str]) -> Placement:
-    """A group that is named by a SLUID has its job's number in the environment of whoever is in it."""
+    """The Slurm job number of a cgroup named by a SLUID, from the environment of a process in it."""
     if place.step is None or place.job is not None:
         return place
     return replace(place, job=slurm_job_of(environ))

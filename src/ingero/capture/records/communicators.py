@@ -1,4 +1,4 @@
-"""Rows of NCCL communicators: made, ranked and ended as the kernel reports it, their collectives counted."""
+"""Rows of NCCL communicators: creation, ranks and end as the kernel reports them, and their collectives."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 
 from ingero.attach.kernel_side import KernelSide
 from ingero.capture.loop.clocks import WallClock
-from ingero.capture.processes.traced_processes import Targets
+from ingero.capture.processes.traced_processes import TracedProcesses
 from ingero.capture.records.rows import Sink
-from ingero.decode.splits import Member, Splits
+from ingero.decode.splits import CommunicatorSplits, SplitMember
 from ingero.discover.ranks import Membership
 from ingero.events import CommunicatorKind
 from ingero.ops import COMMUNICATOR_CALLS, CommunicatorRole
@@ -53,26 +53,26 @@ class _Communicator:
 
 
 class CommunicatorRows:
-    """All communicators of the running targets, by number. joined: is told the places of processes, by their number."""
+    """Communicators of running traced processes, by number. on_ranks: gets ranks by process number."""
 
     def __init__(
         self,
         kernel: KernelSide,
         sink: Sink,
         clock: WallClock,
-        targets: Targets,
-        joined: Callable[[Mapping[int, Sequence[Membership]]], None] = lambda _: None,
+        traced_processes: TracedProcesses,
+        on_ranks: Callable[[Mapping[int, Sequence[Membership]]], None] = lambda _: None,
     ) -> None:
-        self._sink, self._clock, self._targets, self._joined = sink, clock, targets, joined
+        self._sink, self._clock, self._traced_processes, self._on_ranks = sink, clock, traced_processes, on_ranks
         self._map, self._peers = kernel.maps["communicators"], kernel.maps["peers"]
         self._layout = kernel.layouts.dtype("communicator")
         self._known: dict[int, _Communicator] = {}
         self._by_handle: dict[tuple[int, int], _Communicator] = {}
-        self._splits = Splits()
-        self._told: dict[int, tuple[Membership, ...]] = {}
+        self._splits = CommunicatorSplits()
+        self._reported: dict[int, tuple[Membership, ...]] = {}
 
     def add(self, batch: np.ndarray[Any, Any]) -> None:
-        """Takes what the kernel has seen (`struct communicator_record`)."""
+        """Takes records of communicators (`struct communicator_record`)."""
         for record in batch:
             kind, number = int(record["kind"]), int(record["number"])
             if kind in (CommunicatorKind.MADE, CommunicatorKind.FOUND):
@@ -88,68 +88,74 @@ class CommunicatorRows:
 
     def write(self) -> None:
         """Counts the collectives of each living communicator, and writes the rows that have changed."""
-        for one in self._known.values():
-            self._count(one)
-            self._end_with_process(one)
-        changed = [one for one in self._known.values() if one.is_changed]
+        for communicator in self._known.values():
+            self._count(communicator)
+            self._end_with_process(communicator)
+        changed = [communicator for communicator in self._known.values() if communicator.is_changed]
         if changed:
-            self._sink.append(tables.COMMUNICATORS, [_row(one) for one in changed])
-            self._tell({one.process for one in changed})
-        for one in changed:
-            one.is_changed = False
+            self._sink.append(tables.COMMUNICATORS, [_row(communicator) for communicator in changed])
+            self._report_ranks({communicator.process for communicator in changed})
+        for communicator in changed:
+            communicator.is_changed = False
         # after ncclCommFinalize, and until ncclCommDestroy has returned, the handle is still this communicator's
-        self._drop([one for one in self._known.values() if one.ended_ns != _FOREVER_NS and self._entry(one) is None])
+        self._drop(
+            [
+                communicator
+                for communicator in self._known.values()
+                if communicator.ended_ns != _FOREVER_NS and self._entry(communicator) is None
+            ]
+        )
 
-    def _tell(self, processes: set[int]) -> None:
-        """Says where in their communicators these processes are, oldest first, as far as that is known."""
+    def _report_ranks(self, processes: set[int]) -> None:
+        """Reports the ranks of these processes in their communicators, oldest first, as far as known."""
         members: dict[int, list[Membership]] = {process: [] for process in processes}
-        for one in self._known.values():
-            if one.process in members and one.rank is not None and one.nranks is not None:
-                place = Membership(comm_id_hash=one.hash, rank=one.rank, nranks=one.nranks)
-                if place not in members[one.process]:
-                    members[one.process].append(place)
+        for communicator in self._known.values():
+            if communicator.process in members and communicator.rank is not None and communicator.nranks is not None:
+                place = Membership(comm_id_hash=communicator.hash, rank=communicator.rank, nranks=communicator.nranks)
+                if place not in members[communicator.process]:
+                    members[communicator.process].append(place)
         now = {process: tuple(places) for process, places in members.items()}
-        new = {process: places for process, places in now.items() if self._told.get(process) != places}
-        self._told |= new
+        new = {process: places for process, places in now.items() if self._reported.get(process) != places}
+        self._reported |= new
         if new:
-            self._joined(new)
+            self._on_ranks(new)
 
     def forget(self, slot: int) -> None:
         """Forgets an ended process's communicators, here and in the kernel."""
-        mine = [one for one in self._known.values() if one.slot == slot]
+        mine = [communicator for communicator in self._known.values() if communicator.slot == slot]
         if not mine:
             return
-        for one in mine:
-            self._count(one)
-            self._end_with_process(one)
-            if self._entry(one) is not None:
-                self._map.delete(_PARTS.pack(one.handle, slot))
-        self._sink.append(tables.COMMUNICATORS, [_row(one) for one in mine])
+        for communicator in mine:
+            self._count(communicator)
+            self._end_with_process(communicator)
+            if self._entry(communicator) is not None:
+                self._map.delete(_PARTS.pack(communicator.handle, slot))
+        self._sink.append(tables.COMMUNICATORS, [_row(communicator) for communicator in mine])
         self._drop(mine)
-        for one in mine:
-            self._told.pop(one.process, None)
+        for communicator in mine:
+            self._reported.pop(communicator.process, None)
 
     def _drop(self, ended: Sequence[_Communicator]) -> None:
-        for one in ended:
-            del self._known[one.number]
-            if self._by_handle.get((one.slot, one.handle)) is one:
-                del self._by_handle[one.slot, one.handle]
-        numbers = {one.number for one in ended}
+        for communicator in ended:
+            del self._known[communicator.number]
+            if self._by_handle.get((communicator.slot, communicator.handle)) is communicator:
+                del self._by_handle[communicator.slot, communicator.handle]
+        numbers = {communicator.number for communicator in ended}
         for key in [key for key, _ in self._peers.items()] if numbers else ():
             if int.from_bytes(key, "little") >> _PEER_NUMBER_SHIFT in numbers:
                 self._peers.delete(key)
 
     def _make(self, record: np.void) -> None:
         slot, handle = int(record["process_slot"]), int(record["handle"])
-        target = self._targets.at(slot)
-        if target is None:
+        traced_process = self._traced_processes.at(slot)
+        if traced_process is None:
             return
         created_ns = self._clock.unix_ns_of(int(record["time_ns"]))
         parent = self._known.get(int(record["parent"]))
         is_made = record["kind"] == CommunicatorKind.MADE
         origin, role = _CALLS[int(record["call"])] if is_made else ("", None)
         made = _Communicator(
-            process=target.number,
+            process=traced_process.number,
             slot=slot,
             number=int(record["number"]),
             handle=handle,
@@ -176,7 +182,7 @@ class CommunicatorRows:
         places = self._splits.add(
             (parent.hash, int(record["nth_child"])),
             parent.nranks,
-            Member(
+            SplitMember(
                 parent_rank=parent.rank,
                 color=int(record["color"]),
                 key=int(record["key"]),
@@ -189,68 +195,68 @@ class CommunicatorRows:
                 self._rank(child, place.rank, place.nranks)
 
     @staticmethod
-    def _rank(one: _Communicator, rank: int | None, nranks: int | None) -> None:
-        one.rank = one.rank if rank is None else rank
-        one.nranks = one.nranks if nranks is None else nranks
-        if one.rank is not None and one.nranks is not None and one.note == _SPLIT_NOTE:
-            one.note = ""
-        one.is_changed = True
+    def _rank(communicator: _Communicator, rank: int | None, nranks: int | None) -> None:
+        communicator.rank = communicator.rank if rank is None else rank
+        communicator.nranks = communicator.nranks if nranks is None else nranks
+        if communicator.rank is not None and communicator.nranks is not None and communicator.note == _SPLIT_NOTE:
+            communicator.note = ""
+        communicator.is_changed = True
 
     @staticmethod
-    def _end(one: _Communicator, time_ns: int, call: str) -> None:
-        if one.ended_ns == _FOREVER_NS:  # of finalize and destroy the first counts
-            one.ended_ns, one.ended_by, one.is_changed = time_ns, call, True
+    def _end(communicator: _Communicator, time_ns: int, call: str) -> None:
+        if communicator.ended_ns == _FOREVER_NS:  # of finalize and destroy the first counts
+            communicator.ended_ns, communicator.ended_by, communicator.is_changed = time_ns, call, True
 
-    def _end_with_process(self, one: _Communicator) -> None:
-        target = self._targets.at(one.slot)
-        if target and target.exit_ns and target.number == one.process:
-            self._end(one, target.exit_ns, "")
+    def _end_with_process(self, communicator: _Communicator) -> None:
+        traced_process = self._traced_processes.at(communicator.slot)
+        if traced_process and traced_process.exit_ns and traced_process.number == communicator.process:
+            self._end(communicator, traced_process.exit_ns, "")
 
-    def _count(self, one: _Communicator) -> None:
-        entry = self._entry(one)
-        if entry is not None and int(entry["collectives"]) != one.collectives:
-            one.collectives, one.is_changed = int(entry["collectives"]), True
+    def _count(self, communicator: _Communicator) -> None:
+        entry = self._entry(communicator)
+        if entry is not None and int(entry["collectives"]) != communicator.collectives:
+            communicator.collectives, communicator.is_changed = int(entry["collectives"]), True
 
-    def _entry(self, one: _Communicator) -> np.void | None:
-        """The kernel's entry of a communicator (`struct communicator`); None if its handle is another's by now."""
-        raw = self._map.lookup(_PARTS.pack(one.handle, one.slot)) if one.handle else None
+    def _entry(self, communicator: _Communicator) -> np.void | None:
+        """The kernel's entry of a communicator (`struct communicator`); None if its handle was reused."""
+        raw = self._map.lookup(_PARTS.pack(communicator.handle, communicator.slot)) if communicator.handle else None
         entry: np.void | None = np.frombuffer(raw, self._layout)[0] if raw else None
-        return entry if entry is not None and int(entry["number"]) == one.number else None
+        return entry if entry is not None and int(entry["number"]) == communicator.number else None
 
 
 def _known(value: Any) -> int | None:
     return int(value) if value >= 0 else None
 
 
-def _note_on(one: _Communicator, role: CommunicatorRole | None) -> str:
-    """Why something about a new communicator is not known; empty if all is."""
-    if not one.origin:
+def _note_on(communicator: _Communicator, role: CommunicatorRole | None) -> str:
+    """Why something about a new communicator is not known; empty if all is known."""
+    if not communicator.origin:
         return _FOUND_NOTE
-    if not one.handle:
+    if not communicator.handle:
         return _HANDLE_NOTE
     if role == CommunicatorRole.GROW:
         return _GROW_NOTE
-    if one.hash is None:
+    if communicator.hash is None:
         return _PARENT_NOTE
-    return _SPLIT_NOTE if one.rank is None or one.nranks is None else ""
+    return _SPLIT_NOTE if communicator.rank is None or communicator.nranks is None else ""
 
 
-def _row(one: _Communicator) -> tables.Row:
+def _row(communicator: _Communicator) -> tables.Row:
     return tables.COMMUNICATORS.rows(
         1,
-        process=one.process,
-        number=one.number,
-        handle=_signed(one.handle) or None,
-        comm_id_hash=None if one.hash is None else _signed(one.hash),
-        rank=one.rank,
-        nranks=one.nranks,
-        parent=one.parent,
-        origin=one.origin,
-        created_ns=one.created_ns,
-        destroyed_ns=one.ended_ns,
-        ended_by=one.ended_by,
-        collectives=one.collectives,
-        note=one.note,
+        process=communicator.process,
+        number=communicator.number,
+        handle=_signed(communicator.handle) or None,
+        comm_id_hash=None if communicator.hash is None else _signed(communicator.hash),
+        rank=communicator.rank,
+        nranks=communicator.nranks,
+        parent=communicator.parent,
+        origin=communicator.origin,
+        created_ns=communicator.created_ns,
+        destroyed_ns=communicator.ended_ns,
+        ended_by=communicator.ended_by,
+        collectives=communicator.collectives,
+        note=communicator.note,
     )[0]
 
 

@@ -1,4 +1,4 @@
-"""Names the two ends of a TCP connection in a row of text, as far as there is room for names."""
+"""Numbers the address pairs of TCP connections, up to a limit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Callable
 from functools import lru_cache
 
-_MOST_PAIRS = 20_000  # texts are kept for the whole recording; a public server may lose packets to anybody
+_MAX_PAIRS = 20_000  # texts are kept for the whole recording; a public server may lose packets to any address
 TOO_MANY = "(too many addresses to name)"
 
 
@@ -22,14 +22,14 @@ class PeerAddresses:
         if not any(ends):
             return 0
         if ends not in self._numbers:
-            if len(self._numbers) >= _MOST_PAIRS:
+            if len(self._numbers) >= _MAX_PAIRS:
                 return self._intern(TOO_MANY)
             self._numbers[ends] = self._intern(pair_text(ends))
         return self._numbers[ends]
 
 
 def pair_text(ends: bytes) -> str:
-    """Source and destination."""
+    """The text of source and destination."""
     return f"{_text(ends[:16])} > {_text(ends[16:])}"
 
 

@@ -1,4 +1,4 @@
-"""Keeps a few of the recorded calls of the last second, to be shown: each as soon as its stack is known."""
+"""Keeps a few recorded calls of the last second for display, each until its stack is known."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _THREAD_WAKERS = 2  # wakers up to this number are threads and have a tid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCall:
-    """One call that got a record. time_ns: of its return, unix. Names are empty where there is nobody.
+    """One recorded call. time_ns: of its return, unix. Names are empty if there is no such process.
 
     stack: frames as they are stored, innermost first; None where it is not known (in time). stack_note: why not, or
     what of it is missing. is_python_whole: no Python frame is missing.
@@ -47,7 +47,7 @@ class RecordedCall:
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class _PendingCall:
     """A call to be shown, and when it came (CLOCK_MONOTONIC)."""
 
     call: RecordedCall
@@ -56,14 +56,14 @@ class _Waiting:
 
 
 class RecordedCalls:
-    """The longest calls of each batch, `limit` between two calls of `take`.
+    """Keeps the longest calls of each batch, up to `limit` between two calls of `take`.
 
     stack_of: the stack with a hash, None if it is not known (yet); must not wait for it.
     """
 
     def __init__(self, limit: int, clock: WallClock, stack_of: Callable[[int], MergedStack | None]) -> None:
         self._limit, self._clock, self._stack_of = limit, clock, stack_of
-        self._kept: list[_Waiting] = []
+        self._kept: list[_PendingCall] = []
         self._left_out = 0
 
     def add(
@@ -82,15 +82,15 @@ class RecordedCalls:
         now_ns = kernel_clock.monotonic_ns()
         for index in longest.tolist():
             call = self._call(batch[index], name_of_pid, name_of_thread)
-            self._kept.append(_Waiting(call, stack_hashes[index], now_ns))
+            self._kept.append(_PendingCall(call, stack_hashes[index], now_ns))
 
     def take(self, *, is_last: bool = False) -> tuple[list[RecordedCall], int]:
-        """The calls to be shown now, and how many were left out since the last time.
+        """The calls to be shown now, and how many were left out since the last call.
 
         Those whose stack is not known yet wait for it, but not for long; with is_last not at all.
         """
         taken: list[RecordedCall] = []
-        kept: list[_Waiting] = []
+        kept: list[_PendingCall] = []
         now_ns = kernel_clock.monotonic_ns()
         for waiting in self._kept:
             stack = self._stack_of(waiting.stack_hash) if waiting.stack_hash else None

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ingero.capture.loop.clocks import WallClock
-from ingero.capture.processes.traced_processes import Target, Targets
+from ingero.capture.processes.traced_processes import TracedProcess, TracedProcesses
 from ingero.capture.records.peer_addresses import PeerAddresses
-from ingero.decode.sync_intervals import Readiness, StreamSyncs, op_ids, step_type, unseen_class_key
+from ingero.decode.sync_intervals import GpuReadiness, StreamSyncs, op_ids, step_type, unseen_class_key
 from ingero.events import HostKind, LifecycleKind
 from ingero.foreign_text import decoded
 from ingero.ops import BY_ID, OPS, HostOp, IoOp, Kind, NetOp, Source, TcpOp
@@ -59,7 +59,7 @@ LIFECYCLE_OPS: dict[int, HostOp] = {
 
 
 class Sink(Protocol):
-    """Where rows go: the database's writer, or nothing."""
+    """Where rows go: the writer of the database, or nowhere."""
 
     @property
     def session(self) -> int:
@@ -70,13 +70,13 @@ class Sink(Protocol):
         """Name of this machine in event ids."""
 
     def process_id(self, pid: int, start_ns: int) -> int:
-        """The number of a process, the same each time."""
+        """The number of a process, stable across calls."""
 
     def drops(self) -> dict[tuple[str, str], int]:
         """Rows not taken so far, by (table, reason)."""
 
     def append(self, table: Table, rows: Sequence[Row]) -> int:
-        """Takes rows; answers how many."""
+        """Takes rows; returns how many."""
 
     def intern(self, text: str) -> int:
         """The number that stands for a text."""
@@ -86,10 +86,10 @@ class Sink(Protocol):
 
 
 class RowMaker:
-    """Makes rows of one recording.
+    """Makes the rows of one recording.
 
     name_of_pid, name_of_thread: names by pid and tid, "" where unknown.
-    cgroup_keys: the kernel's cgroup ids as the database has them. default_device: of calls without a known one.
+    cgroup_keys: the kernel's cgroup ids as the database has them. default_gpu: of calls without a known one.
     is_changed: in which of the time ranges (monotonic begins and ends) something else was traced than before or after,
     or too little. owners: pids of culprits, the agent's for its own processes.
     """
@@ -98,18 +98,18 @@ class RowMaker:
         self,
         sink: Sink,
         clock: WallClock,
-        targets: Targets,
+        traced_processes: TracedProcesses,
         *,
         name_of_pid: Callable[[int], str],
         name_of_thread: Callable[[int], str],
         cgroup_keys: Callable[[npt.NDArray[np.uint64]], npt.NDArray[np.int64]],
-        default_device: int,
+        default_gpu: int,
         is_changed: Callable[[Array, Array], Array] = lambda begin_ns, _end_ns: np.zeros(len(begin_ns), bool),
         owners: Callable[[Array], Array] = lambda pids: pids,
     ) -> None:
-        self._sink, self._clock, self._targets = sink, clock, targets
+        self._sink, self._clock, self._traced_processes = sink, clock, traced_processes
         self._name_of_pid, self._name_of_thread, self._owners = name_of_pid, name_of_thread, owners
-        self._cgroup_keys, self._default_device = cgroup_keys, default_device
+        self._cgroup_keys, self._default_device = cgroup_keys, default_gpu
         self._is_changed = is_changed
         self._lifecycle: Counter[HostOp] = Counter()
         self._peers = PeerAddresses(sink.intern)
@@ -138,7 +138,7 @@ class RowMaker:
             arg2=batch["extra"],
             stream=batch["stream"],
             ret_code=batch["ret"],
-            gpu_id=self.devices(batch["device"]),
+            gpu_id=self.gpus(batch["device"]),
             caller=batch["caller"],
             caller_library=libraries,
             function=batch["function"],
@@ -216,7 +216,7 @@ class RowMaker:
         self._sink.append(tables.EVENTS, rows)
 
     def _addresses(self, batch: Array) -> list[int]:
-        """Of retransmits only: every socket of every target would fill the table of texts."""
+        """The addresses of retransmits only: all sockets of all processes would fill the table of texts."""
         is_retransmit = _HOST_SOURCE[batch["kind"]] == Source.TCP
         ends = zip(is_retransmit.tolist(), batch["address"], strict=True)
         return [self._peers.number(pair.tobytes()) if wanted else 0 for wanted, pair in ends]
@@ -246,12 +246,12 @@ class RowMaker:
         self._sink.append(tables.EVENTS, rows)
 
     def take_lifecycle(self) -> Counter[HostOp]:
-        """How many rows `lifecycle` has made of each operation since this was last asked."""
+        """How many rows `lifecycle` has made of each operation since the last call."""
         taken, self._lifecycle = self._lifecycle, Counter()
         return taken
 
     def sync_intervals(self, batch: Array) -> Rows:
-        """Rows of syncs (`struct sync_interval_record`), at least one, each with a beginning, judged by stream."""
+        """Rows of sync intervals (`struct sync_interval_record`), at least one, with the time the GPU was done."""
         places = batch["process_slot"].astype(np.int64) << 16 | batch["stream_slot"]
         by_gpu_stream = np.argsort(places, kind="stable")
         batch, places = batch[by_gpu_stream], places[by_gpu_stream]
@@ -265,14 +265,14 @@ class RowMaker:
             del self._gpu_streams[place]
 
     def _gpu_stream(self, place: int, pid: int, stream: int) -> StreamSyncs:
-        """The stream in a place of the kernel's table, a new one where the place has changed hands."""
+        """The stream at an index of the kernel's table; a new one if the entry was reused."""
         owner = self._gpu_streams.get(place)
         if owner is None or owner[:2] != (pid, stream):
             owner = self._gpu_streams[place] = (pid, stream, StreamSyncs())
         return owner[2]
 
-    def _judged(self, batch: Array, places: Array) -> tuple[Array, Readiness]:
-        """The sync intervals without what copies took, and when the GPU was ready in each.
+    def _judged(self, batch: Array, places: Array) -> tuple[Array, GpuReadiness]:
+        """The sync intervals without the time of copies, and when the GPU was done in each.
 
         Those of a place, which may change hands, stand together.
         """
@@ -284,9 +284,9 @@ class RowMaker:
             gpu_stream = self._gpu_stream(int(places[begin]), int(mine["pid"][0]), int(mine["stream"][0]))
             parted.append(gpu_stream.parted(mine))
             found.append(gpu_stream.judge(parted[-1]))
-        return np.concatenate(parted), Readiness.joined(found)
+        return np.concatenate(parted), GpuReadiness.concatenate(found)
 
-    def _sync_interval_rows(self, batch: Array, judged: Readiness) -> Rows:
+    def _sync_interval_rows(self, batch: Array, judged: GpuReadiness) -> Rows:
         a, f, s, b = (batch[name].astype(np.int64) for name in ("begin_ns", "first_ns", "sync_ns", "return_ns"))
         r = judged.ready
         flags = batch["flags"].astype(np.int64)
@@ -303,7 +303,7 @@ class RowMaker:
             session=self._sink.session,
             process=self.process_numbers(batch["process_slot"]),
             pid=batch["pid"],
-            device=self.devices(batch["device"]),
+            device=self.gpus(batch["device"]),
             stream=batch["stream"],
             prev_sync_end_ns=a + to_unix,
             first_launch_ns=f + to_unix,
@@ -333,7 +333,7 @@ class RowMaker:
         )
 
     def _checkpoints(self, times: Array) -> list[bytes]:
-        """Little-endian 64-bit unix ns each; a row ends before its first unused one."""
+        """Checkpoints as little-endian 64-bit unix ns; a row ends before its first unused one."""
         unix = self._clock.unix_ns(times).astype("<i8")
         return [row[:used].tobytes() for row, used in zip(unix, (times != 0).sum(axis=1), strict=True)]
 
@@ -342,46 +342,46 @@ class RowMaker:
     def _op_names(words: bytes) -> str:
         return ",".join(BY_ID[op].name for op in op_ids(np.frombuffer(words, np.uint64)) if op in BY_ID)
 
-    def devices(self, devices: Array) -> Array:
-        """The GPU of each record; the usual one where none is known."""
-        return np.where(devices < 0, self._default_device, devices)
+    def gpus(self, gpus: Array) -> Array:
+        """The GPU of each record; the default where none is known."""
+        return np.where(gpus < 0, self._default_device, gpus)
 
     def process_numbers(self, slots: Array) -> list[int]:
         """The number of the process of each record."""
-        return _mapped(slots, self.number)
+        return _map_distinct(slots, self.number)
 
     def _numbers_if_theirs(self, batch: Array) -> list[int]:
-        """The same where the slot still is that of the record's process; else 0."""
+        """The process number of each record, if the slot is still that of the record's process; else 0."""
         owners = batch["process_slot"].astype(np.int64) << 32 | batch["pid"]
 
         def number(owner: int) -> int:
-            target = self._targets.at(owner >> 32)
-            return target.number if target and target.pid == owner & 0xFFFFFFFF else 0
+            traced_process = self._traced_processes.at(owner >> 32)
+            return traced_process.number if traced_process and traced_process.pid == owner & 0xFFFFFFFF else 0
 
-        return _mapped(owners, number)
+        return _map_distinct(owners, number)
 
     def number(self, slot: int) -> int:
         """The number of the process that has a slot, 0 if none has."""
-        target = self._targets.at(slot)
-        return target.number if target else 0
+        traced_process = self._traced_processes.at(slot)
+        return traced_process.number if traced_process else 0
 
     def _caller_libraries(self, slots: Array, callers: Array) -> list[int]:
         pairs = slots.astype(np.uint64) << np.uint64(48) | callers & np.uint64((1 << 48) - 1)
-        return _mapped(pairs, lambda pair: self._library(self._targets.at(pair >> 48), pair))
+        return _map_distinct(pairs, lambda pair: self._library(self._traced_processes.at(pair >> 48), pair))
 
-    def _library(self, target: Target | None, pair: int) -> int:
-        name = target.callers.place(pair & (1 << 48) - 1).library if target else ""
+    def _library(self, traced_process: TracedProcess | None, pair: int) -> int:
+        name = traced_process.callers.place(pair & (1 << 48) - 1).library if traced_process else ""
         return self._sink.intern(name) if name else 0
 
     def _texts(self, column: Array) -> list[int]:
-        return _mapped(column, lambda raw: self._sink.intern(decoded(raw)) if raw else 0)
+        return _map_distinct(column, lambda raw: self._sink.intern(decoded(raw)) if raw else 0)
 
     def _names(self, ids: Array, name_of: Callable[[int], str]) -> list[int]:
         def number(value: int) -> int:
             name = name_of(value) if value else ""
             return self._sink.intern(name) if name else 0
 
-        return _mapped(ids, number)
+        return _map_distinct(ids, number)
 
     def _optional_times(self, times: Array) -> Array:
         """Wall-clock times; 0 stays 0."""
@@ -389,7 +389,7 @@ class RowMaker:
 
 
 def _class_keys(batch: Array, op_sets: Sequence[str]) -> list[str]:
-    """Of each sync interval; where enqueues are not all traced their counts say nothing."""
+    """The step type of each sync interval; where not all enqueues are traced, counts are left out."""
     names = ("are_enqueues_unseen", "op", "launches", "size_bytes", "graph")
     rows = zip(op_sets, *(batch[name].tolist() for name in names), strict=True)
     return [
@@ -398,7 +398,7 @@ def _class_keys(batch: Array, op_sets: Sequence[str]) -> list[str]:
     ]
 
 
-def _mapped(column: Array, function: Callable[[Any], int]) -> list[int]:
+def _map_distinct(column: Array, function: Callable[[Any], int]) -> list[int]:
     """The function of each value, called once per distinct one."""
     values = column.tolist()
     numbers = {value: function(value) for value in set(values)}
@@ -406,13 +406,13 @@ def _mapped(column: Array, function: Callable[[Any], int]) -> list[int]:
 
 
 def _queue_ns(batch: Array) -> list[int | None]:
-    """How long block I/O was queued; None of anything else, and of devices that do not say (iostats=0)."""
+    """How long block I/O was queued, ns; None for other events and for devices that do not report it (iostats=0)."""
     is_block = (_HOST_SOURCE[batch["kind"]] == Source.IO).tolist()
     return [ns or None if wanted else None for wanted, ns in zip(is_block, batch["arg1"].tolist(), strict=True)]
 
 
 def _parts(batch: Array) -> dict[str, list[int | None]]:
-    """The clocks of the three parts; None where another thread took over, so that no clock covers the part."""
+    """Thread-state times of the three parts; None where another thread took over within the part."""
     flags = batch["flags"]
     other_e, other_x = (
         (flags & SyncIntervalFlag.IDLE_OTHER_THREAD) != 0,

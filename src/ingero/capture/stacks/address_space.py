@@ -1,4 +1,4 @@
-"""Which file's code lies where in a process, for unwinding: files are opened once for all processes that map them."""
+"""Address spaces of processes for unwinding; each file is opened once for all processes that map it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TRAMPOLINE = "[uprobes]"
 _VDSO = "[vdso]"
 
 
-class Images:
+class MappedImages:
     """ELF files by (device, inode), shared by all processes. A file that cannot be read is asked for once.
 
     They are open, which keeps deleted files on the disk and the mounts of ended containers alive: see `let_go`.
@@ -34,7 +34,7 @@ class Images:
         self.unreadable: dict[str, str] = {}
 
     def of_mapping(self, pid: int, mapping: Mapping, proc: Path = PROC) -> ElfImage | None:
-        """The very file behind a mapping, even if it is deleted or lies in another root."""
+        """The file behind a mapping, even if it is deleted or in another root."""
         self.prepare(pid, [mapping], proc)
         return self._images[mapping.device, mapping.inode]
 
@@ -46,7 +46,7 @@ class Images:
             self._images[key] = self._usable(mapping, image)
 
     def let_go(self, spaces: Iterable[ProcessAddressSpace]) -> frozenset[int]:
-        """Forgets the files that none of these maps; answers the `id` of each image that stays in use.
+        """Forgets the files that none of these maps; returns the `id` of each image still in use.
 
         A file is closed when nothing else refers to its image.
         """
@@ -70,7 +70,7 @@ def _has_file(mapping: Mapping) -> bool:
     return bool(mapping.inode) and mapping.path not in (_TRAMPOLINE, _VDSO)
 
 
-def _told_of(module: Module | None) -> list[Any] | None:
+def _module_content(module: Module | None) -> list[Any] | None:
     if module is None:
         return None
     number = module.image.number if isinstance(module.image, MappedImage) else 0
@@ -78,7 +78,7 @@ def _told_of(module: Module | None) -> list[Any] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Range:
+class _MappedRange:
     start: int
     end: int
     module: Module | None
@@ -90,16 +90,16 @@ class ProcessAddressSpace:
     It is kept after the process has ended, for the records that are still on their way.
     """
 
-    def __init__(self, pid: int, images: Images, proc: Path = PROC) -> None:
+    def __init__(self, pid: int, images: MappedImages, proc: Path = PROC) -> None:
         self.pid, self._images, self._proc = pid, images, proc
         self.version = next(_versions)  # of its ranges
         self._starts: list[int] = []
-        self._ranges: list[_Range] = []
+        self._ranges: list[_MappedRange] = []
         self._modules: dict[tuple[int, int, str], Module] = {}
         self._unknown: set[int] = set()
 
     def module_at(self, address: int) -> Module | None:
-        """As in AddressSpace."""
+        """See `AddressSpace.module_at`."""
         found = self._find(address)
         if found is None and address not in self._unknown:
             self._read()
@@ -109,41 +109,41 @@ class ProcessAddressSpace:
         return found.module if found else None
 
     def images(self) -> Iterator[ElfImage]:
-        """Of the files that it has mapped so far; some more than once."""
+        """The images of all files mapped so far; some more than once."""
         modules = [*self._modules.values(), *(one.module for one in self._ranges)]
         return (module.image for module in modules if module and module.image)
 
-    def look(self) -> None:
-        """Reads the mappings now, so that they are known after the process has ended."""
+    def read_mappings(self) -> None:
+        """Reads the mappings now, so that they are known once the process has ended."""
         self._read()
 
     def inherit(self, parent: ProcessAddressSpace) -> None:
-        """After fork: the same files at the same places."""
+        """Copies the mappings of the parent after fork."""
         self._starts, self._ranges = parent._starts, parent._ranges  # never changed in place
         self.version = parent.version
 
     def forget(self) -> None:
-        """After exec, or when a library may have been unloaded: addresses mean something else now."""
+        """Forgets the mappings, after exec or when a library may have been unloaded."""
         self._starts, self._ranges = [], []
         self.version = next(_versions)
         self._unknown.clear()
 
     def finds_more(self, unknown: Iterable[int]) -> bool:
-        """Looks again where addresses lie in nothing that was known; whether anything else is known now."""
+        """Reads the mappings again for unknown addresses; returns whether they changed."""
         before = self.version
         for address in unknown:
             self.module_at(address)
         return self.version != before
 
     def module_of(self, index: int) -> Module | None:
-        """What is mapped in one of the ranges of `told`."""
+        """The module in one of the ranges of `ranges_content`."""
         return self._ranges[index].module if 0 <= index < len(self._ranges) else None
 
-    def told(self) -> list[Any]:
-        """Its ranges as `capture/foreign/native_tasks.py` wants them."""
-        return [[one.start, one.end, _told_of(one.module)] for one in self._ranges]
+    def ranges_content(self) -> list[Any]:
+        """The ranges as content of a question to `capture/foreign/native_tasks.py`."""
+        return [[one.start, one.end, _module_content(one.module)] for one in self._ranges]
 
-    def _find(self, address: int) -> _Range | None:
+    def _find(self, address: int) -> _MappedRange | None:
         index = bisect.bisect_right(self._starts, address) - 1
         if index >= 0 and address < self._ranges[index].end:
             return self._ranges[index]
@@ -156,7 +156,7 @@ class ProcessAddressSpace:
             return
         mappings = [one for one in parse_maps(raw) if "x" in one.permissions]
         self._images.prepare(self.pid, (one for one in mappings if _has_file(one)), self._proc)
-        ranges = [_Range(one.start, one.end, self._module(one)) for one in mappings]
+        ranges = [_MappedRange(one.start, one.end, self._module(one)) for one in mappings]
         if ranges and ranges != self._ranges:
             self.version = next(_versions)
             self._ranges = ranges

@@ -1,4 +1,4 @@
-"""Where threads are asleep outside traced calls: looked at several times a second.
+"""Samples stacks of threads that sleep outside traced calls, several times a second.
 
 Mostly the kernel side has walked their frames as they went to sleep. Of others they are read from outside: a sleep is
 known by how often its thread has been switched, and what is read counts only if that number is the same afterwards; a
@@ -22,7 +22,7 @@ from ingero.foreign_text import decoded
 from ingero.store.writing.tables import Row
 
 TICK_S = 0.25
-PLACES = 16  # threads per look: a read takes the agent 0.5 ms and more
+PLACES = 16  # threads per tick: a read takes the agent 0.5 ms and more
 GPU_PLACES = 12  # of them at most for threads that have made traced calls
 _FORGET_TICKS = 40  # a thread without Python frames is read again so much later
 _MAX_STORED = 1 << 14
@@ -32,8 +32,8 @@ _Key = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParkedSample:
-    """One sleeping thread at a moment (CLOCK_MONOTONIC). state: a number of thread_states.
+class BlockedSample:
+    """One sample of a sleeping thread (CLOCK_MONOTONIC). state: an index of thread_states.
 
     stack_hash: of what was read from outside, python_stack: the kernel side's, of its walk; both 0: not known.
     """
@@ -50,18 +50,18 @@ class ParkedSample:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
-    """What was found in the sleep that this many switches came before. stack_hash None: no Python frames."""
+class _LastRead:
+    """The stack found in the sleep after this many context switches. stack_hash None: no Python frames."""
 
     switches: int
     stack_hash: int | None
     tick: int
 
 
-class ParkedSampler:
-    """Chooses sleeping threads and reads where they are.
+class BlockedSampler:
+    """Chooses sleeping threads and reads their stacks.
 
-    process_of: number and stacks of the process with this pid; None: it is no target, or nothing is known of it yet.
+    process_of: number and stacks of the process with this pid; None: it is not traced, or nothing is known of it yet.
     store: takes rows of `raw_stacks`.
     """
 
@@ -72,11 +72,11 @@ class ParkedSampler:
         store: Callable[[Sequence[Row]], object],
     ) -> None:
         self._process_of, self._dtype, self._store = process_of, dtype, store
-        self._read: dict[_Key, _Read] = {}
+        self._read: dict[_Key, _LastRead] = {}
         self._stored: dict[int, None] = {}
         self._tick = 0
 
-    def look(self, dump: bytes, elapsed_ns: int, *, only: Set[int] | None = None) -> list[ParkedSample]:
+    def sample(self, dump: bytes, elapsed_ns: int, *, only: Set[int] | None = None) -> list[BlockedSample]:
         """Samples of the threads that the kernel side found asleep (`struct parked_thread`), for the time since.
 
         only: of the processes with these numbers.
@@ -87,7 +87,7 @@ class ParkedSampler:
         known = {pid: one for pid, one in found.items() if one and (only is None or one[0] in only)}
         with_process = [(one, *known[int(one["pid"])]) for one in threads if int(one["pid"]) in known]
         candidates = [one for one in with_process if self._may_have_frames(*one)]
-        samples: list[ParkedSample] = []
+        samples: list[BlockedSample] = []
         places = list(chosen([one for one, _, _ in candidates], self._tick))
         unread = self._read_anew([candidates[index] for index, _ in places])
         for index, weight in places:
@@ -108,7 +108,7 @@ class ParkedSampler:
         return last is None or last.stack_hash is not None or self._tick - last.tick >= _FORGET_TICKS
 
     def _read_anew(self, threads: Sequence[tuple[Any, int, ProcessStacks]]) -> set[_Key]:
-        """Reads those that are in another sleep than when they were read last; answers which could not be read."""
+        """Reads threads that are in another sleep than at the last reading; returns which could not be read."""
         wanted: dict[int, list[Any]] = defaultdict(list)
         processes = {number: process for _, number, process in threads}
         for thread, number, _ in threads:
@@ -124,11 +124,11 @@ class ParkedSampler:
                     unread.add(key)
                     continue
                 stack_hash = self._keep(number, processes[number], frames) if frames else None
-                self._read[key] = _Read(int(thread["switches"]), stack_hash, self._tick)
+                self._read[key] = _LastRead(int(thread["switches"]), stack_hash, self._tick)
         return unread
 
     def _frames(self, threads: Sequence[Any], process: ProcessStacks) -> list[list[PythonFrame] | None]:
-        """Of threads of one process; None: it could not be read, or the thread ran meanwhile."""
+        """The Python frames of threads of one process; None: not readable, or the thread ran meanwhile."""
         assert process.interpreter is not None
         pointers, tids = ([int(one[name]) for one in threads] for name in ("thread_pointer", "tid"))
         try:
@@ -140,7 +140,7 @@ class ParkedSampler:
             [PythonFrame(frame.file, frame.line, frame.function) for frame in frames]
             if not isinstance(frames, str)
             and position
-            and position.is_parked
+            and position.is_blocked
             and position.switches == int(thread["switches"])
             else None
             for thread, frames, position in zip(threads, walked, positions, strict=True)
@@ -157,7 +157,7 @@ class ParkedSampler:
         return found
 
     def _forget(self, asleep: set[_Key]) -> None:
-        """What is known of threads that are awake or gone, and have Python frames."""
+        """Forgets threads that are awake or gone."""
         self._read = {
             key: one
             for key, one in self._read.items()
@@ -167,7 +167,7 @@ class ParkedSampler:
 
 
 def chosen(threads: Sequence[Any], tick: int) -> Iterator[tuple[int, float]]:
-    """(index, how many threads it stands for) of those to look at.
+    """(index, how many threads it stands for) of the threads to sample.
 
     Threads that made traced calls come first, then other main threads, then the rest; where there are more than places,
     they take turns.
@@ -188,8 +188,8 @@ def _turns(indexes: Sequence[int], places: int, tick: int) -> Iterator[tuple[int
         yield indexes[(tick * places + turn) % len(indexes)], len(indexes) / count
 
 
-def _sample(thread: Any, number: int, weight_ns: int, stack_hash: int) -> ParkedSample:
-    return ParkedSample(
+def _sample(thread: Any, number: int, weight_ns: int, stack_hash: int) -> BlockedSample:
+    return BlockedSample(
         time_ns=int(thread["now_ns"]),
         process=number,
         pid=int(thread["pid"]),

@@ -1,4 +1,4 @@
-"""The stack of a thread that is parked in a call, read from outside: its Python frames, and its native ones.
+"""Reads the stack of a thread that is blocked in a call from outside: its Python and native frames.
 
 A thread that sleeps changes nothing of its own. That it slept all the while is proved by what the kernel says of it
 before and after: where it is, and how often it has been switched.
@@ -18,17 +18,17 @@ from ingero.discover.memory_files import Position
 
 _MACHINE = platform.machine()
 _PAGE_BYTES = 4096
-_MAX_STACK_BYTES = 256 << 10  # of a parked thread there is time to copy all of a usual one
+_MAX_STACK_BYTES = 256 << 10  # of a blocked thread there is time to copy all of a usual one
 _NOTE = "read while the call was in flight"
 
 
-class NotParkedError(Exception):
-    """The thread ran, or may have: what was read of it proves nothing."""
+class NotBlockedError(Exception):
+    """The thread ran, or may have run, so that its stack as read is not valid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenCall:
-    """A thread in a traced call. sp, caller: the stack pointer at the call's entry, and the address it returns to."""
+class InFlightCall:
+    """A thread in a traced call. sp, caller: stack pointer at entry, and return address."""
 
     pid: int
     tid: int
@@ -37,11 +37,11 @@ class OpenCall:
     caller: int
 
 
-def open_call_stack(call: OpenCall, process: ProcessStacks) -> MergedStack:
+def in_flight_call_stack(call: InFlightCall, process: ProcessStacks) -> MergedStack:
     """The stack of a call that has not returned.
 
     Raises:
-        NotParkedError: the thread did not sleep all the while.
+        NotBlockedError: the thread did not sleep all the while.
         OSError: it is gone, or does not answer.
     """
     before = _position(call, process)
@@ -50,24 +50,24 @@ def open_call_stack(call: OpenCall, process: ProcessStacks) -> MergedStack:
     begin = sp & -_PAGE_BYTES
     stack = begin, process.memory.mapped(call.pid, begin, _MAX_STACK_BYTES)
     if _position(call, process) != before:
-        raise NotParkedError("it was switched out meanwhile")
+        raise NotBlockedError("it was switched out meanwhile")
     native, gap = _native(call, process, (sp, pc), stack)
     interpreter = process.interpreter.file if process.interpreter else ""
     note = "; ".join(part for part in (_NOTE, gap, problem) if part)
     return merge(native, python, interpreter, note=note, is_python_whole=not problem)
 
 
-def _position(call: OpenCall, process: ProcessStacks) -> Position:
+def _position(call: InFlightCall, process: ProcessStacks) -> Position:
     (found,) = process.memory.positions(call.pid, [call.tid])
     if found is None:
         raise ProcessLookupError(errno.ESRCH, "it has ended")
-    if not found.is_parked:
-        raise NotParkedError("it is running")
+    if not found.is_blocked:
+        raise NotBlockedError("it is running")
     return found
 
 
-def _python(call: OpenCall, process: ProcessStacks) -> tuple[list[PythonFrame] | None, str]:
-    """The Python frames, and why there are none."""
+def _python(call: InFlightCall, process: ProcessStacks) -> tuple[list[PythonFrame] | None, str]:
+    """The Python frames, or why there are none."""
     if process.interpreter is None:
         return None, ""
     (frames,) = process.memory.frames(call.pid, process.layout, process.interpreter.version, [call.thread_pointer])
@@ -77,15 +77,15 @@ def _python(call: OpenCall, process: ProcessStacks) -> tuple[list[PythonFrame] |
 
 
 def _native(
-    call: OpenCall, process: ProcessStacks, parked: tuple[int, int], stack: tuple[int, bytes]
+    call: InFlightCall, process: ProcessStacks, blocked: tuple[int, int], stack: tuple[int, bytes]
 ) -> tuple[NativeFrames, str]:
-    """From where it is parked outwards, and what of it is not known.
+    """The native frames from the blocked one outwards, and what is missing.
 
     Of the registers only two are known there: where more are needed, the walk begins again at the call's caller, whose
     stack pointer the probe has noted.
     """
     entry_to_cfa = MACHINES[_MACHINE].entry_to_cfa
-    inner = process.unwound(_thread_copy(*parked, stack, call, is_pc_exact=True))
+    inner = process.unwound(_thread_copy(*blocked, stack, call, is_pc_exact=True))
     if any(frame.address == call.caller for frame in inner.frames):
         return inner, ""
     outer = process.unwound(_thread_copy(call.sp + entry_to_cfa, call.caller, stack, call, is_pc_exact=False))
@@ -95,7 +95,7 @@ def _native(
     return replace(outer, frames=inner.frames + outer.frames), gap
 
 
-def _thread_copy(sp: int, pc: int, stack: tuple[int, bytes], call: OpenCall, *, is_pc_exact: bool) -> ThreadCopy:
+def _thread_copy(sp: int, pc: int, stack: tuple[int, bytes], call: InFlightCall, *, is_pc_exact: bool) -> ThreadCopy:
     machine = MACHINES[_MACHINE]
     registers: list[int | None] = [None] * machine.registers
     registers[machine.sp], registers[machine.pc] = sp, pc

@@ -1,4 +1,4 @@
-"""Answers the copies of stacks: tells the kernel side which words of a stack decide its chain of calls.
+"""Tells the kernel side which words of a stack determine its call chain.
 
 The kernel side makes the next key of a stack from their values (`native_stack.h`), up to the first that is not the
 copy's: chains of one place part there, and the chain that leaves gets an answer of its own. What key comes of this very
@@ -23,9 +23,9 @@ _KEY = struct.Struct("<QQII")  # struct seen_key
 _NATIVE_STACK = 1  # beside a stack's key in `seen_python`
 _RELATIVE, _FRAME_POINTER, _INDEX = 1 << 12, 1 << 13, 0xFFF  # enum deciding_word
 _SEEN_MASK = 0xFFFF
-_PRIME, _MASK = 0x100000001B3, (1 << 64) - 1
+_PRIME, _MASK = 0x100000001B3, (1 << 64) - 1  # of FNV-1a, 64 bits
 _WORD_BYTES = 8
-_MOST_STEPS = 3  # of one copy, so that places where chains part have some of DECIDING_STEPS left
+_MAX_STEPS = 3  # of one copy, so that places where chains part have some of DECIDING_STEPS left
 
 
 class DecidingWords:
@@ -36,13 +36,13 @@ class DecidingWords:
         self._most: int = layout["word"].shape[0]
 
     def answer(self, pid: int, key: int, copy: ThreadCopy, words: Sequence[Word | None]) -> int:
-        """The chain of calls of this copy, sent under `key`, is decided by these words: its last key.
+        """Stores that these words determine the call chain of this copy, sent under `key`; returns its last key.
 
         0: something else decides it, so that nothing can be said of other stacks.
         """
-        places = _Places(copy)
+        places = _StackWords(copy)
         known = [place for word in words if (place := places.of(word)) is not None]
-        if len(known) < len(words) or len(known) > _MOST_STEPS * self._most:
+        if len(known) < len(words) or len(known) > _MAX_STEPS * self._most:
             return 0
         keys, values = [key], []
         for at in range(0, max(1, len(known)), self._most):
@@ -51,14 +51,14 @@ class DecidingWords:
             keys.append(passed[-1] & ~MAYBE_OTHER)
             is_last = at + self._most >= len(known)
             values.append(self._packed(keys[-1] if is_last else 0, step, passed[1:]))
-        # the copy is the last key's as well; and until the first answer is there, nobody asks for the others
+        # the copy is the last key's as well; and until the first answer is there, the others are not needed
         self._seen.update(_KEY.pack(keys[-1], _NATIVE_STACK, pid, 0), b"\1")
         for at, value in reversed(list(zip(keys, values, strict=False))):
             self._deciding.update(_KEY.pack(at, 0, pid, 0), value)
         return keys[-1]
 
     def forget(self, pid: int, key: int) -> None:
-        """The copy of this key is not kept any more: another is wanted."""
+        """Requests a new copy for this key: the old one is no longer kept."""
         self._seen.delete(_KEY.pack(key, _NATIVE_STACK, pid, 0))
 
     def _packed(self, last: int, step: Sequence[int], keys: Sequence[int]) -> bytes:
@@ -69,8 +69,8 @@ class DecidingWords:
         return value.tobytes()
 
 
-class _Places:
-    """Words of a copy as the kernel side counts them: from the stack pointer on."""
+class _StackWords:
+    """The words of a stack copy, counted from the stack pointer as the kernel side does."""
 
     def __init__(self, copy: ThreadCopy) -> None:
         machine = MACHINES[copy.machine]
@@ -78,7 +78,7 @@ class _Places:
         self._words = copy.stack[self._sp - copy.stack_vaddr :]
 
     def of(self, word: Word | None) -> int | None:
-        """A value of `deciding_words.word`; None if it cannot be one."""
+        """The value of `deciding_words.word` for an address; None if there is none."""
         if word is None:
             return None
         if word.address is None:
@@ -89,7 +89,7 @@ class _Places:
         return index | (_RELATIVE if word.is_relative else 0)
 
     def keys(self, key: int, places: Sequence[int]) -> list[int]:
-        """A key, and what becomes of it with each of these words, as in `next_key` of native_stack.h."""
+        """A key and its successors with each of these words, as in `next_key` of native_stack.h."""
         passed = [key]
         for place in places:
             at = (place & _INDEX) * _WORD_BYTES

@@ -1,7 +1,7 @@
-"""Processes that have made GPU calls and make none any more: what their threads wait for, looked at once a second.
+"""Finds processes that have stopped making GPU calls, and what their threads wait for, once a second.
 
-A wait is followed to whoever could end it: the other end of a pipe, the holder of a lock, the threads of the same
-process. Three things can be known of it: that nobody who could end it will, because all of them are gone, stopped, or
+A wait is followed to what could end it: the other end of a pipe, the holder of a lock, the threads of the same
+process. Three things can be known of it: that none that could end it will, because all of them are gone, stopped, or
 wait themselves for somebody in this chain; what it waits for, by name; or that somebody who could end it is at work.
 Of the last nothing is written: it is no halt.
 """
@@ -23,7 +23,7 @@ from ingero.attach.libbpf import BpfError
 from ingero.attach.polled_paths import polled_path
 from ingero.capture.loop.clocks import WallClock
 from ingero.capture.loop.worker import Worker
-from ingero.capture.processes.traced_processes import Target, Targets
+from ingero.capture.processes.traced_processes import TracedProcess, TracedProcesses
 from ingero.capture.records.rows import Sink
 from ingero.discover import kernel_clock, waiting
 from ingero.discover.cgroups import CgroupMounts, frozen_by, read_cgroup, read_mounts
@@ -40,21 +40,21 @@ logger = logging.getLogger(__name__)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-QUIET_NS = SECOND_NS  # without a traced call, before anybody looks: a look costs 1 to 5 ms of a CPU
+QUIET_NS = SECOND_NS  # without a traced call, before a pass: one costs 1 to 5 ms of a CPU
 _ACTIVE_SECONDS = 3  # with traced calls, before a process is expected to make more
 _EACH_SECOND_NS, _LATER_NS = 20 * SECOND_NS, 4 * SECOND_NS  # so long each second, then so often
-_MOST_CPU_S = 0.1  # of one look; whom it does not reach comes first at the next
-_MOST_THREADS = 4  # with traced calls, of a process, beside its first
-_MOST_OTHERS = 256  # threads of a process that are asked whether they are at work
-_SELDOM = 2  # times since the last look, a second ago: a heartbeat, a progress bar
-_MOST_OWNERS = 8
-_MOST_SHOWN = 4  # threads that wait for locks
-_MOST_DEPTH = 4
-_POLLS = 4  # looks in a row at each of which it had slept anew
-_MOST_RUN = 0.05  # of a CPU between two of them: more than looking for something is work
+_MAX_CPU_S = 0.1  # of one pass; processes it does not reach come first in the next
+_MAX_THREADS = 4  # with traced calls, of a process, beside its first
+_MAX_OTHERS = 256  # threads of a process that are asked whether they are at work
+_SELDOM = 2  # times since the last pass, a second ago: a heartbeat, a progress bar
+_MAX_OWNERS = 8
+_MAX_SHOWN = 4  # threads that wait for locks
+_MAX_DEPTH = 4
+_POLLS = 4  # passes in a row in each of which it had slept anew
+_MAX_RUN = 0.05  # of a CPU between two of them: more than looking for something is work
 _TRIES = 3  # to find a thread asleep that runs for a moment
 _SOON_S = 0.004
-_MOST_KEPT = 4096  # threads
+_MAX_KEPT = 4096  # threads
 
 _ASKS = frozenset(
     {waiting.EVENTS, waiting.ACCEPT, waiting.SOCKET_READ, waiting.TIMER, waiting.OTHER, waiting.SEMAPHORE}
@@ -65,8 +65,8 @@ _STOPPED = THREAD_STATES.index("stopped")
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
-    """Whoever could end a wait. state: the letter of its first thread, "" where it is gone."""
+class WaitOwner:
+    """A process that could end a wait. state: the letter of its first thread, "" if it is gone."""
 
     pid: int
     name: str
@@ -74,8 +74,8 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Halt:
-    """A thread in a chain of waits; depth 0: of the process that makes no calls any more."""
+class HaltedWait:
+    """A waiting thread in a chain of waits; depth 0: of the process that makes no calls any more."""
 
     pid: int
     tid: int
@@ -83,53 +83,64 @@ class Halt:
     wait: Wait
     level: HaltLevel
     object: str = ""
-    owners: tuple[Owner, ...] = ()
-    then: tuple[Halt, ...] = ()  # the waits of those that could end it
+    owners: tuple[WaitOwner, ...] = ()
+    waits_behind: tuple[HaltedWait, ...] = ()  # the waits of those that could end it
 
-    def chain(self) -> Iterable[Halt]:
-        """It, and what it follows from."""
+    def chain(self) -> Iterable[HaltedWait]:
+        """This wait and all waits behind it."""
         yield self
-        for one in self.then:
-            yield from one.chain()
+        for wait in self.waits_behind:
+            yield from wait.chain()
 
 
 @dataclass(slots=True)
-class _Quiet:
-    """What is known of a slot's calls. since_ns: CLOCK_MONOTONIC of the second that saw the last one."""
+class _CallActivity:
+    """The latest calls of a process slot. since_ns: CLOCK_MONOTONIC of the second with the last call."""
 
     hits: dict[int, int] = field(default_factory=dict)
     active_seconds: int = 0
     since_ns: int = 0
     since_unix_ns: int = 0
-    looked_ns: int = 0
+    followed_ns: int = 0
 
 
-class Halts:
-    """Finds halted processes among the targets, and writes rows of `raw_halts`; a context manager around its thread.
+class HaltDetector:
+    """Finds halted traced processes and writes `raw_halts`; a context manager around its thread.
 
     files: who asks what threads wait for.
     """
 
-    def __init__(self, sink: Sink, clock: WallClock, targets: Targets, files: WaitFiles | None = None) -> None:
-        self._sink, self._clock, self._targets, self._files = sink, clock, targets, files or WaitFiles()
-        self._slots: dict[int, _Quiet] = {}
-        self._looker = Looker(PROC, _polled_path, self._files)
-        self._is_looking = False
+    def __init__(
+        self, sink: Sink, clock: WallClock, traced_processes: TracedProcesses, files: WaitFiles | None = None
+    ) -> None:
+        self._sink, self._clock, self._traced_processes, self._files = (
+            sink,
+            clock,
+            traced_processes,
+            files or WaitFiles(),
+        )
+        self._slots: dict[int, _CallActivity] = {}
+        self._wait_follower = WaitFollower(PROC, _polled_path, self._files)
+        self._is_following = False
         self._seen: dict[int, HaltLevel] = {}
         self._quiet: frozenset[int] = frozenset()  # numbers of processes that have made calls, and made none lately
         self._chains: dict[int, frozenset[int]] = {}  # by the first's number, those of all in its chain of waits
         self.worker = Worker("ingero-halts", lambda _until_s: None, failed="halts_not_read")
 
     def second(self, threads: Array) -> int:
-        """Accounts of all threads (`struct thread_dump`), once a second; answers how many processes are halted."""
+        """Takes all threads (`struct thread_dump`) once a second; returns how many processes are halted."""
         now_ns = kernel_clock.monotonic_ns()
-        due = [target for target in self._targets if target.exit_ns is None and self._is_due(target, threads, now_ns)]
-        self._quiet = frozenset(target.number for target in due)
-        due.sort(key=lambda target: self._slots[target.slot].looked_ns)
-        if due and not self._is_looking:
-            self._is_looking = True
-            self.worker.do(partial(self._look, [self._asked(one, threads) for one in due]))
-        elif due:  # the look of a second ago has not come back: others may not answer, or have many threads
+        due = [
+            traced_process
+            for traced_process in self._traced_processes
+            if traced_process.exit_ns is None and self._is_due(traced_process, threads, now_ns)
+        ]
+        self._quiet = frozenset(traced_process.number for traced_process in due)
+        due.sort(key=lambda traced_process: self._slots[traced_process.slot].followed_ns)
+        if due and not self._is_following:
+            self._is_following = True
+            self.worker.do(partial(self._follow_waits, [self._asked(one, threads) for one in due]))
+        elif due:  # the pass of a second ago has not returned: others may not answer, or have many threads
             self.worker.count("halts_not_read")
         self._seen = {number: level for number, level in list(self._seen.items()) if number in self._quiet}
         self._chains = {number: chain for number, chain in list(self._chains.items()) if number in self._quiet}
@@ -137,16 +148,16 @@ class Halts:
 
     @property
     def halted(self) -> frozenset[int]:
-        """Numbers of processes that make no calls any more, and of those that they wait for."""
+        """Numbers of processes that make no calls any more, and of those they wait for."""
         return self._quiet.union(*list(self._chains.values()))
 
     def forget(self, slot: int) -> None:
-        """Its process has ended."""
+        """Forgets a slot whose process has ended."""
         self._slots.pop(slot, None)
 
-    def _is_due(self, target: Target, threads: Array, now_ns: int) -> bool:
-        mine = threads[threads["process_slot"] == target.slot]
-        slot = self._slots.setdefault(target.slot, _Quiet())
+    def _is_due(self, traced_process: TracedProcess, threads: Array, now_ns: int) -> bool:
+        mine = threads[threads["process_slot"] == traced_process.slot]
+        slot = self._slots.setdefault(traced_process.slot, _CallActivity())
         hits = dict(zip(mine["tid"].tolist(), mine["hits"].tolist(), strict=True))
         is_active = any(count > slot.hits.get(tid, 0) for tid, count in hits.items())
         slot.hits = hits
@@ -154,67 +165,69 @@ class Halts:
         if is_active or (bool(mine["call_start_ns"].any()) and not is_held):
             slot.active_seconds += is_active
             slot.since_ns, slot.since_unix_ns = now_ns, self._clock.unix_ns_of(now_ns)
-            self._seen.pop(target.number, None)
+            self._seen.pop(traced_process.number, None)
         quiet_ns = now_ns - slot.since_ns
         return slot.active_seconds >= _ACTIVE_SECONDS and quiet_ns >= QUIET_NS and len(mine) > 0
 
-    def _asked(self, target: Target, threads: Array) -> _Asked:
-        mine = threads[(threads["process_slot"] == target.slot) & (threads["hits"] > 0)]
-        most = np.argsort(-mine["hits"].astype(np.int64))[:_MOST_THREADS]
-        tids = [target.pid, *(tid for tid in mine["tid"][most].tolist() if tid != target.pid)]
-        slot = self._slots[target.slot]
-        return _Asked(target, tuple(tids), slot.since_unix_ns)
+    def _asked(self, traced_process: TracedProcess, threads: Array) -> _SuspectProcess:
+        mine = threads[(threads["process_slot"] == traced_process.slot) & (threads["hits"] > 0)]
+        most = np.argsort(-mine["hits"].astype(np.int64))[:_MAX_THREADS]
+        tids = [traced_process.pid, *(tid for tid in mine["tid"][most].tolist() if tid != traced_process.pid)]
+        slot = self._slots[traced_process.slot]
+        return _SuspectProcess(traced_process, tuple(tids), slot.since_unix_ns)
 
-    def _look(self, asked: Sequence[_Asked]) -> None:
-        until_s = time.thread_time() + _MOST_CPU_S
+    def _follow_waits(self, suspects: Sequence[_SuspectProcess]) -> None:
+        until_s = time.thread_time() + _MAX_CPU_S
         try:
-            for one in asked:
+            for suspect in suspects:
                 if time.thread_time() > until_s:
                     return
-                slot, now_ns = self._slots.get(one.target.slot), kernel_clock.monotonic_ns()
+                slot, now_ns = self._slots.get(suspect.traced_process.slot), kernel_clock.monotonic_ns()
                 if slot is None or not _is_turn(slot, now_ns):
                     continue
-                slot.looked_ns = now_ns
-                halt = self._looker.look(one.target.pid, one.tids)
+                slot.followed_ns = now_ns
+                halt = self._wait_follower.follow(suspect.traced_process.pid, suspect.tids)
                 if halt is not None:
-                    self._write(one, halt)
-                    self._seen[one.target.number] = halt.level
+                    self._write(suspect, halt)
+                    self._seen[suspect.traced_process.number] = halt.level
         finally:
-            self._looker.end_look()
-            self._is_looking = False
+            self._wait_follower.end_pass()
+            self._is_following = False
 
-    def _write(self, asked: _Asked, halt: Halt) -> None:
+    def _write(self, suspect: _SuspectProcess, halt: HaltedWait) -> None:
         now_ns = self._clock.now_ns()
         memory = self._files.shared_memory(halt.pid)
-        targets = {one.pid: self._targets.of_pid(one.pid) for one in halt.chain()}
-        self._chains[asked.target.number] = frozenset(one.number for one in targets.values() if one)
-        for one in halt.chain():
-            target = targets[one.pid]
+        traced_processes = {wait.pid: self._traced_processes.of_pid(wait.pid) for wait in halt.chain()}
+        self._chains[suspect.traced_process.number] = frozenset(
+            wait.number for wait in traced_processes.values() if wait
+        )
+        for wait in halt.chain():
+            traced_process = traced_processes[wait.pid]
             row = tables.HALTS.rows(
                 1,
                 session=self._sink.session,
                 time_ns=now_ns,
-                halted=asked.target.number,
-                since_ns=asked.since_ns,
-                depth=one.depth,
-                process=target.number if target else 0,
-                pid=one.pid,
-                tid=one.tid,
-                name=self._sink.intern(read_thread_name(one.pid)),
-                state=one.wait.state,
-                syscall=one.wait.syscall,
-                wchan=one.wait.wchan,
-                kind=one.wait.kind,
-                object=one.object,
-                is_timed=int(one.wait.is_timed),
-                level=int(one.level),
-                owners=json.dumps([[owner.pid, owner.name, owner.state] for owner in one.owners]),
+                halted=suspect.traced_process.number,
+                since_ns=suspect.since_ns,
+                depth=wait.depth,
+                process=traced_process.number if traced_process else 0,
+                pid=wait.pid,
+                tid=wait.tid,
+                name=self._sink.intern(read_thread_name(wait.pid)),
+                state=wait.wait.state,
+                syscall=wait.wait.syscall,
+                wchan=wait.wait.wchan,
+                kind=wait.wait.kind,
+                object=wait.object,
+                is_timed=int(wait.wait.is_timed),
+                level=int(wait.level),
+                owners=json.dumps([[owner.pid, owner.name, owner.state] for owner in wait.owners]),
                 shm_bytes=memory[0] if memory else None,
                 shm_free_bytes=memory[1] if memory else None,
             )
             self._sink.append(tables.HALTS, row)
 
-    def __enter__(self) -> Halts:
+    def __enter__(self) -> HaltDetector:
         self.worker.__enter__()
         return self
 
@@ -223,8 +236,8 @@ class Halts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    target: Target
+class _SuspectProcess:
+    traced_process: TracedProcess
     tids: tuple[int, ...]
     since_ns: int  # unix
 
@@ -238,24 +251,24 @@ def _polled_path(tid: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sleeps:
-    """A thread that slept by a timer: at so many looks in a row anew. time_ns: CLOCK_MONOTONIC."""
+class _TimerSleeps:
+    """A thread found in a new timer sleep at this many passes in a row. time_ns: CLOCK_MONOTONIC."""
 
-    looks: int
+    passes: int
     switches: int
     ran_ns: int
     time_ns: int
 
 
-def _is_turn(slot: _Quiet, now_ns: int) -> bool:
-    return now_ns - slot.since_ns < _EACH_SECOND_NS or now_ns - slot.looked_ns >= _LATER_NS
+def _is_turn(slot: _CallActivity, now_ns: int) -> bool:
+    return now_ns - slot.since_ns < _EACH_SECOND_NS or now_ns - slot.followed_ns >= _LATER_NS
 
 
-class Looker:
-    """Follows waits through /proc; one thread's. What it reads of a process is kept until `end_look`.
+class WaitFollower:
+    """Follows waits through /proc; for one thread. What it reads is cached until `end_pass`.
 
     path_of: the path that a thread asks for again and again; asked once of one that polls. files: who asks what threads
-    wait for, and what processes have open; the rest of /proc nobody withholds.
+    wait for, and what processes have open; the rest of /proc cannot be withheld.
     """
 
     def __init__(
@@ -266,19 +279,19 @@ class Looker:
         self._polled: dict[tuple[int, int], str] = {}
         self._waits: dict[tuple[int, int], Wait | None] = {}
         self._locks: list[waiting.FileLock] | None = None
-        self._before: dict[tuple[int, int], Wait | None] = {}  # as the last look had it
-        self._slept: dict[tuple[int, int], _Sleeps] = {}
+        self._before: dict[tuple[int, int], Wait | None] = {}  # as in the last pass
+        self._slept: dict[tuple[int, int], _TimerSleeps] = {}
         self._mounts: CgroupMounts | None = None
 
-    def look(self, pid: int, tids: Sequence[int]) -> Halt | None:
-        """The wait of a process that the most is known of, its first thread's before others; None: it is at work.
+    def follow(self, pid: int, tids: Sequence[int]) -> HaltedWait | None:
+        """The best-known wait of a process, preferably of its first thread; None: it is at work.
 
         tids: of its threads that made calls, and its first.
         """
         if self._state(pid) in ("t", "T"):
             wait = self._wait(pid, pid) or Wait(state="T")
             tracer = (self._owner(self._process_of(wait.tracer_pid)),) if wait.tracer_pid else ()
-            return Halt(pid=pid, tid=pid, depth=0, wait=wait, level=HaltLevel.STOPPED, owners=tracer)
+            return HaltedWait(pid=pid, tid=pid, depth=0, wait=wait, level=HaltLevel.STOPPED, owners=tracer)
         if frozen := self._frozen(pid):
             return frozen
         found = [self._halt(pid, tid, 0, frozenset()) for tid in tids]
@@ -288,42 +301,42 @@ class Looker:
         best = max(known, key=lambda one: (one.level, one.wait.kind not in _LOCKS))
         return best if best.level >= HaltLevel.NAMED else None
 
-    def _frozen(self, pid: int) -> Halt | None:
-        """That a process is frozen with its cgroup; the object is the file that says so."""
+    def _frozen(self, pid: int) -> HaltedWait | None:
+        """The wait of a process frozen with its cgroup; its object is the file that says so."""
         self._mounts = self._mounts or read_mounts(self._proc)
         cgroup = read_cgroup(pid, self._mounts, self._proc)
         file = frozen_by(cgroup, self._mounts) if cgroup else None
         if file is None:
             return None
         wait = self._wait(pid, pid) or Wait(state="D")
-        return Halt(pid=pid, tid=pid, depth=0, wait=wait, level=HaltLevel.STOPPED, object=str(file))
+        return HaltedWait(pid=pid, tid=pid, depth=0, wait=wait, level=HaltLevel.STOPPED, object=str(file))
 
-    def end_look(self) -> None:
-        """Forgets what may be otherwise at the next."""
-        if len(self._before) > _MOST_KEPT:
+    def end_pass(self) -> None:
+        """Clears the cache at the end of a pass."""
+        if len(self._before) > _MAX_KEPT:
             self._before.clear()
             self._slept.clear()
             self._polled.clear()
         self._before |= self._waits
         self._waits.clear()
         self._locks = None
-        self._pipes.end_look()
+        self._pipes.end_pass()
 
-    def _halt(self, pid: int, tid: int, depth: int, above: frozenset[int]) -> Halt | None:
+    def _halt(self, pid: int, tid: int, depth: int, above: frozenset[int]) -> HaltedWait | None:
         """above: the processes that wait, in the end, for this one."""
         wait = self._asleep(pid, tid) if depth == 0 else self._wait(pid, tid)
         if wait is None:
             return None
-        halt = Halt(pid=pid, tid=tid, depth=depth, wait=wait, level=HaltLevel.AT_WORK)
+        halt = HaltedWait(pid=pid, tid=tid, depth=depth, wait=wait, level=HaltLevel.AT_WORK)
         follow = _FOLLOW.get(wait.kind)
-        found = follow(self, halt, above | {pid}) if follow else halt  # also at the first look: the next compares
+        found = follow(self, halt, above | {pid}) if follow else halt  # also in the first pass: the next one compares
         is_still = wait.kind == waiting.TIMER or self._is_still(pid, tid, wait)
         return found if is_still else replace(found, level=HaltLevel.AT_WORK)
 
     # By what is waited for
 
-    def _lock(self, halt: Halt, above: frozenset[int]) -> Halt:
-        """Threads of its own process could end it, or whoever shares the memory."""
+    def _lock(self, halt: HaltedWait, above: frozenset[int]) -> HaltedWait:
+        """A lock: threads of the same process, or processes that share the memory, could end the wait."""
         owner = halt.wait.owner_tid
         if owner and owner != halt.tid and not (self._proc / str(halt.pid) / "task" / str(owner)).exists():
             return replace(halt, level=HaltLevel.NEVER, object=f"held by thread {owner}, which does not hold it")
@@ -332,29 +345,31 @@ class Looker:
             family = [one for one in self._family(halt.pid) if one not in above]
             levels = [self._process(one, halt.depth + 1, above) for one in family]
             level = min([level, *(one[0] for one in levels)])
-            return replace(halt, level=level, owners=tuple(map(self._owner, family[:_MOST_OWNERS])), then=because)
+            return replace(
+                halt, level=level, owners=tuple(map(self._owner, family[:_MAX_OWNERS])), waits_behind=because
+            )
         threads = len(self._threads(halt.pid))
         text = f"all {threads} threads of it wait for locks" if level is HaltLevel.NEVER and threads > 1 else ""
         text = "" if any(one.wait.kind not in _LOCKS for one in because) else text
-        return replace(halt, level=level, object=text, then=because)
+        return replace(halt, level=level, object=text, waits_behind=because)
 
-    def _pipe_read(self, halt: Halt, above: frozenset[int]) -> Halt:
-        """Its standard input is what it takes orders from: that is no halt."""
+    def _pipe_read(self, halt: HaltedWait, above: frozenset[int]) -> HaltedWait:
+        """A read from a pipe; from standard input, a process waits for commands: that is no halt."""
         if halt.wait.fd == 0:
             return halt
         return self._pipe(halt, above, writes=True)
 
-    def _pipe_write(self, halt: Halt, above: frozenset[int]) -> Halt:
+    def _pipe_write(self, halt: HaltedWait, above: frozenset[int]) -> HaltedWait:
         return self._pipe(halt, above, writes=False)
 
-    def _pipe(self, halt: Halt, above: frozenset[int], *, writes: bool) -> Halt:
+    def _pipe(self, halt: HaltedWait, above: frozenset[int], *, writes: bool) -> HaltedWait:
         ends = self._pipes.find(halt.wait.target, self._family(halt.pid))
         holders = [pid for pid in (ends.writers if writes else ends.readers) if pid != halt.pid]
-        owners = tuple(map(self._owner, holders[:_MOST_OWNERS]))
-        if not writes and holders:  # it is full, and whoever should read it has not for as long
+        owners = tuple(map(self._owner, holders[:_MAX_OWNERS]))
+        if not writes and holders:  # it is full, and its readers have not read for as long
             busy = any(self._state(pid) in _AT_WORK for pid in holders)
             return replace(halt, level=HaltLevel.NAMED if busy else HaltLevel.NEVER, owners=owners)
-        levels = [self._process(pid, halt.depth + 1, above) for pid in holders[:_MOST_OWNERS] if pid not in above]
+        levels = [self._process(pid, halt.depth + 1, above) for pid in holders[:_MAX_OWNERS] if pid not in above]
         because = [one for _, one in levels if one is not None]
         level = min([one for one, _ in levels], default=HaltLevel.NEVER)
         if not holders and halt.pid in (ends.writers if writes else ends.readers):
@@ -362,24 +377,24 @@ class Looker:
             level, because = max(own, HaltLevel.NAMED), [*own_because]
         if level is HaltLevel.NEVER and not ends.is_complete:
             level = HaltLevel.NAMED
-        return replace(halt, level=level, owners=owners, then=tuple(because))
+        return replace(halt, level=level, owners=owners, waits_behind=tuple(because))
 
-    def _file_lock(self, halt: Halt, above: frozenset[int]) -> Halt:
+    def _file_lock(self, halt: HaltedWait, above: frozenset[int]) -> HaltedWait:
         if self._locks is None:
             self._locks = waiting.parse_locks(waiting.read_text(self._proc / "locks", most=1 << 20))
         holders = list(dict.fromkeys(one.pid for one in waiting.lock_holders(halt.pid, self._locks)))
-        owners = tuple(map(self._owner, holders[:_MOST_OWNERS]))
+        owners = tuple(map(self._owner, holders[:_MAX_OWNERS]))
         del above
         return replace(halt, level=HaltLevel.NEVER, object=halt.wait.target, owners=owners)
 
-    def _network_file(self, halt: Halt, above: frozenset[int]) -> Halt:
+    def _network_file(self, halt: HaltedWait, above: frozenset[int]) -> HaltedWait:
         del above
         wait = halt.wait
         place = f"{wait.target} on {wait.source} ({wait.file_system})"
         return replace(halt, level=HaltLevel.NAMED, object=place)
 
-    def _socket(self, halt: Halt, above: frozenset[int]) -> Halt:
-        """Of a connection that came in, it waits for a request: that is no halt."""
+    def _socket(self, halt: HaltedWait, above: frozenset[int]) -> HaltedWait:
+        """A socket; on an incoming connection it waits for a request: that is no halt."""
         del above
         peer = waiting.find_peer(halt.pid, halt.wait.inode, self._proc)
         if peer is None or peer.state == "LISTEN":
@@ -389,27 +404,27 @@ class Looker:
         text = f"{peer.protocol} {peer.remote}{state}".strip()
         return replace(halt, level=HaltLevel.AT_WORK if is_server else HaltLevel.NAMED, object=text)
 
-    def _child(self, halt: Halt, above: frozenset[int]) -> Halt:
-        children = [pid for pid in self._children(halt.pid) if pid not in above][:_MOST_OWNERS]
+    def _child(self, halt: HaltedWait, above: frozenset[int]) -> HaltedWait:
+        children = [pid for pid in self._children(halt.pid) if pid not in above][:_MAX_OWNERS]
         if not children:
             return halt
         levels = [self._process(pid, halt.depth + 1, above) for pid in children]
         because = tuple(one for _, one in levels if one is not None)
         level = min(one for one, _ in levels)
-        return replace(halt, level=level, owners=tuple(map(self._owner, children)), then=because)
+        return replace(halt, level=level, owners=tuple(map(self._owner, children)), waits_behind=because)
 
-    def _timer(self, halt: Halt, above: frozenset[int]) -> Halt:
-        """A sleep by itself is the program's choice; one after the other, with nothing between, looks for something."""
+    def _timer(self, halt: HaltedWait, above: frozenset[int]) -> HaltedWait:
+        """A timer sleep; a single one is the program's choice, but sleeps in a row with nothing between are polling."""
         del above
         if halt.depth:
             return halt
-        now = _Sleeps(1, halt.wait.switches, self._ran_ns(halt.pid, halt.tid), kernel_clock.monotonic_ns())
+        now = _TimerSleeps(1, halt.wait.switches, self._ran_ns(halt.pid, halt.tid), kernel_clock.monotonic_ns())
         before = self._slept.get((halt.pid, halt.tid))
         if before and now.switches > before.switches + 1:
-            is_idle = now.ran_ns - before.ran_ns <= _MOST_RUN * (now.time_ns - before.time_ns)
-            now = replace(now, looks=before.looks + 1 if is_idle else 1)
+            is_idle = now.ran_ns - before.ran_ns <= _MAX_RUN * (now.time_ns - before.time_ns)
+            now = replace(now, passes=before.passes + 1 if is_idle else 1)
         self._slept[halt.pid, halt.tid] = now
-        if now.looks < _POLLS:
+        if now.passes < _POLLS:
             return halt
         if (halt.pid, halt.tid) not in self._polled:
             path = self._path_of(halt.tid)
@@ -418,40 +433,42 @@ class Looker:
 
     # Whoever could end it
 
-    def _own_threads(self, halt: Halt, above: frozenset[int]) -> tuple[HaltLevel, tuple[Halt, ...]]:
-        """Whether the other threads of a process could end the wait of one, and what else they wait for."""
+    def _own_threads(self, halt: HaltedWait, above: frozenset[int]) -> tuple[HaltLevel, tuple[HaltedWait, ...]]:
+        """Whether other threads of the process could end this wait, and what they wait for themselves."""
         others = [tid for tid in self._threads(halt.pid) if tid != halt.tid]
-        if len(others) > _MOST_OTHERS:
+        if len(others) > _MAX_OTHERS:
             return HaltLevel.NAMED, ()
         level = HaltLevel.NEVER
-        because: list[Halt] = []
+        because: list[HaltedWait] = []
         self._read(halt.pid, others)
         for tid, wait in [(tid, self._wait(halt.pid, tid)) for tid in others]:
             if wait is None:
                 continue
             if wait.kind in _LOCKS:
-                if len(because) < _MOST_SHOWN and halt.wait.kind in _LOCKS:
-                    because.append(Halt(pid=halt.pid, tid=tid, depth=halt.depth + 1, wait=wait, level=HaltLevel.NAMED))
+                if len(because) < _MAX_SHOWN and halt.wait.kind in _LOCKS:
+                    because.append(
+                        HaltedWait(pid=halt.pid, tid=tid, depth=halt.depth + 1, wait=wait, level=HaltLevel.NAMED)
+                    )
                 continue
             if not self._is_quiet(halt.pid, tid, wait):
                 return HaltLevel.AT_WORK, ()
             if wait.kind in _ASKS:
                 level = min(level, HaltLevel.NAMED)
-            elif halt.depth < _MOST_DEPTH:
-                one = self._halt(halt.pid, tid, halt.depth + 1, above)
-                if one is None or one.level is HaltLevel.AT_WORK:
+            elif halt.depth < _MAX_DEPTH:
+                halted = self._halt(halt.pid, tid, halt.depth + 1, above)
+                if halted is None or halted.level is HaltLevel.AT_WORK:
                     return HaltLevel.AT_WORK, ()
-                because.append(one)
+                because.append(halted)
         return level, tuple(because)
 
-    def _process(self, pid: int, depth: int, above: frozenset[int]) -> tuple[HaltLevel, Halt | None]:
-        """Whether a process that could end a wait is at work."""
+    def _process(self, pid: int, depth: int, above: frozenset[int]) -> tuple[HaltLevel, HaltedWait | None]:
+        """Whether a process that could end a wait is at work, and its own wait if not."""
         state = self._state(pid)
         if state in ("", "Z", "X", "T", "t"):
             return HaltLevel.NEVER, None
-        if state in _AT_WORK or depth > _MOST_DEPTH:
+        if state in _AT_WORK or depth > _MAX_DEPTH:
             return HaltLevel.AT_WORK, None
-        if any(self._thread_state(pid, tid) in _AT_WORK for tid in self._threads(pid)[:_MOST_OTHERS]):
+        if any(self._thread_state(pid, tid) in _AT_WORK for tid in self._threads(pid)[:_MAX_OTHERS]):
             return HaltLevel.AT_WORK, None
         halt = self._halt(pid, pid, depth, above)
         if halt is None:
@@ -461,7 +478,7 @@ class Looker:
         return halt.level, halt
 
     def _is_still(self, pid: int, tid: int, wait: Wait) -> bool:
-        """Whether a thread is in the very sleep that the last look saw, or in the next piece of one with a timeout."""
+        """Whether a thread is in the same sleep as at the last pass, or in the next piece of one with a timeout."""
         before = self._before.get((pid, tid))
         if wait.state in _AT_WORK and wait.kind != waiting.NETWORK_FILE:
             return False
@@ -471,7 +488,7 @@ class Looker:
         return is_same and (before.switches == wait.switches or (wait.is_timed and before.is_timed))
 
     def _is_quiet(self, pid: int, tid: int, wait: Wait) -> bool:
-        """Whether a thread that could end a wait slept since the last look, or ran so seldom that it keeps house."""
+        """Whether a thread that could end a wait slept since the last pass, or ran only for housekeeping."""
         before = self._before.get((pid, tid))
         if before is None or (wait.state in _AT_WORK and wait.kind != waiting.NETWORK_FILE):
             return False
@@ -493,16 +510,16 @@ class Looker:
         return self._waits[pid, tid]
 
     def _read(self, pid: int, tids: Sequence[int]) -> None:
-        """Many at once where many are wanted: each question takes 0.2 ms."""
+        """Reads the waits of many threads at once: each question takes 0.2 ms."""
         new = [tid for tid in tids if (pid, tid) not in self._waits]
         if new:
             self._waits |= {(pid, tid): wait for tid, wait in zip(new, self._files.waits(pid, new), strict=True)}
 
-    def _owner(self, pid: int) -> Owner:
-        return Owner(pid, read_thread_name(pid, self._proc), self._state(pid))
+    def _owner(self, pid: int) -> WaitOwner:
+        return WaitOwner(pid, read_thread_name(pid, self._proc), self._state(pid))
 
     def _process_of(self, tid: int) -> int:
-        """The process of a thread: a debugger may have threads, and one of them holds another process."""
+        """The process of a thread: the tracer of a process may be any thread of a debugger."""
         status = waiting.read_text(self._proc / str(tid) / "status")
         return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("Tgid:")), tid)
 
@@ -526,28 +543,28 @@ class Looker:
     def _children(self, pid: int) -> list[int]:
         texts = (
             waiting.read_text(self._proc / str(pid) / "task" / str(tid) / "children")
-            for tid in self._threads(pid)[:_MOST_OTHERS]
+            for tid in self._threads(pid)[:_MAX_OTHERS]
         )
         return [int(word) for text in texts for word in text.split() if word.isdecimal()]
 
     def _family(self, pid: int) -> list[int]:
-        """Its children, its parent and its parent's other children: those that share pipes and memory with it."""
+        """Children, parent and siblings of a process: those that share pipes and memory with it."""
         status = waiting.read_text(self._proc / str(pid) / "status")
         parent = next((int(line.split()[1]) for line in status.splitlines() if line.startswith("PPid:")), 0)
         near = [*self._children(pid), *([parent, *self._children(parent)] if parent > 1 else [])]
-        return [one for one in dict.fromkeys(near) if one != pid][:_MOST_OTHERS]
+        return [one for one in dict.fromkeys(near) if one != pid][:_MAX_OTHERS]
 
 
-_Follow = Callable[[Looker, Halt, frozenset[int]], Halt]
+_Follow = Callable[[WaitFollower, HaltedWait, frozenset[int]], HaltedWait]
 _FOLLOW: dict[str, _Follow] = {
-    waiting.FUTEX: Looker._lock,
-    waiting.SHARED_FUTEX: Looker._lock,
-    waiting.PIPE_READ: Looker._pipe_read,
-    waiting.PIPE_WRITE: Looker._pipe_write,
-    waiting.FILE_LOCK: Looker._file_lock,
-    waiting.NETWORK_FILE: Looker._network_file,
-    waiting.SOCKET_READ: Looker._socket,
-    waiting.SOCKET_WRITE: Looker._socket,
-    waiting.CHILD: Looker._child,
-    waiting.TIMER: Looker._timer,
+    waiting.FUTEX: WaitFollower._lock,
+    waiting.SHARED_FUTEX: WaitFollower._lock,
+    waiting.PIPE_READ: WaitFollower._pipe_read,
+    waiting.PIPE_WRITE: WaitFollower._pipe_write,
+    waiting.FILE_LOCK: WaitFollower._file_lock,
+    waiting.NETWORK_FILE: WaitFollower._network_file,
+    waiting.SOCKET_READ: WaitFollower._socket,
+    waiting.SOCKET_WRITE: WaitFollower._socket,
+    waiting.CHILD: WaitFollower._child,
+    waiting.TIMER: WaitFollower._timer,
 }

@@ -1,4 +1,4 @@
-"""Names of the launched GPU kernels: resolved after the launch, by a thread of its own, stored once each.
+"""Resolves the names of launched GPU kernels in a thread of its own, and stores each once.
 
 Nothing of this runs on the thread that drains the rings but a look at a set.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from ingero.capture.foreign.native_reader import NativeReader
 from ingero.capture.loop.clocks import WallClock
 from ingero.capture.loop.worker import Worker
-from ingero.capture.processes.traced_processes import Target
+from ingero.capture.processes.traced_processes import TracedProcess
 from ingero.capture.stacks.mapped_files import MappedFiles
 from ingero.capture.stacks.process_kernels import KernelName, NameSource, ProcessKernels
 from ingero.foreign_text import decoded
@@ -33,7 +33,7 @@ _Kernel = tuple[int, int, int]  # process number, function, generation
 
 
 class KernelNames:
-    """Resolves the kernels of a recording, while its `worker` is entered; leaving that stores what is still waiting.
+    """Resolves the kernel names of a recording while its `worker` is entered; leaving it stores those still waiting.
 
     store: takes rows of `raw_kernels`, from the worker's thread. reader: reads the files that processes map.
     """
@@ -44,45 +44,45 @@ class KernelNames:
         self._store, self._clock = store, clock
         self._files = MappedFiles(reader)
         self._processes: dict[int, ProcessKernels] = {}
-        self._wanted: dict[_Kernel, tuple[float, int]] = {}  # since when; launched after, unix ns
+        self._unresolved: dict[_Kernel, tuple[float, int]] = {}  # since when; launched after, unix ns
         self._stored: dict[_Kernel, str] = {}
-        self._unnamed: dict[_Kernel, int] = {}  # stored without a name, which may still be told
+        self._unnamed: dict[_Kernel, int] = {}  # stored without a name, which may still be reported
         self._ended: dict[int, float] = {}
         self._seen: defaultdict[int, set[tuple[int, int]]] = defaultdict(set)  # functions and generations, by process
         self._noted: defaultdict[int, set[int]] = defaultdict(set)  # functions, by process
         self.worker = Worker("ingero-kernels", self._settle, failed="kernel_names_not_resolved")
 
-    def begin(self, target: Target) -> None:
-        """A process is traced from now on."""
-        number, pid = target.number, target.pid
+    def begin(self, traced_process: TracedProcess) -> None:
+        """Notes that a process is traced from now on."""
+        number, pid = traced_process.number, traced_process.pid
         self.worker.do(lambda: self._begin(number, pid), is_needed=True)
 
-    def executed(self, target: Target) -> None:
-        """A process runs another program from now on: its addresses and handles mean something else."""
-        number = target.number
+    def on_exec(self, traced_process: TracedProcess) -> None:
+        """Notes an exec: addresses and handles of the process mean something else from now on."""
+        number = traced_process.number
         self._seen.pop(number, None)
         self._noted.pop(number, None)
         self.worker.do(lambda: self._executed(number), is_needed=True)
 
-    def forked(self, parent: Target | None, child: Target) -> None:
-        """The child has its parent's host stubs and mappings, however soon it ends."""
+    def on_fork(self, parent: TracedProcess | None, child: TracedProcess) -> None:
+        """Copies the parent's host stubs and mappings to the child, however soon it ends."""
         if parent is not None:
             numbers, pids = (parent.number, child.number), (parent.pid, child.pid)
             self.worker.do(lambda: self._inherit(numbers, pids), is_needed=True)
 
-    def end(self, target: Target) -> None:
-        """A process has ended; what is still on its way is waited for."""
-        number = target.number
+    def end(self, traced_process: TracedProcess) -> None:
+        """Notes that a process has ended; records still on their way are waited for."""
+        number = traced_process.number
         now = time.monotonic()
         self.worker.do(lambda: self._ended.update({number: now}), is_needed=True)
 
     def add(self, batch: Array, numbers: list[int]) -> None:
-        """What was told (`struct kernel_name_record`). numbers: the processes of the records."""
+        """Takes records of kernel names (`struct kernel_name_record`). numbers: the processes of the records."""
         now = time.monotonic()
         self.worker.do(lambda: self._add(batch, numbers, now))
 
     def note(self, batch: Array, numbers: list[int]) -> None:
-        """Recorded calls (`struct call_record`): looks at the files of launched functions before their process ends."""
+        """Takes recorded calls (`struct call_record`): reads files of launched functions before their process ends."""
         launches = np.flatnonzero((batch["function"] != 0) & np.isin(batch["op"], _LAUNCHES))
         functions, pids = batch["function"].tolist(), batch["pid"].tolist()
         new = {(numbers[i], functions[i]): pids[i] for i in launches.tolist()}
@@ -90,11 +90,14 @@ class KernelNames:
         if new:
             for number, function in new:
                 self._noted[number].add(function)
-            self.worker.do(lambda: self._look_at(new))
+            self.worker.do(lambda: self._read_files(new))
 
-    def want(self, launched: Iterable[tuple[Target, int, int]], since_ns: int) -> None:
-        """These (target, function, generation) were launched; those that are new not before `since_ns` (unix)."""
-        new = {(target.number, function, generation): target.pid for target, function, generation in launched}
+    def want(self, launched: Iterable[tuple[TracedProcess, int, int]], since_ns: int) -> None:
+        """Notes launches of (traced process, function, generation); new ones not before `since_ns` (unix)."""
+        new = {
+            (traced_process.number, function, generation): traced_process.pid
+            for traced_process, function, generation in launched
+        }
         new = {kernel: pid for kernel, pid in new.items() if kernel[1:] not in self._seen[kernel[0]]}
         if new:
             for number, function, generation in new:
@@ -109,7 +112,7 @@ class KernelNames:
 
     def _begin(self, number: int, pid: int) -> None:
         self._process(number, pid)
-        self._files[number].look()
+        self._files[number].read_mappings()
 
     def _executed(self, number: int) -> None:
         self._store_known(math.inf)  # with what was known of the program before
@@ -122,7 +125,7 @@ class KernelNames:
         self._process(numbers[1], pids[1]).inherit(parent)
         self._files[numbers[1]].inherit(self._files[numbers[0]])
 
-    def _look_at(self, places: dict[tuple[int, int], int]) -> None:
+    def _read_files(self, places: dict[tuple[int, int], int]) -> None:
         for (number, function), pid in places.items():
             self._process(number, pid)
             self._files[number].module_at(function)
@@ -144,12 +147,12 @@ class KernelNames:
                 process.name_handle(handle, generation, time_ns, name, is_cut=bool(is_cut))
             late = self._unnamed.pop((number, handle, generation), None)
             if late is not None:
-                self._wanted[number, handle, generation] = (now, late)
+                self._unresolved[number, handle, generation] = (now, late)
 
     def _want(self, kernels: dict[_Kernel, int], since_ns: int, now: float) -> None:
         for kernel, pid in kernels.items():
             self._process(kernel[0], pid)
-            self._wanted[kernel] = (now, since_ns)
+            self._unresolved[kernel] = (now, since_ns)
 
     def _settle(self, until: float) -> None:
         self._store_known(until)
@@ -159,13 +162,13 @@ class KernelNames:
         self._files.close_unused(until)
 
     def _store_known(self, until: float) -> None:
-        """Stores the kernels whose name is known; those that waited too long with what is known of them."""
-        for kernel, (since, since_ns) in list(self._wanted.items()):
-            del self._wanted[kernel]  # first, so that one that cannot be resolved does not keep the others
+        """Stores kernels with a known name, and those that waited too long with what is known."""
+        for kernel, (since, since_ns) in list(self._unresolved.items()):
+            del self._unresolved[kernel]  # first, so that one that cannot be resolved does not keep the others
             number, function, generation = kernel
             name = self._processes[number].name(function, generation)
             if not name.is_final and until - since < _PATIENCE_S:
-                self._wanted[kernel] = (since, since_ns)
+                self._unresolved[kernel] = (since, since_ns)
                 continue
             if not name.is_final:
                 self._unnamed[kernel] = since_ns
@@ -174,19 +177,19 @@ class KernelNames:
             self._store(self._rows(kernel, name, since_ns))
 
     def _forget(self, numbers: set[int]) -> None:
-        """Of processes that have ended; their numbers are not given again."""
+        """Forgets processes that have ended; their numbers are not reused."""
         for number in numbers:
             self._files.forget(number)
             for known in (self._processes, self._seen, self._noted, self._ended):
                 known.pop(number, None)
-        self._wanted = {kernel: since for kernel, since in self._wanted.items() if kernel[0] not in numbers}
+        self._unresolved = {kernel: since for kernel, since in self._unresolved.items() if kernel[0] not in numbers}
         self._unnamed = {kernel: ns for kernel, ns in self._unnamed.items() if kernel[0] not in numbers}
         self._stored = {kernel: text for kernel, text in self._stored.items() if kernel[0] not in numbers}
 
     def _rows(self, kernel: _Kernel, name: KernelName, launched_ns: int) -> Sequence[Row]:
         number, function, generation = kernel
-        told_ns = self._processes[number].since_ns(function, generation)
-        since_ns = self._clock.unix_ns_of(told_ns) if told_ns else launched_ns
+        named_ns = self._processes[number].since_ns(function, generation)
+        since_ns = self._clock.unix_ns_of(named_ns) if named_ns else launched_ns
         return tables.KERNELS.rows(
             1,
             process=number,

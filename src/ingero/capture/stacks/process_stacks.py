@@ -53,10 +53,10 @@ class Symbols:
 
 
 class ProcessStacks:
-    """What is known of one process's stacks.
+    """The stacks of one process, by hash.
 
     interpreter, layout: None where it has no readable one; layout is its `struct python_layout`, field by field.
-    deciding: gets the answers to copies of stacks. lost: called with a counter's name for each thing that could not be
+    deciding: gets the answers to copies of stacks. count_drop: called with a counter's name for what could not be
     resolved.
     """
 
@@ -66,9 +66,15 @@ class ProcessStacks:
         space: ProcessAddressSpace,
         symbols: Symbols,
         deciding: DecidingWords,
-        lost: Callable[[str], None],
+        count_drop: Callable[[str], None],
     ) -> None:
-        self.pid, self._space, self._symbols, self._deciding, self._lost = pid, space, symbols, deciding, lost
+        self.pid, self._space, self._symbols, self._deciding, self._count_drop = (
+            pid,
+            space,
+            symbols,
+            deciding,
+            count_drop,
+        )
         self.interpreter: Interpreter | None = None
         self.layout: dict[str, int] = {}
         self._code: dict[tuple[int, int], CodeObject] = {}
@@ -81,18 +87,18 @@ class ProcessStacks:
 
     @property
     def memory(self) -> MemoryReader:
-        """Who reads in its memory."""
+        """The reader of the process's memory."""
         return self._symbols.reader.memory
 
     def add_code(self, record: Any) -> None:
-        """A code object (`struct python_code_record`); what the record does not hold is read from the process."""
+        """Takes a code object (`struct python_code_record`); what the record lacks is read from the process."""
         key, address = int(record["key"]), int(record["code"])
         code = from_record(record, self.layout.get("string_state_shift", 2)) or self._from_memory(address, key)
         if code:
             self._keep_code((key, address), code)
 
     def add_python(self, record: Any) -> None:
-        """A Python stack (`struct python_stack_record`)."""
+        """Takes a Python stack (`struct python_stack_record`)."""
         if len(self._python) >= _MAX_PYTHON:
             oldest = next(iter(self._python))
             del self._python[oldest]
@@ -102,9 +108,9 @@ class ProcessStacks:
             self._python_endings[int(record["hash"])] = _PYTHON_ENDINGS[int(record["flags"])]
 
     def add_native(self, record: Any) -> None:
-        """A copy of a stack (`struct native_stack_record`): it is unwound at once, while its files are mapped.
+        """Takes a stack copy (`struct native_stack_record`) and unwinds it at once, while its files are mapped.
 
-        Names wait until somebody asks for them: they take longest, and until the answer calls cannot be told apart.
+        Names are resolved on demand: they take longest, and until the answer calls cannot be distinguished.
         """
         machine = MACHINES[_MACHINE]
         copy = ThreadCopy(
@@ -138,7 +144,7 @@ class ProcessStacks:
         return self._with_names(self._symbols.reader.unwind(copy, self._space))
 
     def _shown(self, stack: NativeStack) -> int:
-        """How many words decide the frames up to the interpreter: what comes behind it is told by the Python frames."""
+        """How many words determine the frames up to the interpreter; Python frames cover the rest."""
         file = self.interpreter.file if self.interpreter else ""
         ends = (frame.decided_by for frame in stack.frames if frame.module and frame.module.name == file)
         return next(ends, len(stack.words))
@@ -180,7 +186,7 @@ class ProcessStacks:
             self._table_bytes -= len(self._code.pop(oldest).table)
 
     def _line(self, code: CodeObject, version: tuple[int, int], instruction: int) -> int:
-        """Read once for each instruction: a table has to be read from its beginning."""
+        """The line of an instruction, cached: a line table has to be read from its beginning."""
         place = id(code), instruction
         known = self._lines.get(place)
         if known is None or known[0] is not code:
@@ -196,7 +202,7 @@ class ProcessStacks:
         except OSError:
             code = None
         if code is None:
-            self._lost("python_code_unreadable")
+            self._count_drop("python_code_unreadable")
         return code
 
     def _named(self, frame: Frame) -> NativeFrame:

@@ -64,7 +64,7 @@ def layout_row(interpreter: Interpreter, dtype: np.dtype[Any]) -> np.ndarray[Any
 
 
 def _collecting(interpreter: Interpreter) -> int:
-    """Where an interpreter says that it collects garbage; 0: not known, or it says nothing of which thread does."""
+    """The address where an interpreter marks that it collects garbage; 0: not known, or not per thread."""
     offsets = interpreter.layout.offsets
     if interpreter.layout.is_free_threaded or "gc.collecting" not in offsets:
         return 0

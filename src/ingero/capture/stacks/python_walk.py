@@ -1,4 +1,4 @@
-"""Walks the Python frames of a parked thread in the memory of its process.
+"""Walks the Python frames of a blocked thread in the memory of its process.
 
 The same walk as in bpf/python_frames.h, from outside: nothing may be running there that changes what is read, or a
 frame could be wrong. The caller makes sure of that.
@@ -24,7 +24,7 @@ KnownCode = MutableMapping[tuple[int, int], CodeObject]
 
 
 class BrokenWalkError(Exception):
-    """What was read cannot be: the thread is not parked, or this is not what its interpreter looks like."""
+    """The memory is inconsistent: the thread is not blocked, or its interpreter has another layout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def python_frames(
 
 
 def _thread(read: Read, layout: Mapping[str, int], self: int) -> int:
-    """The interpreter's thread of an operating system thread: the one with a frame if it is in several interpreters."""
+    """The interpreter's thread state of an OS thread: the one with a frame if it is in several interpreters."""
     first = 0
     for thread in _threads(read, layout):
         if _word(read, thread + layout["thread_id"]) == self:
@@ -115,7 +115,7 @@ def _frame(
 
 
 def _instruction(read: Read, layout: Mapping[str, int], frame: bytes, code: int) -> int:
-    """Where in its code a frame is, in bytes; negative: not started."""
+    """The position of a frame in its code, in bytes; negative: not started."""
     at = layout["frame_instruction"]
     if layout["instruction"] in (BYTES, UNITS):
         number = int.from_bytes(frame[at : at + 4], "little", signed=True)

@@ -1,4 +1,4 @@
-"""One stack for a call: native frames from the call up to the interpreter, then the Python frames, as it is stored."""
+"""Merges the stack of a call: native frames from the call up to the interpreter, then the Python frames."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ingero.store.writing.tables import Rows
 
 @dataclass(frozen=True, slots=True)
 class PythonFrame:
-    """One Python function: file, line (that is executing; 0: the compiler gave it none) and qualified name."""
+    """One Python frame: file, executing line (0: the compiler gave it none) and qualified name."""
 
     file: str
     line: int
@@ -22,7 +22,7 @@ class PythonFrame:
 
 @dataclass(frozen=True, slots=True)
 class NativeFrame:
-    """One native function: address, name of its file, and symbol (readable; "" where none covers the address)."""
+    """One native frame: address, file name, and demangled symbol ("" if none covers the address)."""
 
     address: int
     file: str
@@ -32,7 +32,7 @@ class NativeFrame:
 
 @dataclass(frozen=True, slots=True)
 class NativeFrames:
-    """Innermost first. ending: why there are no more."""
+    """Native frames, innermost first. ending: why there are no more."""
 
     frames: tuple[NativeFrame, ...]
     ending: Ending
@@ -41,7 +41,7 @@ class NativeFrames:
 
 @dataclass(frozen=True, slots=True)
 class MergedStack:
-    """As stored: JSON arrays of addresses and of frames. note: what is missing and why, "" if nothing is.
+    """A stack as stored: JSON arrays of addresses and of frames. note: what is missing and why, "" if complete.
 
     is_python_whole: no Python frame is missing.
     """

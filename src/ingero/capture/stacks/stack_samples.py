@@ -1,4 +1,4 @@
-"""Where threads are outside traced calls: rows of those that run, as the kernel side samples them, or are asleep."""
+"""Stack samples of threads outside traced calls: running ones (sampled by the kernel side) and sleeping ones."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ingero.attach.cpu_samples import VARIED_NS
 from ingero.attach.kernel_side import KernelSide
 from ingero.attach.libbpf import BpfError
 from ingero.capture.loop.clocks import WallClock
-from ingero.capture.processes.traced_processes import Targets
+from ingero.capture.processes.traced_processes import TracedProcesses
 from ingero.capture.records.rows import Sink
-from ingero.capture.stacks.blocked_samples import TICK_S, ParkedSample, ParkedSampler
+from ingero.capture.stacks.blocked_samples import TICK_S, BlockedSample, BlockedSampler
 from ingero.capture.stacks.process_stacks import ProcessStacks
 from ingero.capture.stacks.stacks import Stacks
 from ingero.discover import kernel_clock
@@ -28,17 +28,17 @@ from ingero.store.writing import tables
 logger = logging.getLogger(__name__)
 
 _RUN = THREAD_STATES.index("run")
-_MOST_WAITING = 1024  # the recorder's loop takes them several times a second; it may be held up for some seconds
-_LAST_LOOK_S = 0.5  # a look takes a few ms; one that waits for somebody is left behind
+_MAX_WAITING = 1024  # the recorder's loop takes them several times a second; it may be held up for some seconds
+_LAST_PASS_S = 0.5  # a look takes a few ms; one that waits for somebody is left behind
 _SELDOM_NS = 1_000_000_000
 _LONGEST_NS = 1_000_000_000  # that a look stands for: after it the agent was stopped, and knows nothing
 
 
-class Samples:
-    """The samples of a recording. Use as a context manager: inside it threads that are asleep are looked at.
+class StackSamples:
+    """The stack samples of a recording. Use as a context manager: inside it, sleeping threads are sampled.
 
     halted: numbers of processes that make no traced calls any more, and of those they wait for. Where stacks are given
-    up, theirs are read all the same, once a second: a hang is not told without its line, and they cost nothing else.
+    up, theirs are read all the same, once a second: no hang is reported without its line, and they cost nothing else.
     """
 
     def __init__(
@@ -46,24 +46,30 @@ class Samples:
         kernel: KernelSide,
         sink: Sink,
         clock: WallClock,
-        targets: Targets,
+        traced_processes: TracedProcesses,
         stacks: Stacks,
         *,
         halted: Callable[[], Set[int]],
     ) -> None:
         self._halted = halted
-        self._kernel, self._sink, self._clock, self._targets, self._stacks = kernel, sink, clock, targets, stacks
-        self._parked: deque[ParkedSample] = deque()
-        self._sampler = ParkedSampler(
+        self._kernel, self._sink, self._clock, self._traced_processes, self._stacks = (
+            kernel,
+            sink,
+            clock,
+            traced_processes,
+            stacks,
+        )
+        self._blocked: deque[BlockedSample] = deque()
+        self._sampler = BlockedSampler(
             self._process_of, kernel.layouts.dtype("parked_thread"), lambda rows: sink.append(tables.STACKS, rows)
         )
         self._is_ended = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="ingero-samples", daemon=True)
+        self._thread = threading.Thread(target=self._sample_blocked, name="ingero-samples", daemon=True)
 
     def add_running(self, batch: np.ndarray[Any, Any], numbers: list[int]) -> None:
-        """Rows of ring `samples`. numbers: of their processes.
+        """Writes samples of running threads (ring `samples`). numbers: of their processes.
 
-        Only a tick stands for time: who was looked at because another thread called stands for none.
+        Only a tick stands for time: a thread sampled because another one called stands for none.
         """
         is_tick = batch["state"] == _RUN
         weights_ns = np.zeros(len(batch), np.int64)
@@ -84,9 +90,9 @@ class Samples:
         )
         self._sink.append(tables.SAMPLES, rows)
 
-    def write_parked(self) -> None:
-        """Writes what has been seen of sleeping threads; for the thread that keeps the clock."""
-        found = [self._parked.popleft() for _ in range(len(self._parked))]
+    def write_blocked(self) -> None:
+        """Writes the samples of sleeping threads; to be called by the thread that updates the clock."""
+        found = [self._blocked.popleft() for _ in range(len(self._blocked))]
         if not found:
             return
         numbers = [one.process for one in found]
@@ -105,7 +111,7 @@ class Samples:
         )
         self._sink.append(tables.SAMPLES, rows)
 
-    def _look(self) -> None:
+    def _sample_blocked(self) -> None:
         last_ns = varied_ns = kernel_clock.monotonic_ns()
         is_refused = False
         while not self._is_ended.wait(TICK_S):
@@ -121,7 +127,7 @@ class Samples:
                 if now_ns - varied_ns >= VARIED_NS:
                     self._kernel.samples.vary(now_ns=now_ns, elapsed_ns=now_ns - varied_ns)
                     varied_ns = now_ns
-                self._hold(self._sampler.look(self._kernel.samples.parked(), elapsed_ns, only=halted))
+                self._hold(self._sampler.sample(self._kernel.samples.blocked(), elapsed_ns, only=halted))
             except BpfError as error:  # the machine is short of memory or descriptors, and will not be for ever
                 self._stacks.count_unresolved()
                 if not is_refused:
@@ -134,28 +140,28 @@ class Samples:
             else:
                 is_refused = False
 
-    def _hold(self, found: Sequence[ParkedSample]) -> None:
-        """Keeps samples for `write_parked`; what it has no room for is counted."""
-        room = max(0, _MOST_WAITING - len(self._parked))
-        self._parked += found[:room]
+    def _hold(self, found: Sequence[BlockedSample]) -> None:
+        """Keeps samples for `write_blocked`; those without room are counted."""
+        room = max(0, _MAX_WAITING - len(self._blocked))
+        self._blocked += found[:room]
         for _ in found[room:]:
             self._stacks.count_unresolved()
 
     def _process_of(self, pid: int) -> tuple[int, ProcessStacks] | None:
-        target = self._targets.of_pid(pid)
-        process = self._stacks.process_of(target.number) if target else None
-        return (target.number, process) if target and process else None
+        traced_process = self._traced_processes.of_pid(pid)
+        process = self._stacks.process_of(traced_process.number) if traced_process else None
+        return (traced_process.number, process) if traced_process and process else None
 
-    def __enter__(self) -> Samples:
+    def __enter__(self) -> StackSamples:
         self._thread.start()
         return self
 
     def end(self) -> None:
-        """Looks at none any more."""
+        """Stops sampling."""
         self._is_ended.set()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.end()
-        self._thread.join(_LAST_LOOK_S)
+        self._thread.join(_LAST_PASS_S)

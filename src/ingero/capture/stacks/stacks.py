@@ -1,4 +1,4 @@
-"""Stacks of recorded calls: taken by the kernel side, resolved here by a thread of its own, stored once each.
+"""Stacks of recorded calls: taken by the kernel side, resolved here in a thread of its own, stored once each.
 
 The kernel side sends a stack, and a code object, the first time it sees it, and its hash with every call. The parts
 come through rings of their own, so a call may arrive before its stack: it waits here for a moment. Nothing of this runs
@@ -20,7 +20,7 @@ import numpy as np
 from ingero.attach.kernel_side import KernelSide
 from ingero.capture.foreign.native_reader import NativeReader
 from ingero.capture.loop.worker import Worker
-from ingero.capture.processes.traced_processes import Target
+from ingero.capture.processes.traced_processes import TracedProcess
 from ingero.capture.stacks.deciding_words import MAYBE_OTHER, DecidingWords
 from ingero.capture.stacks.freed_code import FreedCode
 from ingero.capture.stacks.hung_calls import HungCalls
@@ -39,7 +39,7 @@ _MAX_SEEN = 1 << 16  # stacks of a process, 0.3 KB each: samples find new ones f
 _MAX_KEPT = 4096  # stacks for `known`, about 2 KB each
 _MAYBE_OTHER = "native frames may be those of another call from the same place"
 _PATIENCE_S = 3.0  # the rings are drained four times a second
-_SETTLING_S = 0.05  # at a time: until a copy is answered, calls of its place cannot be told apart
+_SETTLING_S = 0.05  # at a time: until a copy is answered, calls of its place cannot be distinguished
 _HASH_MASK = (1 << 63) - 1  # hashes are stored as signed integers, 0 is none
 _LOWEST_FUTEX = 4096  # bpf/events.h: below it stands 2 * (number of another system call) + 2
 _OWN_REQUESTS = sorted(2 * number + 2 for number in own_requests())
@@ -47,8 +47,8 @@ _PRIME = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: spreads the process number o
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
-    """A stack to be stored: process number, its two parts."""
+class _PendingStack:
+    """A stack to be stored: process number, hashes of its Python and native parts."""
 
     process: int
     python: int
@@ -56,7 +56,7 @@ class _Wanted:
 
 
 class Stacks:
-    """Resolves the stacks of a recording, while its `worker` is entered; leaving that stores what is still waiting.
+    """Resolves the stacks of a recording while its `worker` is entered; leaving it stores those still waiting.
 
     store: takes rows of `raw_stacks`, from the worker's thread. keeps: whether `known` can be asked. reader: reads
     the files that processes map. without_lines: called once, in that thread, with each interpreter that cannot be read.
@@ -78,9 +78,9 @@ class Stacks:
         self._deciding = DecidingWords(answers, seen, kernel.layouts.dtype("deciding_words"))
         self._freed = FreedCode(kernel, self._files.reader.memory)
         self._processes: dict[int, ProcessStacks] = {}
-        self._starting: dict[int, Target] = {}
+        self._starting: dict[int, TracedProcess] = {}
         self._ended: dict[int, float] = {}  # by process number: when
-        self._wanted: dict[_Wanted, float] = {}
+        self._pending: dict[_PendingStack, float] = {}
         self._seen: dict[int, set[tuple[int, int, int]]] = defaultdict(set)  # by process number
         self._keeps = keeps
         self._kept: dict[int, MergedStack] = {}  # by hash
@@ -90,40 +90,40 @@ class Stacks:
         self.hung = HungCalls(self.worker.do, self._processes.get, store)
 
     def known(self, stack_hash: int) -> MergedStack | None:
-        """The stack with this hash, if it has been resolved; of very many the oldest are forgotten."""
+        """The stack with this hash, if resolved; the oldest are forgotten beyond a limit."""
         return self._kept.get(stack_hash)
 
     def count_unresolved(self) -> None:
-        """Something else could not be resolved."""
+        """Counts a stack that could not be resolved elsewhere."""
         self.worker.count("stacks_not_resolved")
 
-    def begin(self, target: Target) -> None:
-        """A process is traced from now on, or runs another program from now on."""
-        self.worker.do(lambda: self._begin(target), is_needed=True)
+    def begin(self, traced_process: TracedProcess) -> None:
+        """Notes that a process is traced, or runs another program, from now on."""
+        self.worker.do(lambda: self._begin(traced_process), is_needed=True)
 
-    def forked(self, parent: Target | None, child: Target) -> None:
-        """A traced process has forked: the child has its parent's interpreter and mappings, however soon it ends."""
+    def on_fork(self, parent: TracedProcess | None, child: TracedProcess) -> None:
+        """Notes a fork: the child has its parent's interpreter and mappings, however soon it ends."""
         self.worker.do(lambda: self._inherit(parent, child), is_needed=True)
 
-    def end(self, target: Target) -> None:
-        """A process has ended; what is still on its way is waited for."""
+    def end(self, traced_process: TracedProcess) -> None:
+        """Notes that a process has ended; records still on their way are waited for."""
         now = time.monotonic()
-        self.worker.do(lambda: self._end(target, now), is_needed=True)
+        self.worker.do(lambda: self._end(traced_process, now), is_needed=True)
 
     def add_code(self, batch: Array, number_of: Callable[[int], int]) -> None:
-        """Records of ring `python_code`. number_of: the process number of a slot."""
+        """Takes records of ring `python_code`. number_of: the process number of a slot."""
         self._each(batch, number_of, ProcessStacks.add_code)
 
     def add_python(self, batch: Array, number_of: Callable[[int], int]) -> None:
-        """Records of ring `python_stacks`."""
+        """Takes records of ring `python_stacks`."""
         self._each(batch, number_of, ProcessStacks.add_python)
 
     def add_native(self, batch: Array, number_of: Callable[[int], int]) -> None:
-        """Records of ring `native_stacks`."""
+        """Takes records of ring `native_stacks`."""
         self._each(batch, number_of, ProcessStacks.add_native)
 
     def hashes(self, numbers: list[int], python: Array, native: Array | None = None) -> list[int]:
-        """What stacks are stored under, by the hashes of their parts; 0: there is none, or there are too many.
+        """The hashes under which stacks are stored, from the hashes of their parts; 0: no stack, or too many.
 
         numbers: of their processes.
         """
@@ -140,11 +140,11 @@ class Stacks:
             self.count_unresolved()
         if new:
             now = time.monotonic()
-            self.worker.do(lambda: self._wanted.update({_Wanted(*part): now for part in new}))
+            self.worker.do(lambda: self._pending.update({_PendingStack(*part): now for part in new}))
         return [found[part] for part in parts]
 
     def futexes(self, numbers: list[int], addresses: Array) -> Array:
-        """Where threads slept; the bit INTERPRETER_LOCK is set where that is the lock of their interpreter.
+        """The futex addresses of sleeps; bit INTERPRETER_LOCK marks the lock of the thread's interpreter.
 
         Of other system calls OWN_REQUEST where it is one that asks for something, else 0. numbers: of their processes.
         """
@@ -159,7 +159,7 @@ class Stacks:
         return marked
 
     def process_of(self, number: int) -> ProcessStacks | None:
-        """What is known of the stacks of a process; None before anything is."""
+        """The stacks of a process; None before any is known."""
         return self._processes.get(number)
 
     def _each(self, batch: Array, number_of: Callable[[int], int], add: Callable[[ProcessStacks, Any], None]) -> None:
@@ -175,7 +175,7 @@ class Stacks:
             self._processes[number] = ProcessStacks(pid, space, self._files.symbols, self._deciding, self.worker.count)
         return self._processes[number]
 
-    def _inherit(self, parent: Target | None, child: Target) -> None:
+    def _inherit(self, parent: TracedProcess | None, child: TracedProcess) -> None:
         known = self._processes.get(parent.number) if parent else None
         if parent is None or known is None or known.interpreter is None:
             self._begin(child)
@@ -185,16 +185,16 @@ class Stacks:
         self._freed.begin(child, known.interpreter)
         self._files[child.number].inherit(self._files[parent.number])
 
-    def _begin(self, target: Target) -> None:
-        process = self._process(target.number, target.pid)
-        self._files[target.number].forget()
-        found = self.interpreters[target.pid] = self._files.reader.memory.interpreter(target.pid)
-        self._starting.pop(target.number, None)
+    def _begin(self, traced_process: TracedProcess) -> None:
+        process = self._process(traced_process.number, traced_process.pid)
+        self._files[traced_process.number].forget()
+        found = self.interpreters[traced_process.pid] = self._files.reader.memory.interpreter(traced_process.pid)
+        self._starting.pop(traced_process.number, None)
         row = np.zeros(1, self._layout_type)
         process.interpreter = None
         if isinstance(found, UnreadableInterpreter):
             if found.is_starting:
-                self._starting[target.number] = target
+                self._starting[traced_process.number] = traced_process
             elif found not in self._unreadable:
                 self._unreadable.add(found)
                 self._without_lines(found)
@@ -202,15 +202,15 @@ class Stacks:
             row = layout_row(found, self._layout_type)
             process.interpreter = found
             process.layout = {name: int(row[name][0]) for name in row.dtype.names or () if name != "pad"}
-        self._freed.end(target.number)
-        if target.exit_ns is None:
-            self._kernel.maps["python_layouts"].update(target.slot.to_bytes(4, "little"), row.tobytes())
+        self._freed.end(traced_process.number)
+        if traced_process.exit_ns is None:
+            self._kernel.maps["python_layouts"].update(traced_process.slot.to_bytes(4, "little"), row.tobytes())
             if process.interpreter:
-                self._freed.begin(target, process.interpreter)
+                self._freed.begin(traced_process, process.interpreter)
 
-    def _end(self, target: Target, now: float) -> None:
-        self._ended[target.number] = now
-        self._freed.end(target.number)
+    def _end(self, traced_process: TracedProcess, now: float) -> None:
+        self._ended[traced_process.number] = now
+        self._freed.end(traced_process.number)
 
     def _forget(self, number: int) -> None:
         process = self._processes.pop(number, None)
@@ -222,43 +222,43 @@ class Stacks:
         self._seen.pop(number, None)  # not at its end: calls come from the rings behind the record that tells of it
 
     def _settle(self, until: float) -> None:
-        """Stores the stacks whose parts are known; those that waited too long with what is known of them.
+        """Stores stacks whose parts are known, and those that waited too long with what is known.
 
         As many as there is time for while copies wait; the rest next time.
         """
         ends = math.inf if until == math.inf else time.monotonic() + _SETTLING_S
-        for target in list(self._starting.values()):
-            self._begin(target)
+        for traced_process in list(self._starting.values()):
+            self._begin(traced_process)
         if until == math.inf:
             self._freed.close()
             self.worker.beat()
         else:
             self._freed.settle()
-        for wanted, since in list(self._wanted.items()):
+        for pending, since in list(self._pending.items()):
             self.worker.beat()
             if time.monotonic() > ends and self.worker.has_jobs:
                 break
-            del self._wanted[wanted]  # first, so that one that cannot be resolved does not keep the others
-            rows = self._row(wanted, is_late=until - since >= _PATIENCE_S)
+            del self._pending[pending]  # first, so that one that cannot be resolved does not keep the others
+            rows = self._row(pending, is_late=until - since >= _PATIENCE_S)
             if rows:
                 self._store(rows)
             else:
-                self._wanted[wanted] = since
-        still_wanted = {wanted.process for wanted in self._wanted}
+                self._pending[pending] = since
+        still_pending = {pending.process for pending in self._pending}
         for number, since in list(self._ended.items()):
-            if until - since > 2 * _PATIENCE_S and number not in still_wanted:
+            if until - since > 2 * _PATIENCE_S and number not in still_pending:
                 self._forget(number)
         self._files.close_unused(until)
 
-    def _row(self, wanted: _Wanted, *, is_late: bool) -> Sequence[Row]:
-        process = self._processes.get(wanted.process)
-        python = process.python(wanted.python) if process and wanted.python else None
-        native = process.native(wanted.native & ~MAYBE_OTHER) if process and wanted.native else None
-        is_other = bool(wanted.native & MAYBE_OTHER)
-        is_whole = (python is not None or not wanted.python) and (native is not None or not wanted.native)
+    def _row(self, pending: _PendingStack, *, is_late: bool) -> Sequence[Row]:
+        process = self._processes.get(pending.process)
+        python = process.python(pending.python) if process and pending.python else None
+        native = process.native(pending.native & ~MAYBE_OTHER) if process and pending.native else None
+        is_other = bool(pending.native & MAYBE_OTHER)
+        is_whole = (python is not None or not pending.python) and (native is not None or not pending.native)
         if not is_whole and not is_late:
             return []
-        ending = process.python_ending(wanted.python) if process else ""
+        ending = process.python_ending(pending.python) if process else ""
         notes = [ending, _MAYBE_OTHER if is_other else ""]
         is_unread = bool(process and process.interpreter) and not self._kernel.walker.is_kernel
         if is_unread:
@@ -272,9 +272,9 @@ class Stacks:
             note="; ".join(filter(None, notes)),
             is_python_whole=is_whole and not ending and not is_unread,
         )
-        number = stack_hash(wanted.process, wanted.python, wanted.native)
+        number = stack_hash(pending.process, pending.python, pending.native)
         self._keep(number, merged)
-        return stack_row(number, merged, wanted.process)
+        return stack_row(number, merged, pending.process)
 
     def _keep(self, number: int, stack: MergedStack) -> None:
         if self._keeps:
@@ -284,7 +284,7 @@ class Stacks:
 
 
 def stack_hash(process: int, python: int, native: int) -> int:
-    """What a stack is stored under; 0 if there is none."""
+    """The hash under which a stack is stored; 0 if there is none."""
     if not python and not native:
         return 0
     native ^= native >> 63  # MAYBE_OTHER would be the bit that is cut off

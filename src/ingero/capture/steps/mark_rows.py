@@ -1,4 +1,4 @@
-"""Makes rows of marks of progress: how far a stream was when a call that had waited for the GPU returned."""
+"""Makes rows of progress marks: how far a stream was when a call that had waited for the GPU returned."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FULL = BLOCKED_KINDS.index("launch")
 
 
 class MarkRows:
-    """numbers_of: of the processes of slots. devices_of: as the database has them."""
+    """Writes progress marks. numbers_of: process numbers of slots. gpus_of: GPU numbers of the database."""
 
     def __init__(
         self,
@@ -28,15 +28,15 @@ class MarkRows:
         clock: WallClock,
         *,
         numbers_of: Callable[[Array], list[int]],
-        devices_of: Callable[[Array], Array],
+        gpus_of: Callable[[Array], Array],
     ) -> None:
         self._sink, self._clock = sink, clock
-        self._numbers_of, self._devices_of = numbers_of, devices_of
+        self._numbers_of, self._gpus_of = numbers_of, gpus_of
         self._depths: dict[int, int] = {}  # by slot
         self._reached: dict[tuple[int, int], int] = {}  # by slot and stream: the last position
 
     def add(self, batch: Array) -> None:
-        """Writes marks (`struct mark_record`); what says less than an earlier one of its stream is left out."""
+        """Writes marks (`struct mark_record`), without those that say less than an earlier one of their stream."""
         batch = batch[np.argsort(batch["time_ns"], kind="stable")]
         positions = self.positions(batch)
         kept = positions > 0
@@ -48,7 +48,7 @@ class MarkRows:
             len(batch),
             session=self._sink.session,
             process=self._numbers_of(batch["process_slot"]),
-            device=self._devices_of(batch["device"]),
+            device=self._gpus_of(batch["device"]),
             stream=batch["stream"],
             kind=[self._sink.intern(name) for name in names],
             position=positions,
@@ -59,7 +59,7 @@ class MarkRows:
         self._sink.append(tables.PROGRESS_MARKS, rows)
 
     def positions(self, batch: Array) -> Array:
-        """How far the stream of each was; 0: no further than it was known to be."""
+        """The position of the stream at each mark; 0: no further than already known."""
         found = np.zeros(len(batch), np.int64)
         for index, mark in enumerate(batch):
             slot, stream = int(mark["process_slot"]), int(mark["stream"])
@@ -71,7 +71,7 @@ class MarkRows:
         return found
 
     def _depth(self, slot: int, outstanding: int) -> int:
-        """How much its queue holds: no more than was outstanding when a launch first found it full."""
+        """The depth of the launch queue: what was outstanding when a launch first found it full."""
         depth = self._depths[slot] = min(self._depths.get(slot, QUEUE_DEPTH), outstanding)
         return depth
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ingero.capture.loop.clocks import WallClock
-from ingero.capture.loop.coverage_spans import TracedSpans
+from ingero.capture.loop.coverage_spans import CoverageSpans
 from ingero.capture.records.rows import CODE_OF_OP, SOURCE_OF_OP, Sink
 from ingero.events import BLOCKED_KINDS, STATES, SyncIntervalFlag
 from ingero.ops import BY_ID, OPS, Kind
@@ -24,8 +24,9 @@ _IS_LAUNCH[[op.id for op in OPS if op.kind & Kind.LAUNCH]] = True
 
 
 class StepRows:
-    """numbers_of: of the processes of slots. devices_of: as the database has them. spans: what was not traced when.
+    """Writes steps. numbers_of: process numbers of slots. gpus_of: GPU numbers of the database.
 
+    coverage_spans: what was not traced when.
     written: gets the rows.
     """
 
@@ -35,13 +36,13 @@ class StepRows:
         clock: WallClock,
         *,
         numbers_of: Callable[[Array], list[int]],
-        devices_of: Callable[[Array], Array],
-        spans: TracedSpans,
+        gpus_of: Callable[[Array], Array],
+        coverage_spans: CoverageSpans,
         written: Callable[[Rows], None] = lambda _rows: None,
     ) -> None:
         self._sink, self._clock = sink, clock
-        self._numbers_of, self._devices_of = numbers_of, devices_of
-        self._spans = spans
+        self._numbers_of, self._gpus_of = numbers_of, gpus_of
+        self._coverage_spans = coverage_spans
         self._written = written
 
     def write(self, batch: Array) -> None:
@@ -51,10 +52,10 @@ class StepRows:
         end_unix = self._clock.unix_ns(end)
         host, blocked, kinds = with_other_threads(batch)
         flags = batch["flags"].astype(np.int64) | int(SyncIntervalFlag.STEP)
-        flags |= self._spans.changed.touch(begin, end) * int(SyncIntervalFlag.COVERAGE_CHANGED)
-        is_untimed = self._spans.untimed.touch(begin, end) | (batch["is_queue_unknown"] != 0)
+        flags |= self._coverage_spans.changed.touch(begin, end) * int(SyncIntervalFlag.COVERAGE_CHANGED)
+        is_untimed = self._coverage_spans.untimed.touch(begin, end) | (batch["is_queue_unknown"] != 0)
         flags |= is_untimed * int(SyncIntervalFlag.UNTIMED)
-        flags |= self._spans.without_launches.touch(begin, end) * int(SyncIntervalFlag.LAUNCHES_UNSEEN)
+        flags |= self._coverage_spans.without_launches.touch(begin, end) * int(SyncIntervalFlag.LAUNCHES_UNSEEN)
         how = {False: self._sink.intern(How.REPETITION.value), True: self._sink.intern(How.BOTH.value)}
         rows = tables.STEPS.rows(
             len(batch),
@@ -62,7 +63,7 @@ class StepRows:
             process=self._numbers_of(batch["process_slot"]),
             pid=batch["pid"],
             tid=batch["tid"],
-            device=self._devices_of(batch["device"]),
+            device=self._gpus_of(batch["device"]),
             stream=batch["stream"],
             start_ns=end_unix - (end - begin),
             end_ns=end_unix,
@@ -86,9 +87,12 @@ class StepRows:
         self._written(rows)
 
     def types(self, batch: Array) -> list[str]:
-        """Equal for steps (`struct step_record`) of equal work, as far as that was traced."""
+        """Step types: equal for steps (`struct step_record`) of equal work, as far as traced."""
         times = [batch[name].astype(np.int64) for name in ("begin_ns", "end_ns")]
-        launches, copies = (spans.touch(*times) for spans in (self._spans.without_launches, self._spans.without_copies))
+        launches, copies = (
+            coverage_spans.touch(*times)
+            for coverage_spans in (self._coverage_spans.without_launches, self._coverage_spans.without_copies)
+        )
         return step_types(batch, without_launches=launches, without_copies=copies)
 
 
@@ -105,7 +109,7 @@ def step_types(batch: Array, *, without_launches: Array, without_copies: Array) 
 
 
 def _step_type(op: int, counts: Mapping[str, int], unseen: Set[str]) -> str:
-    """What was not traced is no zero. Collectives are told only where there are any."""
+    """The type of one step. Untraced calls do not count as zero; collectives appear only if there are any."""
     marker = BY_ID[op].name if op in BY_ID else "?"
     parts = [
         f"{name} not traced" if name in unseen else f"{count} {name}"
@@ -116,7 +120,7 @@ def _step_type(op: int, counts: Mapping[str, int], unseen: Set[str]) -> str:
 
 
 def with_other_threads(batch: Array) -> tuple[Array, Array, Array]:
-    """Host and blocked clocks of the marker's thread (n, STATES), and for what it was blocked (n, BLOCKED_KINDS).
+    """Host and blocked times of the marker's thread (n, STATES), and what it was blocked for (n, BLOCKED_KINDS).
 
     A thread that sleeps while another one, as autograd's, is blocked for the GPU is blocked with it. For how long is
     measured; more than its sleep it can only be where the kernel side has repaired that.

@@ -1,4 +1,4 @@
-"""Steps of all targets: has the kernel write calls, finds what repeats, and makes rows of the steps it closes."""
+"""Finds the steps of traced processes: has the kernel side write calls, finds what repeats, writes closed steps."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 from ingero.attach.groups import GROUP_OF_OP, Group
 from ingero.attach.kernel_side import KernelSide
 from ingero.attach.probes import ProbeMode
-from ingero.capture.processes.traced_processes import Targets
-from ingero.capture.steps.step_learning import Learner, Wish
+from ingero.capture.processes.traced_processes import TracedProcesses
+from ingero.capture.steps.step_learning import StepLearner, StepRequest
 from ingero.capture.steps.step_rows import StepRows
 from ingero.capture.sums.cells import CellGrowth
 from ingero.discover import kernel_clock
@@ -27,7 +27,7 @@ _ENQUEUES = frozenset(op.id for op in OPS if op.kind & Kind.ENQUEUE)
 _HELD_STEPS = 4096  # of a process, while they are not believed yet
 
 
-class Watch(enum.IntFlag):
+class ProcessWatch(enum.IntFlag):
     """What the kernel side does at a process's calls (bpf/events.h, enum process_watch)."""
 
     MARKER = 1
@@ -37,21 +37,21 @@ class Watch(enum.IntFlag):
 
 
 class StepFinder:
-    """Owns the learners of a recording, by process slot."""
+    """Owns the step learners of a recording, by process slot."""
 
     def __init__(
         self,
         kernel: KernelSide,
-        targets: Targets,
+        traced_processes: TracedProcesses,
         rows: StepRows,
         now_ns: Callable[[], int] = kernel_clock.monotonic_ns,
     ) -> None:
-        self._targets, self._rows, self._now_ns = targets, rows, now_ns
+        self._traced_processes, self._rows, self._now_ns = traced_processes, rows, now_ns
         self._can_time = kernel.mode is not ProbeMode.ENTRY_ONLY  # blocked time is known at returns only
         processes = kernel.maps["processes"]
         self._processes = np.frombuffer(processes.memory(), kernel.layouts.dtype("process"), processes.max_entries)
-        self._learners: dict[int, tuple[int, Learner]] = {}  # with the pid
-        self._given: dict[int, Wish] = {}
+        self._learners: dict[int, tuple[int, StepLearner]] = {}  # with the pid
+        self._given: dict[int, StepRequest] = {}
         self._held: dict[int, list[Array]] = defaultdict(list)
         self._generation = 0
 
@@ -62,7 +62,7 @@ class StepFinder:
             if learner:
                 now_ns = self._now_ns()
                 learner.add_calls(records[records["process_slot"] == slot], now_ns)
-                learner.look(now_ns)
+                learner.search_window(now_ns)
                 self._grant(slot, learner)
 
     def steps(self, records: Array) -> None:
@@ -80,8 +80,8 @@ class StepFinder:
             self._grant(slot, learner)
             self._write(slot, learner, mine)
 
-    def _write(self, slot: int, learner: Learner, steps: Array) -> None:
-        """Rows of steps that are believed; those before are held until it is known whether they are."""
+    def _write(self, slot: int, learner: StepLearner, steps: Array) -> None:
+        """Writes confirmed steps; earlier ones are held until they are confirmed or rejected."""
         held = self._held[slot]
         held.append(steps)
         if learner.is_believed:
@@ -102,50 +102,50 @@ class StepFinder:
         for slot in enqueued.keys() | self._learners.keys():
             learner = self._learner(slot)
             if learner:
-                learner.enqueued(enqueued[slot], now_ns)
-                learner.look(now_ns)
+                learner.note_enqueues(enqueued[slot], now_ns)
+                learner.search_window(now_ns)
                 self._grant(slot, learner)
 
-    def _learner(self, slot: int) -> Learner | None:
-        """Of the process that has a slot now."""
+    def _learner(self, slot: int) -> StepLearner | None:
+        """The learner of the process that has a slot now."""
         pid = int(self._processes["pid"][slot])
         if not pid or not self._can_time:
             return None
         owner = self._learners.get(slot)
         if owner is None or owner[0] != pid:
             self.forget(slot)
-            owner = self._learners[slot] = (pid, Learner(self._now_ns()))
+            owner = self._learners[slot] = (pid, StepLearner(self._now_ns()))
         return owner[1]
 
-    def _grant(self, slot: int, learner: Learner) -> None:
-        """Has the kernel side do what a learner wishes."""
-        wish = learner.wish()
-        before = self._given.get(slot, Wish(calls=0, marker=None))
-        if wish == before:
+    def _grant(self, slot: int, learner: StepLearner) -> None:
+        """Has the kernel side do what a learner requests."""
+        request = learner.request()
+        before = self._given.get(slot, StepRequest(calls=0, marker=None))
+        if request == before:
             return
-        self._given[slot] = wish
-        if not wish.calls and wish.marker is None and learner.why_not:
+        self._given[slot] = request
+        if not request.calls and request.marker is None and learner.why_not:
             logger.debug("process number %d: no step is tracked: %s", slot, learner.why_not)
         row = self._processes[slot : slot + 1]
-        if wish.marker != before.marker:
-            self._mark(row, wish)
-        if wish.calls and not before.calls:
-            row["sequence_left"] = wish.calls
-        row["watch"] = _watch(wish)
+        if request.marker != before.marker:
+            self._mark(row, request)
+        if request.calls and not before.calls:
+            row["sequence_left"] = request.calls
+        row["watch"] = _watch(request)
 
-    def _mark(self, row: Array, wish: Wish) -> None:
-        """Writes another marker; a step begun by the one before ends nowhere."""
-        row["watch"] = int(row["watch"][0]) & Watch.SEQUENCE
+    def _mark(self, row: Array, request: StepRequest) -> None:
+        """Sets another marker; a step begun by the previous one never ends."""
+        row["watch"] = int(row["watch"][0]) & ProcessWatch.SEQUENCE
         self._generation += 1
         row["marker_generation"] = self._generation
         row["driver_marker_op"] = 0
-        if wish.marker:
-            logger.debug("process %d: steps begin with %s", int(row["pid"][0]), wish.marker)
+        if request.marker:
+            logger.debug("process %d: steps begin with %s", int(row["pid"][0]), request.marker)
             for name in ("op", "function", "caller", "tid"):
-                row[f"marker_{name}"] = getattr(wish.marker, name)
+                row[f"marker_{name}"] = getattr(request.marker, name)
 
     def begin(self, slot: int) -> None:
-        """Begins to look at a program that has come or was executed: the kernel side knows no step of it."""
+        """Starts learning for a program that is new or was executed: the kernel side knows no step of it."""
         self.forget(slot)
         learner = self._learner(slot)
         if learner:
@@ -158,9 +158,11 @@ class StepFinder:
         self._held.pop(slot, None)
 
 
-def _watch(wish: Wish) -> Watch:
-    marker = Watch.MARKER * (wish.marker is not None)
-    if wish.marker and wish.marker.is_told_by_kernel:
-        at_driver = GROUP_OF_OP[wish.marker.op] is Group.DRIVER_LAUNCHES
-        marker |= Watch.INNER_MARKER if at_driver else Watch.DRIVER_MARKER  # launches may be traced at either layer
-    return Watch(marker | Watch.SEQUENCE * bool(wish.calls))
+def _watch(request: StepRequest) -> ProcessWatch:
+    marker = ProcessWatch.MARKER * (request.marker is not None)
+    if request.marker and request.marker.is_matched_by_kernel:
+        at_driver = GROUP_OF_OP[request.marker.op] is Group.DRIVER_LAUNCHES
+        marker |= (
+            ProcessWatch.INNER_MARKER if at_driver else ProcessWatch.DRIVER_MARKER
+        )  # launches may be traced at either layer
+    return ProcessWatch(marker | ProcessWatch.SEQUENCE * bool(request.calls))

@@ -1,4 +1,4 @@
-"""Reads once a second what each call site has allocated and freed, and what is live in each process."""
+"""Reads once a second the GPU memory allocated and freed by each call site, and in use by each process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteGrowth:
-    """What one call site did since the last reading, and what of its memory is live now.
+    """Allocations of one call site since the last reading, and its memory in use now.
 
     python_stack, native_stack: as a recorded call has them; 0 for the calls without a record. peak_bytes: since the
     program began or was first traced. is_over: the process has become another program, to which `caller` means nothing.
@@ -49,7 +49,7 @@ class SiteGrowth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLevel:
-    """All memory of one kind that a process holds. unpaired: allocations and frees that do not count in it."""
+    """Memory of one kind in use by a process. unpaired: allocations and frees not counted in it."""
 
     slot: int
     kind: MemoryKind
@@ -60,25 +60,25 @@ class MemoryLevel:
 
 
 class AllocationReader:
-    """The kernel's tables of live allocations, of the sites that made them, and of the processes that hold them."""
+    """Reads the kernel's tables of live allocations, of their call sites, and of their processes."""
 
     def __init__(self, maps: dict[str, Map], layouts: Btf) -> None:
         sites, totals, processes = maps["allocation_sites"], maps["memory_totals"], maps["processes"]
         self._allocations, self._key = maps["allocations"], layouts.dtype("allocation_key")
         self._sites: Array = np.frombuffer(sites.memory(), layouts.dtype("allocation_site"), sites.max_entries)
         self._before = np.zeros(sites.max_entries, [(name, np.uint64) for name in _SUMS])
-        self._age_s = np.zeros(sites.max_entries)  # since the site was last told
+        self._age_s = np.zeros(sites.max_entries)  # since the site was last reported
         totals_type = layouts.dtype("memory_total")
         self._totals: Array = np.frombuffer(totals.memory(), totals_type, totals.max_entries)
         self._kinds = totals.max_entries // processes.max_entries
-        self._told = np.zeros(totals.max_entries, totals_type)
-        self._told_unpaired = np.zeros(processes.max_entries, np.uint64)
+        self._reported = np.zeros(totals.max_entries, totals_type)
+        self._reported_unpaired = np.zeros(processes.max_entries, np.uint64)
         self._level_age_s = np.zeros(totals.max_entries)
         self._processes: Array = np.frombuffer(processes.memory(), layouts.dtype("process"), processes.max_entries)
         self._owners: set[int] = set()  # slots that may have something in `allocations`
 
     def read_sites(self, elapsed_s: float) -> list[SiteGrowth]:
-        """The sites that changed since the last reading, `elapsed_s` ago, and those that are due to say their level."""
+        """The call sites that changed since the last reading, `elapsed_s` ago, and those whose level is due."""
         used = np.flatnonzero(self._sites["op"] != 0)  # of a copy: numpy raises if the kernel adds one while it counts
         now = np.zeros(len(used), self._before.dtype)
         for name in _SUMS:  # frees first: what they gave back is then always among what was allocated
@@ -89,39 +89,41 @@ class AllocationReader:
         is_live = ~is_over & (now["allocations"] != now["frees"])
         self._age_s[used] += elapsed_s
         is_due = is_live & (self._age_s[used] >= LEVEL_PERIOD_S)
-        told = np.flatnonzero((now != before) | is_due | is_over)
-        told = told[np.argsort(~is_over[told], kind="stable")]  # the new program may call from the same address
-        self._before[used], self._age_s[used[told]] = now, 0
-        self._owners.update(slots[told].tolist())
-        growth = [_growth(sites[i], now[i], before[i], is_over=bool(is_over[i])) for i in told.tolist()]
+        changed = np.flatnonzero((now != before) | is_due | is_over)
+        changed = changed[
+            np.argsort(~is_over[changed], kind="stable")
+        ]  # the new program may call from the same address
+        self._before[used], self._age_s[used[changed]] = now, 0
+        self._owners.update(slots[changed].tolist())
+        growth = [_growth(sites[i], now[i], before[i], is_over=bool(is_over[i])) for i in changed.tolist()]
         self._clear(used[is_over])
         return growth
 
     def read_levels(self, elapsed_s: float, unseen: frozenset[int]) -> list[MemoryLevel]:
-        """What each process holds by kind, where it changed or is due. unseen: slots whose calls were not looked at."""
+        """Memory in use by process and kind, if changed or due. unseen: slots whose calls were not traced."""
         totals, unpaired = self._totals.copy(), self._processes["unpaired"].copy()
         unpaired[list(unseen)] += np.uint64(1)
         is_known = (totals["peak_bytes"] > 0).reshape(-1, self._kinds)
         is_known[:, MemoryKind.DEVICE] |= unpaired > 0  # of a process that holds nothing it must be said, too
-        is_told = (totals != self._told).reshape(-1, self._kinds)
-        is_told |= is_known & (unpaired != self._told_unpaired)[:, np.newaxis]
+        is_changed = (totals != self._reported).reshape(-1, self._kinds)
+        is_changed |= is_known & (unpaired != self._reported_unpaired)[:, np.newaxis]
         self._level_age_s += elapsed_s
         is_due = (totals["live_count"] > 0) & (self._level_age_s >= LEVEL_PERIOD_S)
-        told = np.flatnonzero(is_told.ravel() | is_due)
-        self._told, self._told_unpaired = totals, unpaired
-        self._level_age_s[told] = 0
-        return [self._level(index) for index in told.tolist()]
+        changed = np.flatnonzero(is_changed.ravel() | is_due)
+        self._reported, self._reported_unpaired = totals, unpaired
+        self._level_age_s[changed] = 0
+        return [self._level(index) for index in changed.tolist()]
 
     def _level(self, index: int) -> MemoryLevel:
         slot, kind = divmod(index, self._kinds)
-        total = self._told[index]
+        total = self._reported[index]
         return MemoryLevel(
             slot=slot,
             kind=MemoryKind(kind),
             live_bytes=int(total["live_bytes"]),
             live_count=int(total["live_count"]),
             peak_bytes=int(total["peak_bytes"]),
-            unpaired=int(self._told_unpaired[slot]),
+            unpaired=int(self._reported_unpaired[slot]),
         )
 
     def forget(self, slot: int) -> None:
@@ -129,8 +131,8 @@ class AllocationReader:
         keys = self._sites["key"].copy()
         self._clear(np.flatnonzero((keys != 0) & (keys >> _SLOT_SHIFT == slot)))
         places = slice(slot * self._kinds, (slot + 1) * self._kinds)
-        self._totals[places] = self._told[places] = np.zeros(1, self._totals.dtype)[0]
-        self._told_unpaired[slot] = 0
+        self._totals[places] = self._reported[places] = np.zeros(1, self._totals.dtype)[0]
+        self._reported_unpaired[slot] = 0
         if slot in self._owners:
             self._owners.discard(slot)
             self._forget_allocations(slot)
@@ -143,7 +145,7 @@ class AllocationReader:
 
     def _clear(self, places: Array) -> None:
         names = [name for name in self._sites.dtype.names or () if name not in ("op", "key")]
-        for name in (*names, "op", "key"):  # the key last: from then on the site is anybody's
+        for name in (*names, "op", "key"):  # the key last: from then on the site is free
             self._sites[name][places] = 0
         self._before[places] = 0
         self._age_s[places] = 0

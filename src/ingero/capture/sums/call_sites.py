@@ -1,4 +1,4 @@
-"""Writes the histograms of call sites: each summed for some seconds, with the library and place of its caller."""
+"""Writes the histograms of call sites, each summed for some seconds, with library and location of its caller."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ingero.capture.loop.period import Period
-from ingero.capture.processes.traced_processes import Targets
+from ingero.capture.processes.traced_processes import TracedProcesses
 from ingero.capture.records.rows import Sink
 from ingero.capture.sums.cells import CellGrowth
 from ingero.ops import BY_ID
@@ -22,7 +22,7 @@ _PERIOD_S = 10  # histograms are large; percentiles of the last seconds come fro
 
 
 @dataclass(slots=True)
-class _Site:
+class _SiteSums:
     """A call site's sums since they were last written."""
 
     since_ns: int
@@ -44,11 +44,11 @@ class _Site:
 
 
 class CallSiteRows:
-    """Rows of raw_call_sites."""
+    """Writes rows of raw_call_sites."""
 
-    def __init__(self, sink: Sink, targets: Targets) -> None:
-        self._sink, self._targets = sink, targets
-        self._sites: dict[tuple[int, int, int], _Site] = {}
+    def __init__(self, sink: Sink, traced_processes: TracedProcesses) -> None:
+        self._sink, self._traced_processes = sink, traced_processes
+        self._sites: dict[tuple[int, int, int], _SiteSums] = {}
 
     def collect(self, cells: list[CellGrowth], period: Period) -> None:
         """Adds a second's growth, and writes what has been collected for long enough."""
@@ -58,34 +58,34 @@ class CallSiteRows:
             key = (cell.slot, cell.op, cell.caller)
             site = self._sites.get(key)
             if site is None:
-                site = self._sites[key] = _Site(period.start_ns, cell, np.zeros(len(cell.histogram), np.uint64))
+                site = self._sites[key] = _SiteSums(period.start_ns, cell, np.zeros(len(cell.histogram), np.uint64))
             site.add(cell, period.end_ns)
         due = [key for key, site in self._sites.items() if period.end_ns - site.since_ns >= _PERIOD_S * SECOND_NS]
         for key in due:
             self._write(self._sites.pop(key))
 
     def flush(self) -> None:
-        """Writes the histograms collected so far: at the end of a recording."""
+        """Writes the histograms collected so far, at the end of a recording."""
         for site in self._sites.values():
             self._write(site)
         self._sites.clear()
 
     def forget(self, slot: int) -> None:
-        """Writes what was collected of a process that has ended."""
+        """Writes what was collected for a process that has ended."""
         for key in [key for key in self._sites if key[0] == slot]:
             self._write(self._sites.pop(key))
 
-    def _write(self, site: _Site) -> None:
-        target = self._targets.at(site.growth.slot)
-        if target is None or site.growth.op not in BY_ID:
+    def _write(self, site: _SiteSums) -> None:
+        traced_process = self._traced_processes.at(site.growth.slot)
+        if traced_process is None or site.growth.op not in BY_ID:
             return
-        place = target.callers.place(site.growth.caller)
+        place = traced_process.callers.place(site.growth.caller)
         op = BY_ID[site.growth.op]
         row = tables.CALL_SITES.rows(
             1,
             session=self._sink.session,
             **Period(site.since_ns, site.until_ns - site.since_ns).columns(),
-            process=target.number,
+            process=traced_process.number,
             source=int(op.source),
             op=op.code,
             caller=np.uint64(site.growth.caller).astype(np.int64),

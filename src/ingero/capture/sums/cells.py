@@ -1,4 +1,4 @@
-"""Reads the kernel's exact sums once a second and feeds thresholds back.
+"""Reads the kernel's exact sums per (process, operation, caller) once a second and feeds thresholds back.
 
 The differences between two readings are the second's calls; nothing here is sampled.
 """
@@ -31,7 +31,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellGrowth:
-    """What one (process, operation, caller) did since the last reading. `histogram` has 256 counts.
+    """Calls of one (process, operation, caller) since the last reading. `histogram` has 256 counts.
 
     row: of `growth` in `growth.base`, which all cells of a reading share.
     untimed: of the count, how many have no duration, because they were only counted at their entry.
@@ -48,8 +48,8 @@ class CellGrowth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
-    """Cells side by side. growth: a structured array, in which `rows` are theirs."""
+class CellColumns:
+    """Columns of cells. growth: a structured array; `rows`: their indexes in it."""
 
     growth: Array
     rows: Array
@@ -59,7 +59,7 @@ class Columns:
 
 
 class Cells(list[CellGrowth]):
-    """The cells of one reading, which need not be gone through to have their columns: there may be thousands.
+    """The cells of one reading, of which there may be thousands; `columns` needs no loop over them.
 
     keys, rows: of each cell.
     """
@@ -68,9 +68,9 @@ class Cells(list[CellGrowth]):
         super().__init__(cells)
         self._keys, self._growth, self._rows = keys.astype(np.uint64), growth, rows
 
-    def columns(self) -> Columns:
-        """The same cells."""
-        return Columns(
+    def columns(self) -> CellColumns:
+        """The columns of these cells."""
+        return CellColumns(
             growth=self._growth,
             rows=self._rows,
             ops=(self._keys >> np.uint64(CELL_OP_SHIFT) & np.uint64(0xFF)).astype(np.int64) - 1,
@@ -80,7 +80,7 @@ class Cells(list[CellGrowth]):
 
 
 class CellReader:
-    """The mapped arrays `cell_keys` and `cells`, and what they held at the last reading."""
+    """Reads the mapped arrays `cell_keys` and `cells`, and keeps their content of the last reading."""
 
     def __init__(self, keys: Map, cells: Map, dtype: np.dtype[Any]) -> None:
         self._keys: Array = np.frombuffer(keys.memory(), np.uint64, keys.max_entries)
@@ -90,7 +90,7 @@ class CellReader:
         self.untimed_ops: frozenset[int] = frozenset()  # ids that may have been counted at entry since the last reading
 
     def read(self, elapsed_s: float) -> list[CellGrowth]:
-        """Growth of every cell that had calls since the last reading, `elapsed_s` ago; new thresholds are set."""
+        """Growth of each cell with calls since the last reading, `elapsed_s` ago; sets new thresholds."""
         used = np.flatnonzero(self._keys != 0)  # of a copy: numpy raises if the kernel adds a cell while it counts
         if not len(used):
             return []
@@ -126,7 +126,7 @@ class CellReader:
         )
 
     def _feed_thresholds(self, used: Array, keys: Array, now: Array, growth: Array, elapsed_s: float) -> None:
-        """Per process and operation: rare ones are recorded whole, of the others the slowest 1% and a few samples."""
+        """Sets thresholds per process and operation: rare calls are all recorded, else the slowest 1% and a few."""
         groups, inverse = np.unique(keys >> np.uint64(CELL_OP_SHIFT), return_inverse=True)
         rates = np.bincount(inverse, growth["count"]) / elapsed_s
         slots = (groups >> np.uint64(SLOT_SHIFT - CELL_OP_SHIFT)).astype(np.int64)
@@ -144,20 +144,20 @@ class CellReader:
         self._cells["rare_until"][used[rare]] = now["count"][rare] + RARE_RECORDS
 
     def forget(self, slot: int) -> None:
-        """Frees the cells of an ended process. Its threads are gone, so nobody writes to them."""
+        """Frees the cells of an ended process. Its threads are gone, so nothing writes to them."""
         mine = np.flatnonzero((self._keys >> np.uint64(SLOT_SHIFT) == slot) & (self._keys != 0))
         self._cells[mine] = np.zeros(1, self._cells.dtype)[0]
         self._before[mine] = np.zeros(1, self._cells.dtype)[0]
         self._keys[mine] = 0
 
 
-def columns_of(cells: Sequence[CellGrowth]) -> Columns:
-    """The columns of any cells."""
+def columns_of(cells: Sequence[CellGrowth]) -> CellColumns:
+    """The columns of any sequence of cells."""
     if isinstance(cells, Cells):
         return cells.columns()
     growth, rows = reading_of(cells)
     ops, slots, max_ns = (np.asarray([getattr(cell, name) for cell in cells]) for name in ("op", "slot", "max_ns"))
-    return Columns(growth=growth, rows=rows, ops=ops, slots=slots, max_ns=max_ns)
+    return CellColumns(growth=growth, rows=rows, ops=ops, slots=slots, max_ns=max_ns)
 
 
 def reading_of(cells: Sequence[CellGrowth]) -> tuple[Array, Array]:
@@ -173,7 +173,7 @@ def reading_of(cells: Sequence[CellGrowth]) -> tuple[Array, Array]:
 
 
 def _sparse_zeros(count: int, dtype: np.dtype[Any]) -> Array:
-    """Memory that is taken where it is written, in small pages: for arrays of this size numpy asks for 2 MB ones."""
+    """Zeroed memory that is allocated page by page as it is written: numpy would use 2 MB pages for this size."""
     memory = mmap.mmap(-1, count * dtype.itemsize)
     memory.madvise(mmap.MADV_NOHUGEPAGE)
     zeros: Array = np.frombuffer(memory, dtype)
@@ -181,7 +181,7 @@ def _sparse_zeros(count: int, dtype: np.dtype[Any]) -> Array:
 
 
 def _fill_run_clock(now: Array, before: Array) -> None:
-    """A call ran for the rest of its duration; the kernel saves an addition per call by not saying so.
+    """Fills in running time, the rest of each duration: the kernel side saves an addition per call.
 
     It adds durations last: read in the middle of a call, the rest is too small, and must not shrink.
     """

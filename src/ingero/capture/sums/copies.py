@@ -1,4 +1,4 @@
-"""Rows about what went between the host and GPUs: exact sums beside those of the calls."""
+"""Rows of bytes copied between host and GPUs: exact sums beside those of the calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAY_TOUCH_HOST = frozenset(op.id for op in OPS if op.to or op.origin)
 
 
 def copy_rows(session: int, cells: Iterable[tuple[int, CellGrowth]], period: Mapping[str, Any]) -> Rows:
-    """One row per (process, operation) that moved something. cells: with the numbers of their processes."""
+    """One row per (process, operation) that copied bytes. cells: with the numbers of their processes."""
     moved: dict[tuple[int, int], Array] = {}
     for process, cell in cells:
         if cell.op in _MAY_TOUCH_HOST:

@@ -1,4 +1,4 @@
-"""One row a second about each CPU: busy, idle, waiting for disk, in interrupts, stolen by the hypervisor."""
+"""Writes one row a second per CPU: busy, idle, I/O wait, interrupts, steal time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class CpuSeconds:
         self._before_ns = 0
 
     def write(self, stat: str, time_ns: int) -> None:
-        """stat: the text of /proc/stat at that time."""
+        """Writes the rows of a second. stat: the text of /proc/stat at `time_ns`."""
         elapsed_ns = time_ns - self._before_ns
         if elapsed_ns < _SHORTEST_NS:
             return
@@ -60,7 +60,7 @@ def cpu_ticks(stat: str) -> Array:
 
 
 def _growth(now: Array, before: Array) -> Array:
-    """Of the CPUs that were online both times. Idle and iowait may step back when a CPU goes offline."""
+    """Growth for CPUs that were online both times. Idle and iowait may go back when a CPU goes offline."""
     _, at_now, at_before = np.intersect1d(now[:, 0], before[:, 0], return_indices=True)
     grown: Array = np.maximum(now[at_now] - before[at_before], 0)
     grown[:, 0] = now[at_now, 0]

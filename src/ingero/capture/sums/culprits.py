@@ -1,4 +1,4 @@
-"""Reads who ran while target processes waited, once a second."""
+"""Reads once a second which processes ran while traced processes were runnable."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _QUIET_READINGS = 2  # without growth: a process that has just ended may still b
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Charge:
-    """What one process took from another since the last reading; culprit_pid 0 is an idle CPU."""
+class CulpritTime:
+    """How long a culprit ran while a process was runnable, since the last reading; culprit_pid 0 is an idle CPU."""
 
     slot: int
     is_yielded: bool
@@ -34,7 +34,7 @@ class Charge:
 
 
 class CulpritReader:
-    """The kernel's table of (affected process process, culprit process)."""
+    """Reads the kernel's table of (affected process, culprit process)."""
 
     def __init__(self, culprits: Map, layouts: Btf, own: OwnProcesses) -> None:
         self._map, self._own = culprits, own
@@ -46,7 +46,7 @@ class CulpritReader:
         self._grew: dict[bytes, int] = {}
         self._most_pairs = _FEW_PAIRS
 
-    def read(self) -> list[Charge]:
+    def read(self) -> list[CulpritTime]:
         """Growth of every pair that grew."""
         found = []
         self._readings += 1
@@ -62,7 +62,7 @@ class CulpritReader:
                 if key not in self._before:
                     self._of_affected[self._slot(key)].add(key)
                 self._before[key], self._grew[key] = (ns, switches), self._readings
-                found.append(self._charge(key, values[index], ns - ns_before, switches - switches_before))
+                found.append(self._culprit_time(key, values[index], ns - ns_before, switches - switches_before))
         if len(self._before) > self._most_pairs:
             self._forget_ended_culprits()
             self._most_pairs = max(_FEW_PAIRS, 2 * len(self._before))
@@ -71,7 +71,7 @@ class CulpritReader:
         return found
 
     def _forget_ended_culprits(self) -> None:
-        """Removes pairs whose culprit is gone: short-lived ones would fill a long-lived affected process's table."""
+        """Removes pairs whose culprit is gone: short-lived culprits would fill the table."""
         quiet = [key for key, at in self._grew.items() if self._readings - at >= _QUIET_READINGS]
         pids = {key: self._pid(key) for key in quiet}
         gone = {pid for pid in set(pids.values()) if pid and not Path(f"/proc/{pid}").exists()}
@@ -82,7 +82,7 @@ class CulpritReader:
         self._forget_names()
 
     def _forget_names(self) -> None:
-        """Those of culprits that are in no pair."""
+        """Forgets names of culprits that are in no pair."""
         kept = {self._pid(key) for key in self._before}
         self.names = {pid: name for pid, name in self.names.items() if pid in kept}
 
@@ -97,11 +97,11 @@ class CulpritReader:
             self._map.delete(key)
             del self._before[key], self._grew[key]
 
-    def _charge(self, key: bytes, value: Any, ns: int, switches: int) -> Charge:
+    def _culprit_time(self, key: bytes, value: Any, ns: int, switches: int) -> CulpritTime:
         pair = np.frombuffer(key, self._key)[0]
         pid, name = int(pair["culprit_pid"]), decoded(value["comm"])
         self.names[pid] = name
-        return Charge(
+        return CulpritTime(
             slot=int(pair["process_slot"]),
             is_yielded=bool(pair["yielded"]),
             culprit_pid=self._own.owner(pid, name),
@@ -112,5 +112,5 @@ class CulpritReader:
         )
 
     def forget(self, slot: int) -> None:
-        """Removes the pairs of an ended affected process: nobody adds to them any more."""
+        """Removes the pairs of an affected process that has ended: nothing adds to them any more."""
         self._drop(self._of_affected.pop(slot, ()))

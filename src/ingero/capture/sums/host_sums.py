@@ -1,4 +1,4 @@
-"""Reads once a second what happened to the host: the kernel's exact sums per kind of event, recorded or not."""
+"""Reads once a second the kernel's exact sums per kind of host event, recorded or not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSum:
-    """Events of one published operation since the last reading: of the targets, and of everybody else (`other_`).
+    """Events of one operation since the last reading: of traced processes, and of all others (`other_`).
 
     duration_ns: summed; 0 for points in time.
     """
@@ -34,7 +34,7 @@ class HostSum:
 
 
 class HostSumReader:
-    """The map `host_totals`, the page allocations in `processes`, and the major faults of targets.
+    """Reads map `host_totals`, the page allocations in `processes`, and the major faults of traced processes.
 
     maps: of the kernel side; `host_totals` comes and goes with the host events. processes: the mapped array.
     """
@@ -48,7 +48,7 @@ class HostSumReader:
         self._pages_before: dict[int, tuple[int, int]] = {}
 
     def read(self, major_faults: int) -> list[HostSum]:
-        """What grew since the last reading. major_faults: of all targets meanwhile."""
+        """The sums that grew since the last reading. major_faults: of all traced processes meanwhile."""
         self._map_totals()
         now = self._totals.copy()
         before, self._before = self._before, now
@@ -61,11 +61,11 @@ class HostSumReader:
         return [*sums, *self._page_allocations(), *faults]
 
     def forget(self, slot: int) -> None:
-        """The process that had a slot has ended."""
+        """Forgets a slot whose process has ended."""
         self._pages_before.pop(slot, None)
 
     def _map_totals(self) -> None:
-        """Maps `host_totals` anew if the host events have been loaded anew since: they begin at 0."""
+        """Maps `host_totals` again if host events were loaded again: they restart at 0."""
         current = self._maps.get("host_totals")
         if current is self._mapped:
             return
@@ -86,7 +86,7 @@ class HostSumReader:
 
 
 def lifecycle_sums(counts: Mapping[HostOp, int]) -> list[HostSum]:
-    """Starts, ends, kills and stops, which come as records."""
+    """Sums of starts, ends, kills and stops, which arrive as records."""
     return [HostSum(source=Source.HOST, op=op, count=count) for op, count in counts.items()]
 
 

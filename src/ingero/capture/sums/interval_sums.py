@@ -1,4 +1,4 @@
-"""How many steps and sync intervals ended in a second, of which process, and how their time divides."""
+"""Counts and time breakdown of the steps and sync intervals that ended in a second, by process."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _BLOCKED = tuple(STEPS.columns.index(f"blocked_{kind}_ns") for kind in BLOCKED_K
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalSums:
-    """counts: by number of the process. Of sync intervals, summed over streams: GPU idle, busy, or done and the sync
-    not returned; where launches were not traced neither idle nor busy is known, and nothing is added to them. Of steps
+    """Sums of one second. counts: by process number. Of sync intervals, over all streams: GPU idle, busy, or done and
+    sync not returned; where launches were not traced, neither idle nor busy is known, and nothing is added. Of steps
     by repetition: the host's own time, and what their thread was blocked for the GPU.
     """
 
@@ -33,24 +33,24 @@ class IntervalSums:
 
     @property
     def total(self) -> StepCount:
-        """Of all processes."""
+        """The step count of all processes."""
         return sum_of(self.counts.values())
 
     def plus_intervals(self, rows: Rows) -> IntervalSums:
-        """With more sync intervals, rows of `tables.SYNC_INTERVALS`."""
+        """These sums plus sync intervals (rows of `tables.SYNC_INTERVALS`)."""
         seen = [not int(flags or 0) & SyncIntervalFlag.ENQUEUES_UNSEEN for flags in rows.column(_FLAGS)]
         idle, busy = (_sum(ns for ns, is_seen in zip(rows.column(part), seen, strict=True) if is_seen) for part in _GPU)
         counts = Counter(map(_number, rows.column(_PROCESS)))
         return replace(
             self,
-            counts=_added(self.counts, {one: StepCount(sync_intervals=count) for one, count in counts.items()}),
+            counts=_add_counts(self.counts, {one: StepCount(sync_intervals=count) for one, count in counts.items()}),
             idle_ns=self.idle_ns + idle,
             busy_ns=self.busy_ns + busy,
             return_delay_ns=self.return_delay_ns + _sum(rows.column(_RETURN_DELAY)),
         )
 
     def plus_steps(self, rows: Rows, both: int) -> IntervalSums:
-        """With more steps, rows of `tables.STEPS`. both: number of the text of those whose stream was synced."""
+        """These sums plus steps (rows of `tables.STEPS`). both: text number of steps whose stream was synced."""
         columns = {name: list(map(_number, rows.column(place))) for name, place in _OF_STEP.items()}
         counts = Counter(columns["process"])
         synced = Counter(
@@ -60,29 +60,29 @@ class IntervalSums:
         blocked = sum(_sum(rows.column(place)) for place in _BLOCKED)
         return replace(
             self,
-            counts=_added(self.counts, steps),
+            counts=_add_counts(self.counts, steps),
             host_ns=self.host_ns + sum(columns["end_ns"]) - sum(columns["start_ns"]) - blocked,
             blocked_ns=self.blocked_ns + blocked,
         )
 
 
 def sum_of(counts: Iterable[StepCount]) -> StepCount:
-    """All of them together."""
+    """The sum of several step counts."""
     total = StepCount()
-    for one in counts:
-        total = total.plus(one)
+    for count in counts:
+        total = total.plus(count)
     return total
 
 
 def counts_together(seconds: Iterable[IntervalSums]) -> dict[int, StepCount]:
-    """What each process did in several seconds."""
+    """The step counts by process over several seconds."""
     total: dict[int, StepCount] = {}
     for second in seconds:
-        total = _added(total, second.counts)
+        total = _add_counts(total, second.counts)
     return total
 
 
-def _added(first: Mapping[int, StepCount], second: Mapping[int, StepCount]) -> dict[int, StepCount]:
+def _add_counts(first: Mapping[int, StepCount], second: Mapping[int, StepCount]) -> dict[int, StepCount]:
     return {**first, **{process: first.get(process, StepCount()).plus(count) for process, count in second.items()}}
 
 

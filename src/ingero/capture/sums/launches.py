@@ -14,10 +14,10 @@ _SLOT_SHIFT = np.uint64(SLOT_SHIFT)
 
 
 @dataclass(frozen=True, slots=True)
-class Launches:
+class LaunchGrowth:
     """How often one caller has launched one kernel since the last reading.
 
-    generation: the how manyeth kernel that has this handle; 0: nothing was told of it, or it is a host stub.
+    generation: ordinal of the kernel among those that had this handle; 0: not reported, or a host stub.
     """
 
     slot: int
@@ -28,15 +28,15 @@ class Launches:
 
 
 class LaunchReader:
-    """The kernel's array of launch counts, and the handles whose kernels it tells apart."""
+    """Reads the kernel's array of launch counts, and the handles of the launched kernels."""
 
     def __init__(self, kernels: Map, handles: Map, cell: np.dtype[Any], handle: np.dtype[Any]) -> None:
         self._cells: np.ndarray[Any, Any] = np.frombuffer(kernels.memory(), cell, kernels.max_entries)
         self._handles: np.ndarray[Any, Any] = np.frombuffer(handles.memory(), handle, handles.max_entries)
         self._before = np.zeros(kernels.max_entries, np.uint64)
 
-    def read(self) -> list[Launches]:
-        """What has been launched since the last reading."""
+    def read(self) -> list[LaunchGrowth]:
+        """The launches since the last reading."""
         is_claimed = self._cells["function"] != 0  # else its fields are being written: counted at the next reading
         counts = np.where(is_claimed, self._cells["count"], self._before)
         growth = counts - self._before
@@ -45,13 +45,13 @@ class LaunchReader:
         cells = self._cells[moved]
         columns = [(cells["key"] >> _SLOT_SHIFT), cells["function"], cells["generation"], cells["caller"]]
         rows = zip(*(column.tolist() for column in columns), growth[moved].tolist(), strict=True)
-        return [Launches(*row) for row in rows]
+        return [LaunchGrowth(*row) for row in rows]
 
     def forget(self, slot: int) -> None:
         """Frees the cells and handles of an ended process."""
         cells = self._cells
         mine = np.flatnonzero((cells["key"] >> _SLOT_SHIFT == slot) & (cells["key"] != 0))
-        for name in ("count", "function", "key"):  # the key last: from then on the cell is anybody's
+        for name in ("count", "function", "key"):  # the key last: from then on the cell is free
             cells[name][mine] = 0
         self._before[mine] = 0
         keys = self._handles["key"]

@@ -1,4 +1,4 @@
-"""Major faults per process: growth of the kernel's own counts, those of threads that have ended included."""
+"""Major faults per process: growth of the kernel's own counts, ended threads included."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class MajorFaults:
-    """Keeps what each process had at the last reading.
+    """Reads major faults; keeps the counts of the last reading.
 
     processes: the mapped array of `struct process`. since_boottime_ns: when tracing began; what a process had when it
     was first seen counts only if it was born after that.
@@ -35,5 +35,5 @@ class MajorFaults:
         return grown
 
     def forget(self, slot: int) -> None:
-        """The process that had a slot has ended."""
+        """Forgets a slot whose process has ended."""
         self._before.pop(slot, None)

@@ -1,4 +1,4 @@
-"""Who ended the sleeps of the targets, summed per second from their off-CPU intervals (100 us and more)."""
+"""Sums per second who woke traced processes, from their off-CPU intervals (100 us and more)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ingero.capture.loop.period import Period
-from ingero.capture.processes.traced_processes import Targets
+from ingero.capture.processes.traced_processes import TracedProcesses
 from ingero.capture.records.rows import Sink
 from ingero.events import WAKER_KINDS
 from ingero.store.writing import tables
@@ -22,8 +22,8 @@ class WakerRows:
     name_of_thread: name by tid, "" where unknown.
     """
 
-    def __init__(self, sink: Sink, targets: Targets, name_of_thread: Callable[[int], str]) -> None:
-        self._sink, self._targets, self._name_of_thread = sink, targets, name_of_thread
+    def __init__(self, sink: Sink, traced_processes: TracedProcesses, name_of_thread: Callable[[int], str]) -> None:
+        self._sink, self._traced_processes, self._name_of_thread = sink, traced_processes, name_of_thread
         self._sums: dict[tuple[int, int, int, int], tuple[int, int]] = {}
 
     def add(self, batch: np.ndarray[Any, Any]) -> None:
@@ -38,13 +38,17 @@ class WakerRows:
 
     def write(self, period: Period) -> None:
         """Writes and clears the sums of a second."""
-        known = [(target, key, sums) for key, sums in self._sums.items() if (target := self._targets.at(key[0]))]
+        known = [
+            (traced_process, key, sums)
+            for key, sums in self._sums.items()
+            if (traced_process := self._traced_processes.at(key[0]))
+        ]
         self._sums.clear()
         rows = tables.WAKERS.rows(
             len(known),
             session=self._sink.session,
             **period.columns(),
-            process=[target.number for target, _, _ in known],
+            process=[traced_process.number for traced_process, _, _ in known],
             waker_kind=[kind for _, (_, kind, _, _), _ in known],
             waker_pid=[pid for _, (_, _, pid, _), _ in known],
             waker_tid=[tid for _, (_, _, _, tid), _ in known],

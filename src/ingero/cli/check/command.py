@@ -9,7 +9,7 @@ from pathlib import Path
 
 import rich_click as click
 
-from ingero.cli.fleet.options import FleetFlags, FleetOptionError, fleet_beside, fleet_options, refuse_alone
+from ingero.cli.fleet.options import FleetFlags, FleetOptionError, configured_fleet, fleet_options, refuse_without_nodes
 from ingero.cli.output import echo, echo_json
 from ingero.serve.text.styles import Style
 
@@ -45,12 +45,12 @@ def command(is_json: bool, of_recording: bool, db: Path | None, timeout: str | N
             raise click.UsageError("--recording is about this host, --nodes about others; give one of them")
         from ingero.cli.fleet.check import check_fleet  # noqa: PLC0415  # needless for this machine
 
-        nodes = fleet_beside(fleet, timeout=timeout, environ=os.environ, uid=os.getuid())
+        nodes = configured_fleet(fleet, timeout=timeout, environ=os.environ, uid=os.getuid())
         assert nodes is not None  # they were named
         sys.exit(check_fleet(nodes, as_json=is_json))
     if timeout is not None:
         raise FleetOptionError("--timeout needs --nodes", hint="--nodes gpu-01,gpu-02")
-    refuse_alone(fleet)  # nodes of ingero.yaml are of commands that ask recordings
+    refuse_without_nodes(fleet)  # nodes of ingero.yaml are of commands that ask recordings
     if of_recording:
         _check_recording(db, is_json=is_json)
         return

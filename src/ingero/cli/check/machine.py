@@ -1,4 +1,4 @@
-"""What `ingero check` says of this machine: its facts, gathered, and the rows that they make as text and as JSON."""
+"""`ingero check` of this host: gathers its facts, and prints the rows made of them as text or JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ingero.attach.libbpf import libbpf_version
 from ingero.attach.objects import object_path
 from ingero.capture.foreign import readers
 from ingero.cli.config.settings import resolve
-from ingero.discover.checks import CudaProcess, Facts, GpuFacts, Row, State, is_ready
+from ingero.discover.checks import CheckFacts, CheckRow, CheckState, CudaProcess, GpuFacts, is_ready
 from ingero.discover.gpus import open_nvml
 from ingero.discover.kernel import read_kernel
 from ingero.discover.libraries import LibraryScan, LibraryScanner
@@ -35,30 +35,40 @@ from ingero.program import command as own_command
 from ingero.serve.text.styles import Line, Style, marked
 
 _DRIVER_FILE = PROC / "driver" / "nvidia" / "version"
-# Of the ten seconds that it may take at all: from here on nobody is asked, and who is being asked has three.
-_MOST_S, _SEARCH_S, _PAUSE_S = 6.5, 2.0, 0.05
+# A check may take ten seconds: after _MAX_S no further process is read, and a read in progress has three more.
+_MAX_S, _SEARCH_S, _PAUSE_S = 6.5, 2.0, 0.05
 _WIDTH, _NAME_WIDTH = 80, 23
 _FIX = "fix:"
-_MARKS = {State.OK: "ok", State.WARNING: "warning", State.MISSING: "MISSING", State.NOT_HERE: "not here"}
+_MARKS = {
+    CheckState.OK: "ok",
+    CheckState.WARNING: "warning",
+    CheckState.MISSING: "MISSING",
+    CheckState.NOT_HERE: "not here",
+}
 _MARK_WIDTH = 9
-_STYLES = {State.OK: Style.OK, State.WARNING: Style.WARNING, State.MISSING: Style.FAILED, State.NOT_HERE: Style.DIM}
+_STYLES = {
+    CheckState.OK: Style.OK,
+    CheckState.WARNING: Style.WARNING,
+    CheckState.MISSING: Style.FAILED,
+    CheckState.NOT_HERE: Style.DIM,
+}
 
 
-def gather() -> Facts:
-    """The facts of this machine, within ten seconds whatever its processes do: what is theirs, the sandbox reads."""
-    logging.getLogger("ingero.capture").addHandler(logging.NullHandler())  # rows say it
-    until_s = time.monotonic() + _MOST_S
+def gather() -> CheckFacts:
+    """The facts about this host, within ten seconds whatever its processes do; the sandbox reads their files."""
+    logging.getLogger("ingero.capture").addHandler(logging.NullHandler())  # rows report it
+    until_s = time.monotonic() + _MAX_S
     names, uid = process_names(), _traced_uid()
-    with readers.nursery() as makes, readers.Foreign(makes) as reads:
+    with readers.nursery() as makes, readers.ForeignReaders(makes) as reads:
         on_disk = _on_disk(reads)
         scan, processes, unseen = _processes(reads, uid, until_s)
         withheld = reads.memory_files.withholding()
-    return Facts(
+    return CheckFacts(
         kernel=read_kernel(),
         scan=scan,
         on_disk=on_disk,
         gpu=_gpu(),
-        processes=[one for _, one in sorted(processes.items()) if one],
+        processes=[process for _, process in sorted(processes.items()) if process],
         placement=own_placement(),
         runtimes=container_runtimes(names),
         orchestrators=orchestrators(names, os.environ),
@@ -70,18 +80,18 @@ def gather() -> Facts:
     )
 
 
-def _on_disk(reads: readers.Foreign) -> list[Path]:
+def _on_disk(reads: readers.ForeignReaders) -> list[Path]:
     reads.disk.longest_s = _SEARCH_S
     try:
-        return [one.path for one in reads.disk.copies(Path("/"))]
-    except OSError:  # a file system does not answer; what processes have loaded is found all the same
+        return [copy.path for copy in reads.disk.copies(Path("/"))]
+    except OSError:  # a file system does not answer; loaded libraries are found without it
         return []
 
 
 def _processes(
-    reads: readers.Foreign, uid: int | None, until_s: float
+    reads: readers.ForeignReaders, uid: int | None, until_s: float
 ) -> tuple[LibraryScan, dict[int, CudaProcess | None], set[int]]:
-    """What processes use, what is known of these, and those for which there was no time."""
+    """The libraries that processes use, the facts about these processes, and the pids for which there was no time."""
     scanner = LibraryScanner(reader=reads.libraries, is_turn_over=lambda: time.monotonic() > until_s)
     scan = scanner.scan()
     known: dict[int, CudaProcess | None] = {}
@@ -93,7 +103,7 @@ def _processes(
         if not scanner.put_off or time.monotonic() >= until_s:
             return scan, known, unseen
         time.sleep(_PAUSE_S)  # each user has a share of the time, which grows
-        scan = scanner.look_again({pid for pid in scanner.put_off if reads.libraries.may_read(pid)})
+        scan = scanner.rescan({pid for pid in scanner.put_off if reads.libraries.may_read(pid)})
 
 
 def process_names() -> set[str]:
@@ -107,7 +117,7 @@ def process_names() -> set[str]:
     return names
 
 
-def as_text(rows: Sequence[Row]) -> Iterator[Line]:
+def as_text(rows: Sequence[CheckRow]) -> Iterator[Line]:
     """Lines of at most 80 columns."""
     for section, group in groupby(rows, key=lambda row: row.section):
         yield marked(section, (0, len(section), Style.HEADING))
@@ -116,7 +126,7 @@ def as_text(rows: Sequence[Row]) -> Iterator[Line]:
             yield from _row_text(row, is_repeated=bool(row.fix) and (row.found, row.fix) == above)
             above = (row.found, row.fix)
     yield ""
-    missing = [row.name for row in rows if row.state is State.MISSING]
+    missing = [row.name for row in rows if row.state is CheckState.MISSING]
     word, style = ("not ready", Style.FAILED) if missing else ("ready", Style.OK)
     text = f"{word}: {', '.join(missing) if missing else own_command('trace', as_root=True)}"
     first, *more = textwrap.wrap(text, _WIDTH, subsequent_indent="  ")
@@ -124,7 +134,7 @@ def as_text(rows: Sequence[Row]) -> Iterator[Line]:
     yield from more
 
 
-def _row_text(row: Row, *, is_repeated: bool) -> Iterator[Line]:
+def _row_text(row: CheckRow, *, is_repeated: bool) -> Iterator[Line]:
     name = f"  {row.name:{_NAME_WIDTH}}"
     head = f"{name}{_MARKS[row.state]:{_MARK_WIDTH}}"
     found, fix = _row_lines(row, head, is_repeated=is_repeated)
@@ -136,8 +146,8 @@ def _row_text(row: Row, *, is_repeated: bool) -> Iterator[Line]:
         yield marked(line, (indent, indent + text, Style.HEADING), (indent + text, len(line), Style.COMMAND))
 
 
-def _row_lines(row: Row, head: str, *, is_repeated: bool) -> tuple[list[str], list[str]]:
-    """What was found, after the name and its mark; and what to do, if anything."""
+def _row_lines(row: CheckRow, head: str, *, is_repeated: bool) -> tuple[list[str], list[str]]:
+    """The lines of a row's finding, which start with `head`, and the lines of its fix, if there is one."""
     if is_repeated:
         return [f"{head}as above"], []
     if max(map(len, row.found.split()), default=0) > _WIDTH - len(head):  # a long path gets lines of its own
@@ -152,7 +162,7 @@ def _wrapped(text: str, *, first: str, next_lines: str) -> list[str]:
     return textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=next_lines, break_on_hyphens=False)
 
 
-def as_json(rows: Sequence[Row]) -> dict[str, object]:
+def as_json(rows: Sequence[CheckRow]) -> dict[str, object]:
     return {
         "version": 1,
         "ready": is_ready(rows),
@@ -185,13 +195,13 @@ def _driver_in_proc() -> str | None:
 
 
 def _traced_uid() -> int | None:
-    """Whose processes `trace` takes, as ingero.yaml and the environment ask for it; None: everybody's."""
+    """The user whose processes `trace` would trace by ingero.yaml and the environment; None: all users."""
     with suppress(IngeroError):
         return resolve({}, os.environ, uid=os.getuid()).uid
     return None
 
 
-def _process(pid: int, traced_uid: int | None, reads: readers.Foreign) -> CudaProcess | None:
+def _process(pid: int, traced_uid: int | None, reads: readers.ForeignReaders) -> CudaProcess | None:
     process = read_process(pid, stat_of=reads.memory_files.stat)
     if process is None:
         return None
@@ -209,17 +219,17 @@ def _process(pid: int, traced_uid: int | None, reads: readers.Foreign) -> CudaPr
     )
 
 
-def _agent_rows() -> Iterator[Row]:
-    """What ingero brings along or needs installed, by the functions that load it."""
+def _agent_rows() -> Iterator[CheckRow]:
+    """The rows of ingero's own parts, found by the functions that load them."""
     for name, find in (("libbpf", libbpf_version), ("BPF programs", lambda: _built(object_path("api_calls")))):
         try:
-            yield Row(section="ingero", name=name, state=State.OK, found=find())
+            yield CheckRow(section="ingero", name=name, state=CheckState.OK, found=find())
         except IngeroError as error:
-            yield Row(section="ingero", name=name, state=State.MISSING, found=str(error), fix=error.hint)
+            yield CheckRow(section="ingero", name=name, state=CheckState.MISSING, found=str(error), fix=error.hint)
 
 
 def _walker() -> Walker:
-    """As ingero.yaml and the environment ask for it; that they cannot be used is for `trace` to say."""
+    """The reader of Python frames by ingero.yaml and the environment; `trace` reports errors in these."""
     with suppress(IngeroError):
         if resolve({}, os.environ, uid=os.getuid()).py_walker is PyWalker.USERSPACE:
             return Walker(is_kernel=False, reason=CHOSEN_USERSPACE)

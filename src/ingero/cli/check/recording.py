@@ -1,4 +1,4 @@
-"""`ingero check --recording`: whether the last second has been written; what health checks of containers ask."""
+"""`ingero check --recording`, for health checks: whether the last second has been written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ingero.units import format_moment, format_ns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingState:
-    """is_written: the last second is there. found: a sentence. last_second_ns: unix time of its end; None: none."""
+    """Whether a recording is being written, with a sentence and a fix. last_second_ns: unix time of its end."""
 
     is_written: bool
     found: str
@@ -22,7 +22,7 @@ class RecordingState:
 
 
 def recording_state(database: Path, now_ns: int) -> RecordingState:
-    """Whether somebody records into a database, and gets as far as writing each second. now_ns: unix time."""
+    """Whether a recorder writes each second into a database. now_ns: unix time."""
     fix = command("trace", "--db", database, as_root=True)
     try:
         found = progress(database)

@@ -1,4 +1,4 @@
-"""`ingero config`: what ingero.yaml, the environment and defaults say, and what is wrong in it."""
+"""`ingero config`: shows the settings of ingero.yaml, environment and defaults, and the errors in ingero.yaml."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import rich_click as click
 
 from ingero.cli.command_group import CommandGroup
-from ingero.cli.config.file import CONFIG_VARIABLE, find_config, look_through, places
+from ingero.cli.config.file import CONFIG_VARIABLE, config_paths, find_config, parse_config
 from ingero.cli.config.given import Given, given_values, value_of
 from ingero.cli.config.option_table import ALL_OPTIONS, GENERAL, OPTIONS, SECTIONS, Option
 from ingero.cli.config.schema import example as example_text
@@ -26,7 +26,7 @@ from ingero.store.opening.locations import invoking_user
 
 EXIT_FAULTS = 1
 TRACE = "trace"
-# Where secrets are, whose values are never shown.
+# Variables that hold secrets; their values are never shown.
 SECRET_VARIABLES = (
     "INGERO_DASHBOARD_TOKEN", "INGERO_MCP_TOKEN", "INGERO_FLEET_TOKEN", "OTEL_EXPORTER_OTLP_HEADERS",
     "OTEL_EXPORTER_OTLP_METRICS_HEADERS",
@@ -96,7 +96,7 @@ def path_() -> None:
     if path is not None:
         echo(str(path))
         return
-    for place in places(invoking_user(os.environ, uid=os.getuid()).home):
+    for place in config_paths(invoking_user(os.environ, uid=os.getuid()).home):
         echo(f"not there: {place}", err=True)
     sys.exit(EXIT_FAULTS)
 
@@ -119,8 +119,8 @@ def _file(named: str | None) -> Path | None:
 
 
 def _faults(path: Path) -> Iterator[IngeroError]:
-    """In the order of the file."""
-    entries, faults = look_through(path)
+    """The errors in a file, in the order of its lines."""
+    entries, faults = parse_config(path)
     for entry in entries:
         try:
             entry.option.parse(entry.text)
@@ -140,11 +140,11 @@ def _line_of(fault: IngeroError) -> int:
 
 
 def _rows(line: tuple[str, ...], environ: Mapping[str, str], *, uid: int) -> Iterator[tuple[str, str | None, str]]:
-    """Key, value and origin of each setting; of a command's own where one is named."""
+    """Key, value and origin of each setting; only those of a command where `line` names one."""
     if not line:
         path = _file(None)
         for options in (OPTIONS, GENERAL, *SECTIONS.values()):
-            yield from _shown(options, given_values(options, {}, environ, path), environ, uid=uid)
+            yield from _setting_rows(options, given_values(options, {}, environ, path), environ, uid=uid)
         return
     name, *arguments = line
     if name not in _COMMANDS:
@@ -157,17 +157,17 @@ def _rows(line: tuple[str, ...], environ: Mapping[str, str], *, uid: int) -> Ite
     given = given_values(options, flags, environ, _file(flags.get("config")))
     if name == TRACE:
         refuse_contradictions(given, environ)
-    yield from _shown(options, given, environ, uid=uid)
+    yield from _setting_rows(options, given, environ, uid=uid)
 
 
-def _shown(
+def _setting_rows(
     options: tuple[Option, ...], given: Mapping[str, Given], environ: Mapping[str, str], *, uid: int
 ) -> Iterator[tuple[str, str | None, str]]:
     for option in options:
-        one = given.get(option.name)
-        value_of(option, one)  # what cannot be used is said, not shown
-        if one is not None:
-            yield option.key, one.text, one.origin
+        value = given.get(option.name)
+        value_of(option, value)  # raises where the value cannot be used
+        if value is not None:
+            yield option.key, value.text, value.origin
         else:
             yield option.key, option.default or _computed(option, environ, uid=uid), "default"
 
@@ -180,7 +180,7 @@ def _computed(option: Option, environ: Mapping[str, str], *, uid: int) -> str | 
 
 
 def _parsed(name: str, arguments: list[str]) -> dict[str, Any]:
-    """The flags of a command line, by the command's own parser; nothing is run."""
+    """The flags of a command line, parsed by the command itself without running it."""
     from ingero.cli.main import cli  # noqa: PLC0415  # which imports this module
 
     parent = click.Context(cli, info_name="ingero", **cli.context_settings)

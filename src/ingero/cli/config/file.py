@@ -1,6 +1,6 @@
 """Reads ingero.yaml: options of `trace` at its top level, those of other commands below the command's name.
 
-Every complaint comes with its line. The current folder's file is never read: it may be somebody else's.
+Errors name their line. A file in the current folder is never read, because it may be another user's.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 FILE_NAME = "ingero.yaml"
 CONFIG_VARIABLE = "INGERO_CONFIG"
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 _SYSTEM_FILE = Path("/etc/ingero") / FILE_NAME
 _BY_SECTION: dict[str, dict[str, Option]] = {
     "": {option.name: option for option in (*OPTIONS, *GENERAL)},
     **{section: {option.name: option for option in options} for section, options in SECTIONS.items()},
 }
-_SECRET = ("token", "password", "secret", "headers")  # what people look for and what never stands in the file
+_SECRET = ("token", "password", "secret", "headers")  # names that users try, and that never stand in the file
 _TOP_LEVEL = "trace"  # whose options have no section
 _LINE_HINT = "each line is like  max-db: 10g"
 
@@ -37,15 +37,15 @@ class ConfigError(IngeroError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One setting of the file. text: several values are joined as the option writes them. origin: where it stands."""
+    """One setting of the file. text: several values are joined by a separator. origin: file, line and key."""
 
     option: Option
     text: str
     origin: str
 
 
-def places(home: Path, system_file: Path | None = None) -> tuple[Path, Path]:
-    """Where the file may be; the first that exists is read, and no other."""
+def config_paths(home: Path, system_file: Path | None = None) -> tuple[Path, Path]:
+    """The possible paths of the file; only the first that exists is read."""
     return home / ".config" / "ingero" / FILE_NAME, system_file or _SYSTEM_FILE
 
 
@@ -62,7 +62,7 @@ def find_config(explicit: str | None, home: Path, system_file: Path | None = Non
         if not path.is_file():
             raise ConfigError(f"no configuration file at {path}", hint="name an existing file with --config F")
         return path
-    return next((path for path in places(home, system_file) if path.is_file()), None)
+    return next((path for path in config_paths(home, system_file) if path.is_file()), None)
 
 
 def read_config(path: Path) -> list[Entry]:
@@ -71,17 +71,17 @@ def read_config(path: Path) -> list[Entry]:
     Raises:
         ConfigError: it is no YAML, holds more than keys with plain values, or a key is unknown.
     """
-    entries, faults = look_through(path)
+    entries, faults = parse_config(path)
     if faults:
         raise faults[0]
     return entries
 
 
-def look_through(path: Path) -> tuple[list[Entry], list[IngeroError]]:
-    """What can be used of a file, and every fault of its keys; values are not looked at.
+def parse_config(path: Path) -> tuple[list[Entry], list[IngeroError]]:
+    """The usable settings of a file, and all errors in its keys; values are not checked.
 
     Raises:
-        ConfigError: it cannot be read, or is no YAML.
+        ConfigError: the file cannot be read, or is no YAML.
     """
     entries: dict[str, Entry] = {}
     faults: list[IngeroError] = []
@@ -102,8 +102,8 @@ def _compose(path: Path) -> yaml.Node | None:
 
     try:
         with path.open("rb") as file:
-            text = file.read(MOST_BYTES + 1)
-        if len(text) > MOST_BYTES:
+            text = file.read(MAX_BYTES + 1)
+        if len(text) > MAX_BYTES:
             raise ConfigError(f"{path} is larger than 1 MiB", hint="name another file with --config F")
         return yaml.compose(text.decode(), Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -119,7 +119,7 @@ def _compose(path: Path) -> yaml.Node | None:
 
 
 def _nodes(path: Path, faults: list[IngeroError]) -> Iterator[tuple[yaml.Node, yaml.Node, str]]:
-    """Key, value and section of each line; sections have nothing else below them."""
+    """The key, value and section of each setting. Sections cannot be nested."""
     import yaml  # noqa: PLC0415  # as above
 
     root = _compose(path)
@@ -155,7 +155,7 @@ def _entry(key: yaml.Node, value: yaml.Node, section: str, origin: str) -> Entry
 
 
 def _option(name: str, section: str, complaint: str, key: yaml.Node) -> tuple[Option, bool]:
-    """The option of that name, and whether it is turned round: `no-io`."""
+    """The option of that name, and whether it is negated: `no-io`."""
     known = _BY_SECTION[section]
     if name in known:
         return known[name], False
@@ -189,10 +189,10 @@ def _is_null(node: yaml.Node) -> bool:
 
 
 def opposite(text: str, origin: str) -> str:
-    """The other position of a switch.
+    """The opposite of the text of a switch.
 
     Raises:
-        OptionError: it is no switch's text.
+        OptionError: the text is not that of a switch.
     """
     try:
         return "false" if parse_switch(text) else "true"

@@ -16,7 +16,7 @@ _WITHOUT_TLS, _FOR_TLS = "no-tls", ("tls-cert", "tls-key", "client-ca")
 
 
 class Rank(enum.IntEnum):
-    """Which source wins."""
+    """The sources of a value; the highest wins."""
 
     DEFAULT = 0
     FILE = 1
@@ -34,14 +34,14 @@ class Given:
 
     @property
     def is_on(self) -> bool:
-        """Of a switch."""
+        """Whether the text turns a switch on."""
         return self.text.lower() in TRUE_WORDS
 
 
 def given_values(
     options: Iterable[Option], flags: Mapping[str, str | None], environ: Mapping[str, str], path: Path | None
 ) -> dict[str, Given]:
-    """What is given of some options of one section, by name. flags: texts by field. path: the configuration file.
+    """The given values of options of one section, by name. flags: texts by field. path: the configuration file.
 
     Raises:
         IngeroError: the file cannot be used.
@@ -58,10 +58,10 @@ def given_values(
 
 
 def value_of(option: Option, given: Given | None) -> object:
-    """The parsed value; None where nothing is given and the default is not a plain one.
+    """The parsed value; None where nothing is given and there is no plain default.
 
     Raises:
-        OptionError: it cannot be used; with where it comes from.
+        OptionError: the value cannot be used; the message names its source.
     """
     text, origin = (given.text, given.origin) if given else (option.default, "")
     if not given and not text:
@@ -89,19 +89,19 @@ def _from_environment(options: Iterable[Option], environ: Mapping[str, str]) -> 
 
 
 def _drop_overruled(options: Iterable[Option], given: dict[str, Given], environ: Mapping[str, str]) -> None:
-    """A source that is weaker must not contradict a stronger one by another option of the same subject."""
+    """Removes values of weaker sources that contradict another option on the same subject from a stronger source."""
     token_file = given.get(_TOKEN_FILE)
     if token_file and token_file.rank is Rank.FILE:
-        [option] = [one for one in options if one.name == _TOKEN_FILE]
+        [option] = [option for option in options if option.name == _TOKEN_FILE]
         if environ.get(option.variable.removesuffix(_FILE_SUFFIX)):  # the token itself
             del given[_TOKEN_FILE]
     plain = given.get(_WITHOUT_TLS)
     if plain is None or not plain.is_on:
         return
-    for_tls = [name for name in _FOR_TLS if name in given]
-    if any(given[name].rank > plain.rank for name in for_tls):
+    tls_options = [name for name in _FOR_TLS if name in given]
+    if any(given[name].rank > plain.rank for name in tls_options):
         del given[_WITHOUT_TLS]
         return
-    for name in for_tls:
+    for name in tls_options:
         if given[name].rank < plain.rank:
             del given[name]

@@ -1,6 +1,6 @@
 """The options that ingero.yaml may hold: one row each, from which flags, variables, keys, schema and help are made.
 
-Those of `ingero trace` stand at the file's top level, those of other commands below the command's name.
+Options of `ingero trace` stand at the top level of the file, options of other commands below the command's name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ingero.discover.python_walkers import PyWalker
 from ingero.errors import IngeroError
 from ingero.program import command
 from ingero.serve.http.addresses import Address, parse_address
-from ingero.serve.metrics.otlp_endpoint import parse_endpoint
+from ingero.serve.otlp_endpoint import parse_endpoint
 from ingero.units import parse_duration_s, parse_size_bytes
 
 TRUE_WORDS, _FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -33,12 +33,12 @@ class OptionError(IngeroError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One option.
+    """A row of the option table.
 
     name: the flag without its dashes; it is also the key in ingero.yaml, and INGERO_NAME in the environment.
     section: of ingero.yaml; "" is the top level. field: of `TraceSettings`, or the command's parameter.
-    parse: from text; raises IngeroError. default: as text; empty: see help.
-    metavar: what stands for the value in the help, and its kind: "" is a switch, D a duration, SIZE, P a percentage,
+    parse: converts the text; raises IngeroError. default: as text; empty: see help.
+    metavar: stands for the value in the help, and is its kind: "" is a switch, D a duration, SIZE, P a percentage,
     F a file, N a number, words with | between them. separator: between several values.
     """
 
@@ -53,22 +53,22 @@ class Option:
 
     @property
     def key(self) -> str:
-        """Its place in ingero.yaml: `max-db`, `dashboard.addr`."""
+        """The option's key in ingero.yaml: `max-db`, `dashboard.addr`."""
         return f"{self.section}.{self.name}" if self.section else self.name
 
     @property
     def is_switch(self) -> bool:
-        """Whether it is on or off: `--name`, `--name=false`, `--no-name`."""
+        """Whether the option is a switch: `--name`, `--name=false`, `--no-name`."""
         return not self.metavar
 
     @property
     def variable(self) -> str:
-        """Its name in the environment."""
+        """The name of the option's environment variable."""
         return "INGERO_" + self.key.upper().replace("-", "_").replace(".", "_")
 
 
 def parse_switch(text: str) -> bool:
-    """True of `true`, `yes`, `on`, `1`; False of their opposites."""
+    """True for `true`, `yes`, `on`, `1`; False for their opposites."""
     if text.lower() not in (*TRUE_WORDS, *_FALSE_WORDS):
         raise OptionError(f"{text!r} is neither true nor false", hint="write true or false")
     return text.lower() in TRUE_WORDS
@@ -110,10 +110,10 @@ def _ratio(text: str) -> float:
 
 
 def parse_percent(text: str) -> float:
-    """0 to 100, of text like `2%` or `0.5`.
+    """The percentage (0 to 100) in a text like `2%` or `0.5`.
 
     Raises:
-        OptionError: it is none.
+        OptionError: the text is no percentage.
     """
     found = _PERCENT.fullmatch(text.strip())
     if found is None or float(found[1]) > 100:
@@ -128,7 +128,7 @@ def _sampling_rate(text: str) -> int:
 
 
 def is_node_name(text: str) -> bool:
-    """Whether a node may have that name."""
+    """Whether the text is a valid node name."""
     return _NODE.fullmatch(text) is not None
 
 

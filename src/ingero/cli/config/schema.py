@@ -1,4 +1,4 @@
-"""What ingero.yaml may hold, as a JSON Schema for editors, and as an example with every option."""
+"""The JSON Schema of ingero.yaml for editors, and an example file with every option."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHAPES: dict[str, dict[str, Any]] = {
     "URL": {"type": "string", "format": "uri"},
 }
 _LISTED = ("PATH", "N,N")  # one text, or several
-_OF_SECTIONS = {
+_SECTION_TEXTS = {
     "dashboard": "Of `ingero dashboard`.",
     "mcp": "Of `ingero mcp`. The token stands in INGERO_MCP_TOKEN.",
     "query": "Of `ingero query`.",
@@ -49,30 +49,30 @@ def schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "ingero.yaml",
         "description": "Options of ingero: those of trace at the top level, others below the command's name.",
-        **_object((*OPTIONS, *GENERAL), _sections()),
+        **_object_schema((*OPTIONS, *GENERAL), _sections()),
     }
 
 
 def example() -> str:
-    """The file with every option, each a comment."""
+    """The text of a file with every option as a comment."""
     parts = [_HEAD, "# -- of ingero trace; `db` is also what the other commands read --\n"]
     parts += [_commented(option, "") for option in OPTIONS]
     parts += ["# -- of every command --\n", *(_commented(option, "") for option in GENERAL)]
     for section, options in SECTIONS.items():
-        parts.append(f"# {_OF_SECTIONS[section]}\n{section}:\n")
+        parts.append(f"# {_SECTION_TEXTS[section]}\n{section}:\n")
         parts += [_commented(option, "  ") for option in options]
     return "\n".join(parts)
 
 
 def _sections() -> dict[str, dict[str, Any]]:
     return {
-        section: {"description": _OF_SECTIONS[section], **_object(options, {}), "type": ["object", "null"]}
+        section: {"description": _SECTION_TEXTS[section], **_object_schema(options, {}), "type": ["object", "null"]}
         for section, options in SECTIONS.items()
     }
 
 
-def _object(options: Iterable[Option], sections: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Of a mapping: every key with its dashes is offered, other spellings are let through."""
+def _object_schema(options: Iterable[Option], sections: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The schema of a mapping: keys with dashes are listed, other spellings are accepted."""
     options = list(options)
     others = dict(_other_spellings(options))
     return {
@@ -116,7 +116,7 @@ def _commented(option: Option, indent: str) -> str:
     return "\n".join([*lines, f"{indent}# {option.name}: {value}", ""])
 
 
-# What stands in the example where there is no plain default; by key, else by kind.
+# Values in the example for options without a plain default: by key, else by metavar.
 _SAMPLES = {
     "ADDR": "127.0.0.1:8080",
     "D": "30s",

@@ -1,4 +1,4 @@
-"""From flags, environment and ingero.yaml to the typed settings of a recording: flag > environment > file > default."""
+"""Resolves flags, environment and ingero.yaml to typed settings: flag > environment > file > default."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from ingero.cli.config.given import Given, given_values, value_of
 from ingero.cli.config.option_table import BY_NAME, OPTIONS, SECTIONS, OptionError, is_node_name, parse_switch
 from ingero.discover.python_walkers import PyWalker
 from ingero.serve.http.addresses import Address
-from ingero.serve.metrics.otlp_endpoint import ENDPOINT_VARIABLE, METRICS_ENDPOINT_VARIABLE, Endpoint
+from ingero.serve.otlp_endpoint import ENDPOINT_VARIABLE, METRICS_ENDPOINT_VARIABLE, Endpoint
 from ingero.store.opening.locations import Owner, database_path, invoking_user
 
-# Debian, Fedora and Ubuntu number people from 1000 (UID_MIN of login.defs); 65534 is nobody, whom services run as.
-_FIRST_PERSON, _NOBODY = 1000, 65534
+# Debian, Fedora and Ubuntu number users from 1000 (UID_MIN of login.defs); 65534 is nobody, as which services run.
+_FIRST_USER_UID, _NOBODY_UID = 1000, 65534
 _MAX_UID = (1 << 32) - 2  # the one above stands for "no user"
-_EVERYBODY = "all"
+_ALL_USERS = "all"
 _POD_NODE_VARIABLES = ("NODE_NAME", "MY_NODE_NAME")  # what charts give spec.nodeName to; the second is Ingero 0.x's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceSettings:
-    """What a recording is to do; the field of each option, see OPTIONS.
+    """The settings of a recording; OPTIONS says which option sets each field.
 
-    pid: empty: every CUDA process of `uid`. uid: None: of everybody. duration: s, None: until stopped.
+    pid: empty: every CUDA process of `uid`. uid: None: of all users. duration: s, None: until stopped.
     max_db, ringbuf_size: bytes. max_overhead, max_cpu: ratios. deadband: percent. heartbeat: s.
     launches_at: in the driver only. on_incident: program and arguments; empty: none.
     """
@@ -69,15 +69,15 @@ class TraceSettings:
 
     @property
     def ring_bytes(self) -> int:
-        """The ring's size as the kernel takes it: a power of two."""
+        """The size of the ring buffer that the kernel accepts: a power of two."""
         return 1 << (self.ringbuf_size - 1).bit_length()
 
     def as_texts(self) -> dict[str, str | int | float | bool | None]:
-        """The settings of the session's row."""
+        """The settings as stored in the row of the session."""
         plain = (str, int, float, bool, type(None))
         values = ((field.name, getattr(self, field.name)) for field in fields(self) if field.name != "owner")
         texts = {name: value if isinstance(value, plain) else _joined(value) for name, value in values}
-        # its arguments may hold what a webhook asks for, and recordings are given to others
+        # its arguments may hold a secret, and recordings are shared
         return texts | {"on_incident": self.on_incident[0] if self.on_incident else None}
 
 
@@ -98,11 +98,11 @@ def resolve(flags: Mapping[str, str | None], environ: Mapping[str, str], *, uid:
     values |= {
         "pid": values["pid"] or (),
         "uid": None if values["pid"] else _chosen_uid(user, given.get("user"), owner),
-        "db": database_path(_in_home(values["db"], owner), environ, uid=uid),
+        "db": database_path(_absolute_path(values["db"], owner), environ, uid=uid),
         "cuda_lib": values["cuda_lib"] or (),
         "on_incident": values["on_incident"] or (),
         "node": values["node"] or default_node(environ),
-        "log": _in_home(values["log"], owner),
+        "log": _absolute_path(values["log"], owner),
         "owner": owner,
     }
     return TraceSettings(**values)
@@ -121,23 +121,25 @@ def resolve_section(
     owner = invoking_user(environ, uid=uid)
     given = given_values(SECTIONS[section], flags, environ, find_config(environ.get(CONFIG_VARIABLE), owner.home))
     values = {option.field: value_of(option, given.get(option.name)) for option in SECTIONS[section]}
-    return {field: _at_home(value, owner) if isinstance(value, Path) else value for field, value in values.items()}
+    return {
+        field: _expanded_path(value, owner) if isinstance(value, Path) else value for field, value in values.items()
+    }
 
 
 def default_node(environ: Mapping[str, str]) -> str:
-    """The name that Kubernetes knows this machine by, where the pod says it; else its host name.
+    """The Kubernetes node name, where the pod's environment has it; else the host name.
 
-    In a pod the host name is the pod's, which is another one after each restart.
+    The host name of a pod is its own and changes with each restart.
     """
     names = (environ.get(variable, "") for variable in _POD_NODE_VARIABLES)
     return next((name for name in names if is_node_name(name)), os.uname().nodename)
 
 
 def refuse_contradictions(given: dict[str, Given], environ: Mapping[str, str]) -> None:
-    """Two options of which one would be without effect: the stronger source wins, and the other one is taken out.
+    """Removes an option that has no effect beside another one from a stronger source.
 
     Raises:
-        OptionError: both are of one source.
+        OptionError: both options come from the same source.
     """
     for first, second, why in (
         ("pid", "user", "the processes are named already"),
@@ -168,10 +170,10 @@ def refuse_contradictions(given: dict[str, Given], environ: Mapping[str, str]) -
 
 
 def _chosen_uid(user: str | None, given: Given | None, owner: Owner) -> int | None:
-    """Whose processes: None means everybody's."""
+    """The uid whose processes are traced; None: all users."""
     if user is None or given is None:
-        return owner.uid if owner.uid >= _FIRST_PERSON and owner.uid != _NOBODY else None
-    if user == _EVERYBODY:
+        return owner.uid if owner.uid >= _FIRST_USER_UID and owner.uid != _NOBODY_UID else None
+    if user == _ALL_USERS:
         return None
     if user.isdecimal():
         if int(user) > _MAX_UID:
@@ -183,15 +185,15 @@ def _chosen_uid(user: str | None, given: Given | None, owner: Owner) -> int | No
         raise OptionError(f"{given.origin}: there is no user {user!r}", hint="getent passwd lists them") from None
 
 
-def _in_home(text: str | None, owner: Owner) -> Path | None:
-    """A path; `~` is the home of the invoking user, not root's."""
+def _absolute_path(text: str | None, owner: Owner) -> Path | None:
+    """The absolute path of a text; `~` is the home of the invoking user, not root's."""
     if text is None:
         return None
     return owner.home / text[2:] if text.startswith("~/") else Path(text).absolute()
 
 
-def _at_home(path: Path, owner: Owner) -> Path:
-    """A path as it is named; `~` is the home of the invoking user."""
+def _expanded_path(path: Path, owner: Owner) -> Path:
+    """The path with `~` as the home of the invoking user; a relative path stays relative."""
     return owner.home.joinpath(*path.parts[1:]) if path.parts[:1] == ("~",) else path
 
 

@@ -1,4 +1,4 @@
-"""Click's side of the option table: flags of commands, with every switch as --x, --x=false and --no-x."""
+"""Makes click options of the option table; every switch can be written as --x, --x=false and --no-x."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class _Switch(click.Option):
-    """On or off. The last spelling on the command line wins."""
+    """A switch, on or off; the last spelling on the command line wins."""
 
     def __init__(self, name: str, *, is_on: bool, help_text: str) -> None:
         super().__init__([f"--{name}"], is_flag=False, flag_value="true", metavar="", help=help_text)
@@ -27,37 +27,37 @@ class _Switch(click.Option):
         self.secondary_opts = self._opposite if is_on else []  # for the help
 
     def add_to_parser(self, parser: _OptionParser, ctx: click.Context) -> None:
-        """Both spellings."""
+        """Adds both spellings."""
         super().add_to_parser(parser, ctx)
         if self._opposite:
             parser.add_option(self, self._opposite, self.name, action="store_const", const="false")
 
 
 class _Listed(click.Option):
-    """An option that may be repeated: its values are joined as the option's text writes several."""
+    """An option that may be repeated; its values are joined by the option's separator."""
 
     def __init__(self, declarations: list[str], *, separator: str, **rest: Any) -> None:
         super().__init__(declarations, multiple=True, **rest)
         self._separator = separator
 
     def process_value(self, ctx: click.Context, value: Any) -> str | None:
-        """One text; None where the option was not given."""
+        """The joined values; None where the option was not given."""
         values = super().process_value(ctx, value)
         return self._separator.join(values) if values else None
 
 
 def click_options() -> list[click.Parameter]:
-    """One click option per row of the table."""
+    """A click option for each row of the table."""
     return [*map(_click_option, OPTIONS)]
 
 
 def section_options(section: str, *, without: Collection[str]) -> list[click.Parameter]:
-    """One click option per row of a section of ingero.yaml, for another command that takes them, too."""
+    """A click option for each row of a section of ingero.yaml, for a command that has another section."""
     return [_click_option(option) for option in SECTIONS[section] if option.name not in without]
 
 
 def configured(section: str) -> Callable[[_Command], _Command]:
-    """Adds the options of a section of ingero.yaml; the command gets their values, whatever source they come from."""
+    """Adds the options of a section of ingero.yaml; the command gets their resolved values."""
     options = SECTIONS[section]
 
     def decorate(command: _Command) -> _Command:
@@ -86,7 +86,7 @@ def _click_option(option: Option) -> click.Option:
 
 
 def _completed(option: Option) -> dict[str, Any]:
-    """What a shell offers as its value: files, or one of some words."""
+    """The click arguments with which a shell completes the value: files, or words."""
     if option.metavar in ("F", "PATH"):
         return {"type": click.Path()}
     if "|" in option.metavar:

@@ -1,4 +1,4 @@
-"""Words that a shell offers as the value of an option or argument; other values are taken, too."""
+"""Shell completion for an option or argument whose values are words; other values are accepted, too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import rich_click as click
 
 
 def starting_with(words: Iterable[str]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Click's callback: those words that go on from what is typed already."""
+    """A callback of click that returns the words that start with the typed text."""
 
     def offered(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
         return [word for word in words if word.startswith(incomplete)]

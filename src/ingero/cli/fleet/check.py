@@ -1,4 +1,4 @@
-"""`ingero check --nodes`: which nodes can be asked, which record, and what is to be mended."""
+"""`ingero check --nodes`: the nodes that can be queried, those that record, and their problems."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COLUMNS = ("node", "address", "version", "recording", "clock", "certificate unt
 
 
 def check_fleet(fleet: Fleet, *, as_json: bool) -> int:
-    """Prints what each node says of itself; answers the exit code.
+    """Prints the state of each node; returns the exit code.
 
     Raises:
         NobodyAnsweredError: no node has answered.
@@ -39,7 +39,7 @@ def check_fleet(fleet: Fleet, *, as_json: bool) -> int:
     say_asking(fleet)
     answered = ask_nodes(fleet.reach, ask_state)
     found = fleet_check(answered, skew_ns=fleet.skew_ns, now=datetime.now(timezone.utc))
-    is_ready = not found.missing and not found.notes and not any(one.problems for one in found.nodes)
+    is_ready = not found.missing and not found.notes and not any(node.problems for node in found.nodes)
     if as_json:
         print_json(_json(found, is_ready=is_ready))
     if not found.nodes:
@@ -55,26 +55,26 @@ def check_fleet(fleet: Fleet, *, as_json: bool) -> int:
 
 def _print(found: FleetCheck) -> None:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    for line in table_lines(_COLUMNS, [_row(one) for one in found.nodes], width):
+    for line in table_lines(_COLUMNS, [_row(node) for node in found.nodes], width):
         echo(line)
     echo("")
-    for one in found.nodes:
-        for problem in one.problems:
-            echo(f"{one.name}: {problem}")
+    for node in found.nodes:
+        for problem in node.problems:
+            echo(f"{node.name}: {problem}")
     for note in found.notes:
         echo(visible(note))
-    good = sum(not one.problems for one in found.nodes)
+    good = sum(not node.problems for node in found.nodes)
     echo(f"{good} of {len(found.nodes) + len(found.missing)} nodes record and can be asked")
 
 
-def _row(one: Checked) -> tuple[str, ...]:
-    until = one.state.certificate_until
+def _row(node: Checked) -> tuple[str, ...]:
+    until = node.state.certificate_until
     return (
-        one.name,
-        str(one.node),
-        one.state.version or "not known",
-        "not readable" if one.state.error else "yes" if one.state.is_recording else "no",
-        _clock(one.clock),
+        node.name,
+        str(node.node),
+        node.state.version or "not known",
+        "not readable" if node.state.error else "yes" if node.state.is_recording else "no",
+        _clock(node.clock),
         "" if until is None else f"{datetime.fromtimestamp(until, timezone.utc):%Y-%m-%d}",
     )
 
@@ -92,16 +92,16 @@ def _json(found: FleetCheck, *, is_ready: bool) -> dict[str, object]:
         "ready": is_ready,
         "nodes": [
             {
-                "node": one.name,
-                "address": str(one.node),
-                "ingero_version": one.state.version or None,
-                "is_recording": one.state.is_recording,
-                "error": one.state.error or None,
-                "certificate_until": one.state.certificate_until,
-                "clock": clock_json(one.clock) if one.clock else None,
-                "problems": one.problems,
+                "node": node.name,
+                "address": str(node.node),
+                "ingero_version": node.state.version or None,
+                "is_recording": node.state.is_recording,
+                "error": node.state.error or None,
+                "certificate_until": node.state.certificate_until,
+                "clock": clock_json(node.clock) if node.clock else None,
+                "problems": node.problems,
             }
-            for one in found.nodes
+            for node in found.nodes
         ],
         "partial": bool(found.missing),
         "missing": missing_json(found.missing),

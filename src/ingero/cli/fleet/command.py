@@ -1,4 +1,4 @@
-"""`ingero fleet`: what is done with many nodes beyond asking them."""
+"""`ingero fleet`: collects what many nodes recorded around an incident."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from ingero.cli.command_group import CommandGroup
-from ingero.cli.fleet.options import MERGE_SKEW, FleetFlags, FleetOptionError, fleet_beside, fleet_options
+from ingero.cli.fleet.options import MERGE_SKEW, FleetFlags, FleetOptionError, configured_fleet, fleet_options
 from ingero.cli.fleet.output import EXIT_PARTIAL, nobody_answered, say_asking, say_missing
-from ingero.cli.moments import MomentError, parse_moment_ns
+from ingero.cli.moments import TimeOptionError, parse_time_ns
 from ingero.cli.output import echo
 from ingero.cli.progress import progress_bar
 from ingero.diagnose.diagnosis import diagnose
@@ -69,22 +69,22 @@ def bundle(around: str, margin: str, output: Path, timeout: str | None, fleet: F
     Exit code 3: nodes are missing.
     """
     margin_ns = int(parse_duration_s(margin) * 1e9)
-    nodes = fleet_beside(fleet, timeout=timeout or _TIMEOUT, skew=MERGE_SKEW, environ=os.environ, uid=os.getuid())
+    nodes = configured_fleet(fleet, timeout=timeout or _TIMEOUT, skew=MERGE_SKEW, environ=os.environ, uid=os.getuid())
     if nodes is None:
         raise FleetOptionError("no nodes are named", hint="--nodes gpu-01,gpu-02, or fleet.nodes in ingero.yaml")
     from ingero.cli.merge.skews import say_skews  # noqa: PLC0415  # needs what asks nodes
     from ingero.fleet.bundles import ask_fleet, make_bundle  # noqa: PLC0415  # as above
-    from ingero.fleet.recordings import MOST_OF_A_NODE_BYTES  # noqa: PLC0415  # as above
+    from ingero.fleet.recordings import MAX_NODE_BYTES  # noqa: PLC0415  # as above
 
     say_asking(nodes)
     reach = nodes.reach
-    said = ask_fleet(reach)
-    if not said.explained:
-        raise nobody_answered(said.missing)
-    center = _center(said, around)
+    answers = ask_fleet(reach)
+    if not answers.explained:
+        raise nobody_answered(answers.missing)
+    center = _center(answers, around)
     with progress_bar() as progress:
         made = make_bundle(
-            reach, said, center, output, margin_ns=margin_ns, most_bytes=MOST_OF_A_NODE_BYTES, progress=progress
+            reach, answers, center, output, margin_ns=margin_ns, most_bytes=MAX_NODE_BYTES, progress=progress
         )
     say_skews(made.recording.clocks, nodes.skew_ns)
     for line in _summary(made, center, output):
@@ -94,20 +94,20 @@ def bundle(around: str, margin: str, output: Path, timeout: str | None, fleet: F
         sys.exit(EXIT_PARTIAL)
 
 
-def _center(said: Fleet, around: str) -> Center:
+def _center(answers: Fleet, around: str) -> Center:
     from ingero.fleet.bundles import BundleError, Center, center_of, labels  # noqa: PLC0415  # as above
     from ingero.fleet.node_lists import listed  # noqa: PLC0415  # as above
 
     now_ns = time.time_ns()
-    found = center_of(said, around, now_ns)
+    found = center_of(answers, around, now_ns)
     if found is not None:
         return found
     try:
-        at_ns = parse_moment_ns(around, Window(begin_ns=now_ns - _DAY_NS, end_ns=now_ns))
-    except MomentError as error:
+        at_ns = parse_time_ns(around, Window(begin_ns=now_ns - _DAY_NS, end_ns=now_ns))
+    except TimeOptionError as error:
         raise BundleError(
             f"--around: {around!r} is neither a node that answered nor a time",
-            hint=f"{listed(labels(said))}, one of these with :NUMBER; or 14:05, or unix seconds",
+            hint=f"{listed(labels(answers))}, one of these with :NUMBER; or 14:05, or unix seconds",
         ) from error
     return Center(window=Window(begin_ns=at_ns, end_ns=at_ns + 1))
 
@@ -119,7 +119,7 @@ def _summary(made: Bundle, center: Center, output: Path) -> Iterator[str]:
     if center.incident is not None:
         node = center.incident.node or center.label
         yield f"incident {center.incident.number} of {node}: {visible(center.incident.headline)}"
-        again = _again(output, node, center.incident.cause)
+        again = _found_in_bundle(output, node, center.incident.cause)
         if again is None:
             yield "note: explain does not find it in this file; a larger --margin takes more of what was before"
         elif again.summary != center.incident.headline:
@@ -130,10 +130,12 @@ def _summary(made: Bundle, center: Center, output: Path) -> Iterator[str]:
     yield f"{output} ({format_bytes(output.stat().st_size)})"
 
 
-def _again(path: Path, node: str, cause: str) -> Incident | None:
-    """The same incident as the file tells it."""
+def _found_in_bundle(path: Path, node: str, cause: str) -> Incident | None:
+    """The incident with this cause on this node in the diagnosis of the bundle; None if there is none."""
     with open_reader(path) as reader:
         window = reader.window(None, 0)
         found = diagnose(reader, window).incidents if window else ()
         is_only = len(reader.nodes()) < 2
-    return next((one for one in found if one.cause == cause and (is_only or one.node == node)), None)
+    return next(
+        (incident for incident in found if incident.cause == cause and (is_only or incident.node == node)), None
+    )

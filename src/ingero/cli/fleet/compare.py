@@ -1,4 +1,4 @@
-"""`ingero compare --nodes`: a node against others that do the same work."""
+"""`ingero compare --nodes`: compares a node with others that do the same work."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from ingero.units import format_percent
 
 _WORSE = 1
 _COLUMNS = ("node", "verdict", "change", "noise", "causes that it has more of")
-_MOST_CAUSES = 3
+_MAX_CAUSES = 3
 
 
 def compare_fleet(fleet: Fleet, *, since: str, as_json: bool) -> int:
-    """Prints how the first node differs from the others; answers the exit code.
+    """Prints how the first node differs from the others; returns the exit code.
 
     Raises:
-        FleetOptionError: it is one node.
+        FleetOptionError: there is only one node.
         ComparisonError: the first, or all others, did not answer.
     """
     if len(fleet.nodes) < 2:
@@ -59,7 +59,7 @@ def compare_fleet(fleet: Fleet, *, since: str, as_json: bool) -> int:
     say_missing(found.missing, len(fleet.nodes))
     if found.missing:
         return EXIT_PARTIAL
-    return _WORSE if any(one.comparison.verdict is Verdict.WORSE for one in found.nodes) else 0
+    return _WORSE if any(node.comparison.verdict is Verdict.WORSE for node in found.nodes) else 0
 
 
 def _lines(found: FleetComparison, *, is_pair: bool) -> Iterator[str]:
@@ -70,18 +70,18 @@ def _lines(found: FleetComparison, *, is_pair: bool) -> Iterator[str]:
         return
     yield f"Against {found.reference}, slowest first:"
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    yield from table_lines(_COLUMNS, [_row(one) for one in found.nodes], width)
+    yield from table_lines(_COLUMNS, [_row(node) for node in found.nodes], width)
 
 
-def _row(one: Compared) -> tuple[str, ...]:
-    change, noise = one.comparison.change_ratio, one.comparison.noise_ratio
-    more = [cause.cause for cause in one.comparison.causes if cause.verdict in (Verdict.NEW, Verdict.WORSE)]
+def _row(node: Compared) -> tuple[str, ...]:
+    change, noise = node.comparison.change_ratio, node.comparison.noise_ratio
+    more = [cause.cause for cause in node.comparison.causes if cause.verdict in (Verdict.NEW, Verdict.WORSE)]
     return (
-        one.name,
-        one.comparison.verdict.value,
+        node.name,
+        node.comparison.verdict.value,
         "" if change is None else f"{100 * change:+.1f}%",
         "" if noise is None else format_percent(noise),
-        ", ".join(more[:_MOST_CAUSES]),
+        ", ".join(more[:_MAX_CAUSES]),
     )
 
 
@@ -90,8 +90,8 @@ def _json(found: FleetComparison) -> dict[str, object]:
         "version": VERSION,
         "reference": found.reference,
         "nodes": [
-            {"node": one.name, "address": str(one.node), "comparison": comparison_json(one.comparison)}
-            for one in found.nodes
+            {"node": node.name, "address": str(node.node), "comparison": comparison_json(node.comparison)}
+            for node in found.nodes
         ],
         "partial": bool(found.missing),
         "missing": missing_json(found.missing),

@@ -28,22 +28,22 @@ def serve_nodes(flags: FleetFlags, options: ServerOptions, *, db: Path | None, e
     fleet = fleet_of(flags, db=db, timeout=_NODE_TIMEOUT, environ=environ, uid=os.getuid())
     assert fleet is not None  # nodes are named
     listening = start_listening(options, environ)
-    from ingero.fleet.page_server import serve_fleet  # noqa: PLC0415  # after what says which packages are missing
+    from ingero.fleet.page_server import serve_fleet  # noqa: PLC0415  # after the check for missing packages
 
     where = f"{len(fleet.nodes):,} nodes at {listening.exposure.url}"
     echo(f"{where}   (Ctrl-C ends)", err=True)
     for line in listening.lines:
         echo(f"  {line}", err=True)
     ServiceManager(environ).ready(where)
-    serve_fleet(fleet.reach, listening.exposure, listening.socket, listening.context, _saying_known(fleet))
+    serve_fleet(fleet.reach, listening.exposure, listening.socket, listening.context, _report_pins(fleet))
 
 
-def _saying_known(fleet: Fleet) -> Callable[[], None]:
-    """Says which nodes are known from now on, each once."""
-    said: set[tuple[str, Known]] = set()
+def _report_pins(fleet: Fleet) -> Callable[[], None]:
+    """A function that prints newly pinned nodes, each once."""
+    reported: set[tuple[str, Known]] = set()
 
     def say() -> None:
-        say_known(fleet, but=said)
-        said.update(fleet.reach.access.known.kept.items() if fleet.reach.access.known else ())
+        say_known(fleet, but=reported)
+        reported.update(fleet.reach.access.known.kept.items() if fleet.reach.access.known else ())
 
     return say

@@ -22,18 +22,24 @@ from ingero.cli.merge.order_lines import Began, order_lines
 from ingero.cli.output import echo, echo_folded
 from ingero.fleet.chain_order import InOrder, in_order
 from ingero.fleet.client import NodeClient
-from ingero.fleet.explanations import Explanation, FleetExplanation, ask_explanation, fleet_explanation, silent
+from ingero.fleet.explanations import (
+    Explanation,
+    FleetExplanation,
+    ask_explanation,
+    fleet_explanation,
+    nodes_without_chains,
+)
 from ingero.fleet.fan_out import ask_nodes
 from ingero.fleet.node_lists import listed
 from ingero.serve.text.styled_lines import report_lines
 
 _FOUND = 1
 _VERSION = 1
-_MOST_FIXES = 3
+_MAX_FIXES = 3
 
 
 def explain_fleet(fleet: Fleet, *, since: str, pid: int | None, rule: str | None, as_json: bool) -> int:
-    """Prints what each node found; answers the exit code.
+    """Prints the findings of each node; returns the exit code.
 
     Raises:
         NobodyAnsweredError: no node has answered.
@@ -67,36 +73,39 @@ def _lines(found: FleetExplanation) -> Iterator[str]:
         yield f"[{chain.severity}] [{node}] {chain.summary}"
         yield f"  Root cause: {chain.root_cause}" + (f": {chain.explanation}" if chain.explanation else "")
         if chain.recommendations:
-            yield f"  Fix: {'; '.join(chain.recommendations[:_MOST_FIXES])}"
+            yield f"  Fix: {'; '.join(chain.recommendations[:_MAX_FIXES])}"
     if len({node for node, _ in found.chains}) > 1:
         yield ""
         yield from _order_lines(in_order(found))
-    for headline, nodes in silent(found).items():
+    for headline, nodes in nodes_without_chains(found).items():
         yield ""
         yield f"{listed(nodes, most=8)}: {headline}"
 
 
 def _order_lines(order: InOrder) -> Iterator[str]:
-    """When each began, and of which that is not known."""
-    began = [Began(one.start_ns, one.bound_ns, one.node, one.chain.root_cause, one.is_known) for one in order.placed]
-    yield from order_lines("this host's clock", began, ((one.node, one.reason) for one in order.not_placed))
+    """The lines of when the incidents began, and of those with an unknown order."""
+    began = [
+        Began(entry.start_ns, entry.bound_ns, entry.node, entry.chain.root_cause, entry.is_known)
+        for entry in order.placed
+    ]
+    yield from order_lines("this host's clock", began, ((entry.node, entry.reason) for entry in order.not_placed))
 
 
 def _order_json(order: InOrder) -> list[dict[str, object]]:
     placed: list[dict[str, object]] = [
         {
-            "node": one.node,
-            "id": one.chain.id,
-            "start_ns": one.start_ns,
-            "bound_ns": one.bound_ns,
-            "is_order_known": one.is_known,
+            "node": entry.node,
+            "id": entry.chain.id,
+            "start_ns": entry.start_ns,
+            "bound_ns": entry.bound_ns,
+            "is_order_known": entry.is_known,
         }
-        for one in order.placed
+        for entry in order.placed
     ]
     return placed + [
-        {"node": one.node, "id": one.chain.id, "start_ns": None, "bound_ns": None, "is_order_known": False,
-         "reason": one.reason}
-        for one in order.not_placed
+        {"node": entry.node, "id": entry.chain.id, "start_ns": None, "bound_ns": None, "is_order_known": False,
+         "reason": entry.reason}
+        for entry in order.not_placed
     ]  # fmt: skip
 
 
@@ -107,11 +116,11 @@ def _json(found: FleetExplanation) -> dict[str, object]:
         "nodes": [
             {
                 "node": label,
-                "address": str(one.node),
-                "headline": one.answer.headline,
-                "diagnosis": one.answer.diagnosis,
+                "address": str(explained.node),
+                "headline": explained.answer.headline,
+                "diagnosis": explained.answer.diagnosis,
             }
-            for label, one in found.explained.items()
+            for label, explained in found.explained.items()
         ],
         "partial": bool(found.missing),
         "missing": missing_json(found.missing),

@@ -1,4 +1,4 @@
-"""Options of the commands that ask many nodes: which nodes, how they are reached, how long each may take."""
+"""Options of the commands that query many nodes: their names, how to reach them, and their timeout."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
 
 TOKEN_VARIABLE = "INGERO_FLEET_TOKEN"
 TIMEOUT = "5s"  # of a node
-SKEW = "10ms"  # clocks that differ by more are worth a warning where rows of nodes are put together
-MERGE_SKEW = "100ms"  # and where recordings are, which may have been made without a common clock
-_LONGEST_S = 3600.0  # where a timeout of 0 asks for no end
+SKEW = "10ms"  # clocks that differ by more get a warning where rows of nodes are combined
+MERGE_SKEW = "100ms"  # where recordings are merged, which may have been made without a common clock
+_NO_TIMEOUT_S = 3600.0  # where a timeout of 0 asks for no end
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class FleetOptionError(IngeroError):
-    """What was asked of many nodes does not go together."""
+    """Options for many nodes that exclude each other."""
 
 
 class NotInstalledError(IngeroError):
-    """What asks nodes is not there."""
+    """The package that queries nodes is not installed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """Nodes to ask, and how. origin: the file that names them; "": the command line.
+    """The nodes to query, and how to reach them. origin: the file that names them; "": the command line.
 
-    skew_ns: clocks that are off by more are told.
+    skew_ns: clocks that are off by more get a warning.
     """
 
     reach: Reach
@@ -55,13 +55,13 @@ class Fleet:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """Which."""
+        """The nodes to query."""
         return self.reach.nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetFlags:
-    """What the command line says of it."""
+    """The values of the options for many nodes on the command line."""
 
     nodes: tuple[str, ...] = ()
     via: tuple[str, ...] = ()
@@ -118,7 +118,7 @@ def fleet_of(
     environ: Mapping[str, str],
     uid: int,
 ) -> Fleet | None:
-    """The nodes to ask; None: a recording is asked, because one was named, or no nodes are. skew: see `fleet_beside`.
+    """The nodes to query; None: query a recording, which was named, or no nodes are. skew: see `configured_fleet`.
 
     Raises:
         IngeroError: the options do not go together, or cannot be used.
@@ -127,17 +127,17 @@ def fleet_of(
         raise FleetOptionError("--nodes and --db exclude each other", hint="ask nodes, or a recording")
     names_recording = db is not None or bool(environ.get(DATABASE_VARIABLE))
     if names_recording and not flags.nodes:
-        refuse_alone(flags)
+        refuse_without_nodes(flags)
         return None
-    return fleet_beside(flags, timeout=timeout, skew=skew, environ=environ, uid=uid)
+    return configured_fleet(flags, timeout=timeout, skew=skew, environ=environ, uid=uid)
 
 
-def fleet_beside(
+def configured_fleet(
     flags: FleetFlags, *, timeout: str | None = None, skew: str = SKEW, environ: Mapping[str, str], uid: int
 ) -> Fleet | None:
-    """The nodes that are named on the command line or configured, whatever recording is asked beside them.
+    """The nodes of the command line or configuration, even where a recording is named, too; None: there are none.
 
-    skew: clocks that are off by more are told, unless the command line says another.
+    skew: clocks that are off by more get a warning, unless the command line sets another threshold.
 
     Raises:
         IngeroError: the options do not go together, or cannot be used.
@@ -145,7 +145,7 @@ def fleet_beside(
     configured_by, given = _configured(environ, uid=uid)
     lists = list(flags.nodes) or given.get("nodes", "").splitlines()
     if not lists:
-        refuse_alone(flags)
+        refuse_without_nodes(flags)
         return None
     if not find_spec("httpcore2"):
         raise NotInstalledError("asking nodes needs the package httpcore2", hint="pip install 'ingero[fleet]'")
@@ -163,7 +163,7 @@ def fleet_beside(
         nodes=nodes,
         access=access,
         context=client_context(access),
-        timeout_s=parse_duration_s(timeout or TIMEOUT) or _LONGEST_S,
+        timeout_s=parse_duration_s(timeout or TIMEOUT) or _NO_TIMEOUT_S,
         via=via,
     )
     skew_ns = int(parse_duration_s(flags.clock_skew_threshold or skew) * 1e9)
@@ -177,8 +177,8 @@ def _via(
     parse: Callable[[str], tuple[Node, ...]],
 ) -> Via | None:
     """The relays, a level each; None: there are none, or the command line asks without TLS, which relays never do."""
-    said = flags.via or (() if flags.no_tls else tuple(given.get("via", "").splitlines()))
-    levels = [level for level in said if level.strip()]  # --via '' asks directly whatever the file says
+    relays = flags.via or (() if flags.no_tls else tuple(given.get("via", "").splitlines()))
+    levels = [level for level in relays if level.strip()]  # --via '' asks directly whatever the file says
     if not levels:
         if flags.retry_directly:
             raise FleetOptionError("--retry-directly has no effect without --via", hint="--via relay-01,relay-02")
@@ -192,7 +192,7 @@ def _via(
 
 
 def relay_access(flags: FleetFlags, environ: Mapping[str, str], *, uid: int) -> Access:
-    """What a relay shows to the nodes that it asks for others, and believes of them.
+    """The credentials with which a relay queries nodes, and how it authenticates these.
 
     Raises:
         IngeroError: the options do not go together, or cannot be used.
@@ -206,18 +206,18 @@ def relay_access(flags: FleetFlags, environ: Mapping[str, str], *, uid: int) -> 
     return access
 
 
-def refuse_alone(flags: FleetFlags) -> None:
-    """Refuses what is said of nodes where none are named.
+def refuse_without_nodes(flags: FleetFlags) -> None:
+    """Refuses options for many nodes where no nodes are named.
 
     Raises:
-        FleetOptionError: something is.
+        FleetOptionError: there is such an option.
     """
     if flags != FleetFlags():
         raise FleetOptionError("no nodes are named", hint="--nodes gpu-01,gpu-02, or fleet.nodes in ingero.yaml")
 
 
 def known_nodes_path(environ: Mapping[str, str], *, uid: int) -> Path:
-    """The file of nodes that are believed by the certificate that they showed first."""
+    """The path of the file with the pinned certificates of nodes."""
     from ingero.fleet.known_nodes import FILE_NAME  # noqa: PLC0415  # needless for a recording
 
     return invoking_user(environ, uid=uid).home / ".ingero" / FILE_NAME
@@ -257,14 +257,14 @@ def _access(flags: FleetFlags, given: Mapping[str, str], environ: Mapping[str, s
 
 
 def _configured(environ: Mapping[str, str], *, uid: int) -> tuple[str, dict[str, str]]:
-    """What variables and ingero.yaml of the user, or else of /etc, say of nodes; and what names them.
+    """The source that names nodes, and the values of the environment and ingero.yaml (of the user, or else /etc).
 
-    The file of the current folder is not read.
+    A file in the current folder is not read.
     """
     path = find_config(environ.get(CONFIG_VARIABLE), invoking_user(environ, uid=uid).home)
     given = given_values(SECTIONS[FLEET], {}, environ, path)
     for option in SECTIONS[FLEET]:
-        value_of(option, given.get(option.name))  # what cannot be used is said with its place
+        value_of(option, given.get(option.name))  # raises where the value cannot be used
     nodes = given.get("nodes")
     origin = str(path) if nodes and nodes.rank is Rank.FILE else nodes.origin if nodes else ""
-    return origin, {name: one.text for name, one in given.items()}
+    return origin, {name: value.text for name, value in given.items()}

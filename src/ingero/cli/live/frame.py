@@ -1,4 +1,4 @@
-"""Lays a state out for a terminal of any size. Pure: the same state and size give the same lines."""
+"""Lays out the state of the live view for a terminal of any size. Pure: no input but the state and the size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from ingero.cli.live import machine, recording, workload
-from ingero.cli.live.lines import UNICODE, Glyphs, Line, cropped, joined
+from ingero.cli.live.lines import UNICODE, Glyphs, Line, cropped, merged_spans
 from ingero.cli.live.sections import Section, beside, stacked
 from ingero.cli.live.state import LiveState
 from ingero.cli.live.tables import call_sections, host_section, process_section
@@ -23,7 +23,7 @@ def frame(state: LiveState, width: int, height: int, glyphs: Glyphs = UNICODE) -
     if hidden:
         lines, hidden = laid_out(height - 1)
         lines.append(((f"no room for: {', '.join(hidden)}", "warn"),))
-    return [joined(cropped(line, width, glyphs.cut)) for line in lines[:height]]
+    return [merged_spans(cropped(line, width, glyphs.cut)) for line in lines[:height]]
 
 
 def _narrow(state: LiveState, width: int, glyphs: Glyphs) -> LaidOut:
@@ -39,7 +39,7 @@ def _narrow(state: LiveState, width: int, glyphs: Glyphs) -> LaidOut:
 
 
 def _wide(state: LiveState, width: int, glyphs: Glyphs) -> LaidOut:
-    """Calls and processes on the left; accounts, the host and the recording on the right."""
+    """Calls and processes on the left; thread states, the host and the recording on the right."""
     left_width = width * 11 // 20  # the tables of calls have the most columns
     right_width = width - left_width - 3
     top = _top(state, width, glyphs)
@@ -59,7 +59,7 @@ def _wide(state: LiveState, width: int, glyphs: Glyphs) -> LaidOut:
 def _top(state: LiveState, width: int, glyphs: Glyphs) -> list[Section]:
     return [
         recording.title(state),
-        workload.targets(state, width),
+        workload.traced_processes(state, width),
         machine.system(state, width, glyphs),
         machine.gpus(state, width, glyphs),
     ]

@@ -1,4 +1,4 @@
-"""Asks NVML once a second in a thread of its own: on a sick driver a call can take minutes, and nobody waits for it."""
+"""Asks NVML once a second in a thread of its own, because a call can take minutes when the driver hangs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PARTING_S = 0.2  # what the end of a recording waits for an answer that is unde
 
 
 class GpuWatch:
-    """The last answer of NVML, and how long it has been silent. Start it once; `stop` leaves a hung call behind.
+    """The last answer of NVML, and how long NVML has not answered. Start it once; `stop` does not wait for a hung call.
 
     opened: opens NVML. clock: seconds, monotonic.
     """
@@ -38,22 +38,22 @@ class GpuWatch:
         self._thread = threading.Thread(target=self._run, name="ingero-nvml", daemon=True)
 
     def start(self) -> None:
-        """Begins to ask."""
+        """Starts the thread."""
         self._answered_s = self._clock()
         self._thread.start()
 
     def stop(self) -> None:
-        """Asks no more."""
+        """Stops the thread; waits for it only briefly."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(_PARTING_S)
 
     def latest(self) -> GpuState:
-        """The last answer."""
-        silent_s = self._clock() - self._answered_s
-        if self._has_ended or silent_s < DEADLINE_S:
+        """The last answer, with the time since it where that is too long."""
+        no_answer_s = self._clock() - self._answered_s
+        if self._has_ended or no_answer_s < DEADLINE_S:
             return self._answer
-        return replace(self._answer, silent_s=silent_s)
+        return replace(self._answer, no_answer_s=no_answer_s)
 
     def _run(self) -> None:
         try:

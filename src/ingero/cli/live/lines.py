@@ -1,6 +1,6 @@
 """Lines of styled text with an exact width in terminal cells.
 
-Nothing here is parsed as markup. Names of processes and files come from strangers: `clean` them first.
+Nothing here is parsed as markup. Names of processes and files are not trusted: `clean` them first.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ STYLES: dict[str, Style] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Glyphs:
-    """What bars are drawn with; clocks in the order of STATES, told apart without color."""
+    """The characters of bars. states: one for each of STATES, distinct without color."""
 
     full: str
     empty: str
     cut: str
     rule: str
-    clocks: str
+    states: str
 
 
-UNICODE = Glyphs(full="█", empty="░", cut="…", rule="│", clocks="█▓Tyˑ▒KS")
-ASCII = Glyphs(full="#", empty="-", cut="~", rule="|", clocks="#=Ty.oKS")
+UNICODE = Glyphs(full="█", empty="░", cut="…", rule="│", states="█▓Tyˑ▒KS")
+ASCII = Glyphs(full="#", empty="-", cut="~", rule="|", states="#=Ty.oKS")
 
 
 def clean(text: str) -> str:
-    """A stranger's text with what acts on a terminal as visible escapes; rare spaces, whose width varies, as plain."""
+    """Foreign text with control characters as visible escapes, and rare spaces (of varying width) as plain ones."""
     return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in visible(text))
 
 
@@ -91,7 +91,7 @@ def shortened_path(path: str, width: int, cut: str = "…") -> str:
 
 def cells_of(text: str) -> int:
     """Cells that a text without control characters takes."""
-    return len(text) if text.isascii() else cell_len(text)  # nearly all are, and thousands are asked for in each frame
+    return len(text) if text.isascii() else cell_len(text)  # nearly all are ASCII, and a frame asks for thousands
 
 
 def width_of(line: Line) -> int:
@@ -99,8 +99,8 @@ def width_of(line: Line) -> int:
     return cells_of("".join([text for text, _ in line]))
 
 
-def joined(line: Line) -> Line:
-    """The same line in as few spans as it has changes of style: a terminal is sent, and Rich looks at, each."""
+def merged_spans(line: Line) -> Line:
+    """The line with neighboring spans of one style merged: each span costs bytes and time."""
     return tuple(("".join([text for text, _ in spans]), style) for style, spans in groupby(line, key=itemgetter(1)))
 
 
@@ -130,7 +130,7 @@ def padded(line: Line, width: int) -> Line:
 
 
 def plain_more(shown: int, hidden: int) -> str:  # noqa: ARG001  # one of the texts that `flowed` may ask for
-    """What stands for items that do not fit."""
+    """The text that stands for items that do not fit."""
     return f"+ {hidden} more"
 
 

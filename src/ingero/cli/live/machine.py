@@ -1,4 +1,4 @@
-"""What the live view says about the machine: CPU, memory, pressure, GPUs."""
+"""The live view of the host: CPU, memory, pressure, GPUs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ingero.units import format_bytes
 
 _BUSY, _FULL = 0.7, 0.9  # of CPU or memory: yellow, red
 _STALLED_PERCENT = 10  # of the last 10 s: enough to be felt
-_HOT_C = 83  # the lowest temperature at which data-centre GPUs begin to slow down
+_HOT_C = 83  # the lowest temperature at which data center GPUs begin to slow down
 _BAR = 5
 
 
@@ -21,7 +21,7 @@ def system(state: LiveState, width: int, glyphs: Glyphs) -> Section:
     """CPU, memory, load, swap and pressure."""
     sample = state.system
     items: list[Line] = [(("not sampled yet", "dim"),)] if sample is None else list(_system_items(sample, glyphs))
-    return flow_section("system", 0, (("CPU     ", "title"),), items, width, usual=2)
+    return flow_section("system", 0, (("CPU     ", "title"),), items, width, preferred_rows=2)
 
 
 def _system_items(sample: SystemSample, glyphs: Glyphs) -> Iterator[Line]:
@@ -54,26 +54,26 @@ def gpus(state: LiveState, width: int, glyphs: Glyphs) -> Section:
     """One line per GPU."""
     gpu = state.gpu
     head: list[Line] = []
-    if gpu.silent_s is not None:
+    if gpu.no_answer_s is not None:
         was = " (these are its last values)" if gpu.samples else ""
-        head = [(("GPU     ", "title"), (f"NVML: no answer for {gpu.silent_s:.0f} s{was}", "bad"))]
+        head = [(("GPU     ", "title"), (f"NVML: no answer for {gpu.no_answer_s:.0f} s{was}", "bad"))]
     elif not gpu.gpus:
         head = [(("GPU     ", "title"), (clean(gpu.reason), "dim"))]
     samples = {sample.uuid: sample for sample in gpu.samples}
-    rows = [*head, *(_gpu_line(one, samples.get(one.uuid), width, glyphs) for one in gpu.gpus)]
+    rows = [*head, *(_gpu_line(device, samples.get(device.uuid), width, glyphs) for device in gpu.gpus)]
     if len(rows) == 1:
         return lines_section("GPUs", 0, rows)
 
     def more(shown: int) -> Line:
         rest = gpu.gpus[shown + 1 - len(head) :]
-        found = [samples[one.uuid] for one in rest if one.uuid in samples]
+        found = [samples[device.uuid] for device in rest if device.uuid in samples]
         busy = [sample.busy_percent for sample in found if sample.busy_percent is not None]
         spread = f": busy {min(busy)}-{max(busy)}%" if busy else ""
         slowed = sum(bool(sample.slowdowns) for sample in found)
         return ((f"+ {len(rest)} more GPUs{spread}", "dim"), (f", {slowed} slowed" if slowed else "", "warn"))
 
     first, *others = rows
-    return table_section("GPUs", 0, first, others, more, usual=4)
+    return table_section("GPUs", 0, first, others, more, preferred_rows=4)
 
 
 def _gpu_line(gpu: Gpu, sample: GpuSample | None, width: int, glyphs: Glyphs) -> Line:

@@ -1,7 +1,7 @@
-"""Turns the lines of a frame into what a terminal is sent: every row anew, filled to its end.
+"""Turns the lines of a frame into the bytes for a terminal: every row is sent and filled to its end.
 
-The same bytes as Rich's own live display sends, which looks at each span a dozen times on its way. What another program
-printed meanwhile is covered, because nothing is left out for being the same as before.
+They are the bytes that Rich's own live display sends, without its cost per span. Unchanged rows are sent, too, so that
+a frame covers what another program has printed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SAMPLE = "x"
 
 
 class Painter:
-    """Paints for one console, in the colors that it has; a text that `encoding` lacks is replaced."""
+    """Paints for one console, in its colors; characters that `encoding` lacks are replaced."""
 
     def __init__(self, console: Console, encoding: str = "utf-8") -> None:
         self._encoding = "" if encoding in ("utf-8", "utf8") else encoding
@@ -41,7 +41,7 @@ class Painter:
 
 
 def _codes(console: Console, name: str) -> tuple[str, str]:
-    """What this console sends before and after a text of a style."""
+    """The escape sequences that this console sends before and after a text of a style."""
     with console.capture() as captured:
         console.print(Text(_SAMPLE, style=STYLES[name]), end="")
     before, _, after = captured.get().partition(_SAMPLE)

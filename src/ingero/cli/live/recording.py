@@ -1,4 +1,4 @@
-"""What the live view says about the recording itself: its length, its probes, its losses, its cost; and the legend."""
+"""The live view of the recording itself: its length, probes, dropped data and cost; and the legend."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SOURCES = {
 
 
 def title(state: LiveState) -> Section:
-    """The first line; a call that hangs stands here, because nothing matters more."""
+    """The first line; calls in flight stand here, because a hung call matters most."""
     minutes, seconds = divmod(int(state.recorded_s), 60)
     clock = f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
     counts = f"{format_counted(len(state.processes), 'process')}, {format_counted(state.threads, 'thread')}"
@@ -37,15 +37,15 @@ def title(state: LiveState) -> Section:
 
 
 def drops(state: LiveState, width: int) -> Section:
-    """What was lost or repaired, by reason; where there is room, what it means."""
+    """Dropped or corrected data by reason; where there is room, with its meaning."""
     head: Line = (("DROPPED ", "title"),)
     if not state.drops:
         return lines_section("drops", 1, [(*head, ("nothing", "good"))])
     first: Line = (*head, ("or corrected since start (in the last seconds)", "dim"))
     rows: list[Line] = [
-        ((f"  {_drop(one)}", _drop_style(one)), (f"  {MEANINGS.get(one.name, '')}", "dim")) for one in state.drops
+        ((f"  {_drop(drop)}", _drop_style(drop)), (f"  {MEANINGS.get(drop.name, '')}", "dim")) for drop in state.drops
     ]
-    items: list[Line] = [((_drop(one), _drop_style(one)),) for one in state.drops]
+    items: list[Line] = [((_drop(drop), _drop_style(drop)),) for drop in state.drops]
 
     def body(room: int) -> list[Line]:
         if room > len(rows):
@@ -54,20 +54,20 @@ def drops(state: LiveState, width: int) -> Section:
         flow = flowed(items, width - len(indent), room)
         return [(*head, *line) if index == 0 else ((indent, ""), *line) for index, line in enumerate(flow)]
 
-    return Section(name="drops", rank=1, least=1, usual=2, most=len(rows) + 1, body=body)
+    return Section(name="drops", rank=1, min_rows=1, preferred_rows=2, max_rows=len(rows) + 1, body=body)
 
 
-def _drop(one: DropLine) -> str:
-    recent = f" (+{format_counter(one.name, one.recent)})" if one.recent else ""
-    return f"{one.name} {format_counter(one.name, one.total)}{recent}"
+def _drop(drop: DropLine) -> str:
+    recent = f" (+{format_counter(drop.name, drop.recent)})" if drop.recent else ""
+    return f"{drop.name} {format_counter(drop.name, drop.total)}{recent}"
 
 
-def _drop_style(one: DropLine) -> str:
-    return "warn" if one.recent else ""
+def _drop_style(drop: DropLine) -> str:
+    return "warn" if drop.recent else ""
 
 
 def own_cost(state: LiveState, width: int) -> Section:
-    """What tracing costs."""
+    """The cost of tracing: CPU, memory, database size and rates."""
     items: list[Line] = []
     if state.agent_ratio is not None:
         items.append(((f"CPU {format_percent(state.agent_ratio)}{' of a core' if width > _PATH_FROM else ''}", ""),))
@@ -81,7 +81,7 @@ def own_cost(state: LiveState, width: int) -> Section:
     items.append(((f"{format_count(state.calls_per_s)} calls/s", ""),))
     if is_kept and width > _PATH_FROM:  # the closing summary names it, too
         items.append(((shortened_path(clean(state.database), width - 10), "dim"),))
-    return flow_section("own cost", 1, (("AGENT   ", "title"),), items, width, usual=1)
+    return flow_section("own cost", 1, (("AGENT   ", "title"),), items, width, preferred_rows=1)
 
 
 def probes(state: LiveState, width: int) -> list[Section]:
@@ -99,31 +99,32 @@ def probes(state: LiveState, width: int) -> list[Section]:
         text = f" {library.attached} probes{refused}"
         path = shortened_path(clean(library.path), max(10, width - len(text) - 2))
         rows.append(((f"  {path}", ""), (text, "warn" if refused else "dim")))
-    quiet = ", ".join(name for source, name in _SOURCES.items() if source not in found.sources)
-    if quiet and rows:
-        rows.append(((f"  not traced, no library with it is in use: {quiet}", "dim"),))
+    untraced = ", ".join(name for source, name in _SOURCES.items() if source not in found.sources)
+    if untraced and rows:
+        rows.append(((f"  not traced, no library with it is in use: {untraced}", "dim"),))
 
     def more(shown: int) -> Line:
         hidden = len(found.libraries) - shown
         texts = [f"+ {hidden} more libraries"] if hidden > 0 else []
-        return (("  " + "; ".join([*texts, f"not traced: {quiet}"] if quiet else texts), "dim"),)
+        return (("  " + "; ".join([*texts, f"not traced: {untraced}"] if untraced else texts), "dim"),)
 
-    sections = [table_section("libraries", 6, head, rows, more, usual=4)]
+    sections = [table_section("libraries", 6, head, rows, more, preferred_rows=4)]
     if found.missing:
-        gaps: list[Line] = [((f"  {clean(one.name)}: {clean(one.reason)}", "warn"),) for one in found.missing]
+        gaps: list[Line] = [
+            ((f"  {clean(missing.name)}: {clean(missing.reason)}", "warn"),) for missing in found.missing
+        ]
         first: Line = (("NOT AVAILABLE", "title"),)
 
         def others(shown: int) -> Line:
-            return (
-                (f"  + {len(gaps) - shown} more: {', '.join(clean(one.name) for one in found.missing[shown:])}", "dim"),
-            )
+            names = ", ".join(clean(missing.name) for missing in found.missing[shown:])
+            return ((f"  + {len(gaps) - shown} more: {names}", "dim"),)
 
-        sections.append(table_section("what is not available", 4, first, gaps, others, usual=3))
+        sections.append(table_section("what is not available", 4, first, gaps, others, preferred_rows=3))
     return sections
 
 
 def legend(width: int) -> Section:
-    """What the columns and flags of the tables mean."""
+    """The meaning of the columns and flags of the tables."""
     text = f"wall: of its processes' time  err: failed  slow: p99 > {SLOW_FACTOR}x before  wait: GPU"
     if width > 160:
         text = (

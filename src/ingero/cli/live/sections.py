@@ -1,4 +1,4 @@
-"""Parts of a screen, and how many rows each gets: the important first, and what does not fit is said."""
+"""Sections of a screen and how many rows each gets: the important ones first; those without room are named."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from ingero.cli.live.lines import Line, More, flowed, padded, plain_more, width_
 class Section:
     """A part of the screen.
 
-    name: what to call it where it does not fit. rank: the lower, the more important.
-    least, usual, most: rows below which it says nothing, that it gets before a less important one grows, that it can
-    use. body: its lines for a number of rows, at most so many.
+    name: shown where the section does not fit. rank: the lower, the more important. min_rows: it is hidden below that.
+    preferred_rows: what it gets before a less important section grows. max_rows: what it can use. body: its lines for a
+    number of rows, at most that many.
     """
 
     name: str
     rank: int
-    least: int
-    usual: int
-    most: int
+    min_rows: int
+    preferred_rows: int
+    max_rows: int
     body: Callable[[int], list[Line]]
 
 
 def lines_section(name: str, rank: int, lines: Sequence[Line]) -> Section:
     """A section that is shown whole or not at all."""
     count = len(lines)
-    return Section(name=name, rank=rank, least=count, usual=count, most=count, body=lambda rows: list(lines)[:rows])
+    return Section(
+        name=name, rank=rank, min_rows=count, preferred_rows=count, max_rows=count, body=lambda rows: list(lines)[:rows]
+    )
 
 
 def flow_section(
@@ -40,26 +42,35 @@ def flow_section(
     width: int,
     *,
     more: More = plain_more,
-    usual: int = 1,
-    most: int = 4,
+    preferred_rows: int = 1,
+    max_rows: int = 4,
 ) -> Section:
-    """Items side by side behind a head, in at most `most` lines."""
+    """Items side by side behind a head, in at most `max_rows` lines."""
     indent = width_of(head)
 
-    @cache  # asked for what it can use, then for what it gets, which is often the same
+    @cache  # called with the rows it can use, then with the rows it gets: often the same
     def body(rows: int) -> list[Line]:
         first, *rest = flowed(items, width - indent, rows, more=more) or [()]
         return [(*head, *first), *(((" " * indent, ""), *line) for line in rest)]
 
-    used = len(body(most))
-    return Section(name=name, rank=rank, least=1, usual=min(usual, used), most=used, body=body)
+    used = len(body(max_rows))
+    return Section(name=name, rank=rank, min_rows=1, preferred_rows=min(preferred_rows, used), max_rows=used, body=body)
 
 
 def table_section(
-    name: str, rank: int, head: Line, rows: Sequence[Line], more: Callable[[int], Line], *, usual: int, least: int = 3
+    name: str,
+    rank: int,
+    head: Line,
+    rows: Sequence[Line],
+    more: Callable[[int], Line],
+    *,
+    preferred_rows: int,
+    min_rows: int = 3,
 ) -> Section:
-    """A head and rows; more: what is said instead of the rows from an index on."""
-    return long_section(name, rank, head, len(rows), lambda shown: rows[:shown], more, usual=usual, least=least)
+    """A table of a head and rows. more: the line that stands for the rows from an index on."""
+    return long_section(
+        name, rank, head, len(rows), lambda shown: rows[:shown], more, preferred_rows=preferred_rows, min_rows=min_rows
+    )
 
 
 def long_section(
@@ -70,10 +81,10 @@ def long_section(
     rows: Callable[[int], Sequence[Line]],
     more: Callable[[int], Line],
     *,
-    usual: int,
-    least: int = 3,
+    preferred_rows: int,
+    min_rows: int = 3,
 ) -> Section:
-    """A table of `count` rows, of which only as many are made as are shown. rows: the first so many."""
+    """A table of `count` rows that makes only the rows it shows. rows: makes the first N rows."""
 
     def body(room: int) -> list[Line]:
         if count + 1 <= room:
@@ -81,8 +92,15 @@ def long_section(
         shown = max(0, room - 2)
         return [head, *rows(shown), more(shown)][:room]
 
-    most = count + 1
-    return Section(name=name, rank=rank, least=min(least, most), usual=min(usual, most), most=most, body=body)
+    max_rows = count + 1
+    return Section(
+        name=name,
+        rank=rank,
+        min_rows=min(min_rows, max_rows),
+        preferred_rows=min(preferred_rows, max_rows),
+        max_rows=max_rows,
+        body=body,
+    )
 
 
 def stacked(sections: Sequence[Section], height: int) -> tuple[list[Line], list[str]]:
@@ -91,17 +109,19 @@ def stacked(sections: Sequence[Section], height: int) -> tuple[list[Line], list[
     left = height
     by_rank = sorted(range(len(sections)), key=lambda index: sections[index].rank)
     for index in by_rank:
-        if sections[index].least <= left:
-            rows[index] = sections[index].least
+        if sections[index].min_rows <= left:
+            rows[index] = sections[index].min_rows
             left -= rows[index]
-    for wanted in ("usual", "most"):
+    for wanted in ("preferred_rows", "max_rows"):
         for index in by_rank:
             if rows[index]:
                 grown = min(left, max(0, getattr(sections[index], wanted) - rows[index]))
                 rows[index] += grown
                 left -= grown
     lines = [line for section, count in zip(sections, rows, strict=True) if count for line in section.body(count)]
-    return lines, [section.name for section, count in zip(sections, rows, strict=True) if section.most and not count]
+    return lines, [
+        section.name for section, count in zip(sections, rows, strict=True) if section.max_rows and not count
+    ]
 
 
 def beside(left: Sequence[Line], right: Sequence[Line], left_width: int, right_width: int, rule: str) -> list[Line]:

@@ -1,4 +1,4 @@
-"""Makes the state of the live view from a recorder that runs: its targets, its probes, the window, the GPUs."""
+"""Makes the state of the live view from a running recorder: its processes, its probes, the window, the GPUs."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 
 from ingero.attach.kernel_side import KernelSide
 from ingero.capture.loop.recorder import Recorder
-from ingero.capture.processes.traced_processes import Target
+from ingero.capture.processes.traced_processes import TracedProcess
 from ingero.capture.sums.interval_sums import counts_together, sum_of
 from ingero.cli.live.state import GpuState, LiveState, Missing, ProbedLibrary, ProbeState, ProcessLine
-from ingero.cli.live.window import SlotSums, Window
+from ingero.cli.live.window import ProcessSums, Window
 from ingero.discover.processes import real_uid
 from ingero.ops import Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Identity:
-    """What of a process does not change until it runs another program."""
+    """Facts about a process that do not change until it runs another program."""
 
     user: str
 
@@ -34,7 +34,7 @@ class Snapshots:
         self._counted: tuple[int, ...] = ()
 
     def state(self, window: Window, gpu: GpuState, warnings: Sequence[str] = ()) -> LiveState:
-        """What is to be shown now."""
+        """The present state of the recording."""
         last = window.last
         seconds = list(window.seconds())
         counts = counts_together(second.intervals for second in seconds)
@@ -67,45 +67,45 @@ class Snapshots:
             database=str(self._database) if self._database else "",
             database_bytes=_size_bytes(self._database) if self._database else None,
             warnings=tuple(warnings),
-            left_out=self._recorder.pickup.left_out,
+            left_out=self._recorder.discovery.left_out,
         )
 
     def _processes(self, window: Window, gpu: GpuState) -> tuple[ProcessLine, ...]:
-        slots, taken, wall_ns = window.slots(), window.taken_ns(), window.length_s * 1e9
-        index_of = {one.uuid: one.index for one in gpu.gpus}
+        slots, ran_instead, wall_ns = window.process_sums(), window.ran_instead_ns(), window.length_s * 1e9
+        index_of = {device.uuid: device.index for device in gpu.gpus}
         users_of = [(index_of.get(sample.uuid, -1), sample.processes) for sample in gpu.samples]
-        nothing = SlotSums(calls=0, wait_ns=0)
+        nothing = ProcessSums(calls=0, wait_ns=0)
         lines = []
-        for target in self._recorder.targets:
-            if target.exit_ns is not None:
+        for traced_process in self._recorder.traced_processes:
+            if traced_process.exit_ns is not None:
                 continue
-            sums, identity = slots.get(target.slot, nothing), self._identity(target)
+            sums, identity = slots.get(traced_process.slot, nothing), self._identity(traced_process)
             lines.append(
                 ProcessLine(
-                    pid=target.pid,
-                    name=target.name,
+                    pid=traced_process.pid,
+                    name=traced_process.name,
                     user=identity.user,
-                    rank=target.rank,
-                    world_size=target.world_size,
-                    gpus=tuple(index for index, users in users_of if target.pid in users),
+                    rank=traced_process.rank,
+                    world_size=traced_process.world_size,
+                    gpus=tuple(index for index, users in users_of if traced_process.pid in users),
                     calls=sums.calls,
                     wait_ratio=sums.wait_ns / wall_ns if wall_ns else 0.0,
-                    taken_ns=taken[target.slot],
+                    ran_instead_ns=ran_instead[traced_process.slot],
                 )
             )
         alive = {line.pid for line in lines}
         self._identities = {key: value for key, value in self._identities.items() if key[0] in alive}
         return tuple(lines)
 
-    def _identity(self, target: Target) -> _Identity:
-        key = (target.pid, target.name)
+    def _identity(self, traced_process: TracedProcess) -> _Identity:
+        key = (traced_process.pid, traced_process.name)
         if key not in self._identities:
-            uid = real_uid(target.pid)
+            uid = real_uid(traced_process.pid)
             self._identities[key] = _Identity(user=_user_name(uid) if uid is not None else "")
         return self._identities[key]
 
     def _probe_state(self) -> ProbeState:
-        """What is attached; counted anew only when there is something new."""
+        """The attached probes, counted again only after a change."""
         results, unavailable = self._recorder.probes, self._kernel.unavailable
         is_resting = not self._kernel.is_running
         counted = (len(results), len(unavailable), *(copy.number for copy in self._recorder.libraries.copies))
@@ -113,7 +113,7 @@ class Snapshots:
             return self._probes
         attached: dict[str, list[bool]] = {copy.mapped_path: [] for copy in self._recorder.libraries.copies}
         sources: set[Source] = set()
-        missing = [Missing(name=one.name, reason=one.reason) for one in unavailable]
+        missing = [Missing(name=program.name, reason=program.reason) for program in unavailable]
         for result in results:
             if result.site:
                 attached.setdefault(result.copy.mapped_path, []).append(result.is_attached)

@@ -1,4 +1,4 @@
-"""What the live view shows at one moment, as plain data: whoever has a state can draw it, now or in a test."""
+"""The state of the live view as plain data, which can be drawn now or in a test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ingero.step_counts import StepCount
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedLibrary:
-    """A library copy and how many of its calls are probed; refused: probes that the kernel did not take."""
+    """A library copy and how many of its calls are probed; refused: probes that the kernel rejected."""
 
     path: str
     attached: int
@@ -32,9 +32,9 @@ class Missing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeState:
-    """What is attached.
+    """The attached probes.
 
-    sources: those of which at least one call is probed. is_resting: no target, so nothing is on the scheduler's path.
+    sources: those with at least one probed call. is_resting: no process is traced, so no program runs in the scheduler.
     """
 
     mode: str = ""
@@ -45,16 +45,16 @@ class ProbeState:
 
     @property
     def attached(self) -> int:
-        """Probes in all copies."""
+        """The number of probes in all library copies."""
         return sum(library.attached for library in self.libraries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessLine:
-    """One target. What it did is of the last seconds.
+    """One traced process in the last seconds.
 
-    gpus: NVML's numbers of the GPUs that the driver says it uses. wait_ratio: time in calls that wait for the GPU,
-    share of its wall time, all threads summed. taken_ns: others ran while its threads were runnable.
+    gpus: NVML's indexes of the GPUs that it uses. wait_ratio: time in calls that wait for the GPU, share of its wall
+    time, all threads summed. ran_instead_ns: time that other processes ran while its threads were runnable.
     """
 
     pid: int
@@ -65,14 +65,14 @@ class ProcessLine:
     gpus: tuple[int, ...] = ()
     calls: int = 0
     wait_ratio: float = 0.0
-    taken_ns: int = 0
+    ran_instead_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpLine:
     """One traced call in the last seconds.
 
-    nested: entered inside another traced call, not in `count`. percentiles: None without a call that returned.
+    nested: calls inside another traced call, not in `count`. percentiles: None without a call that returned.
     wall_ratio: time inside, share of the wall time of the processes that called it, all threads summed.
     is_slow: its p99 is SLOW_FACTOR times its p99 before these seconds.
     """
@@ -92,7 +92,7 @@ class OpLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CulpritLine:
-    """Who ran while targets were runnable; pid 0 is an idle CPU."""
+    """A process that ran while traced threads were runnable; pid 0 is an idle CPU."""
 
     pid: int
     name: str
@@ -102,21 +102,20 @@ class CulpritLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuState:
-    """What NVML last said.
+    """The last answer of NVML.
 
-    reason: why there is nothing to say; empty if there is. silent_s: since when it has not answered, if that is too
-    long.
+    reason: why there are no GPUs; empty if there are. no_answer_s: seconds since the last answer, if that is too long.
     """
 
     gpus: tuple[Gpu, ...] = ()
     samples: tuple[GpuSample, ...] = ()
     reason: str = ""
-    silent_s: float | None = None
+    no_answer_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropLine:
-    """A loss counter: in the last seconds, and since the recording began."""
+    """A counter of dropped data: in the last seconds, and since the recording began."""
 
     name: str
     recent: int
@@ -127,8 +126,8 @@ class DropLine:
 class LiveState:
     """Everything on the screen.
 
-    recorded_s: since the start. window_s: length of the last seconds that all counts are of, unless they say total.
-    states_ns: of all threads of the targets; call_states_ns: of their traced calls; both in the order of STATES.
+    recorded_s: since the start. window_s: length of the last seconds, to which all counts but totals refer.
+    states_ns: thread-state time of all traced threads; call_states_ns: of their traced calls; in the order of STATES.
     database_bytes: None if nothing is kept. counts: steps and sync intervals by process. rows_per_s: records of
     calls, steps and sync intervals.
     agent_ratio: CPU time of the agent, share of one core.

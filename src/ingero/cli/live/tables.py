@@ -55,7 +55,7 @@ _SEEN_BY: dict[tuple[Source, int], tuple[str, ...]] = {
     (Source.NET, NetOp.RECEIVE): ("socket_receive",),
     (Source.HOST, HostOp.PAGE_ALLOC): ("page_alloc",),
 }
-_LEAST_TABLE = 4  # rows below which host events are better counted side by side
+_MIN_TABLE = 4  # rows below which host events are better counted side by side
 _ALARMING = {HostOp.OOM_KILL, HostOp.STOP_SIGNAL}
 
 
@@ -72,8 +72,8 @@ def call_sections(state: LiveState, width: int) -> Iterator[Section]:
                 _call_head(title, nested, bool(called), width),
                 [_call_row(op, width) for op in called],
                 lambda shown, called=called: _more_calls(called[shown:]),  # type: ignore[misc]  # bound per table
-                least=5 if source is Source.CUDA else 3,
-                usual=8 if source is Source.CUDA else 5,
+                min_rows=5 if source is Source.CUDA else 3,
+                preferred_rows=8 if source is Source.CUDA else 5,
             )
 
 
@@ -116,7 +116,7 @@ def _call_row(op: OpLine, width: int) -> Line:
 
 
 def flags_of(op: OpLine) -> list[str]:
-    """What is worth a look: errors, slower than before, and (normal, but good to know) that it waits for the GPU."""
+    """The flags of a call: errors, slower than before, and (normal, but good to know) that it waits for the GPU."""
     flags = ["err"] if op.errors else []
     if op.is_slow:
         flags.append("slow")
@@ -133,10 +133,10 @@ def _more_calls(ops: Sequence[OpLine]) -> Line:
 
 
 def process_section(state: LiveState, width: int) -> Iterator[Section]:
-    """What each of several processes did; the one that lost most time to others first."""
+    """The table of several traced processes, most time lost to other processes first."""
     if len(state.processes) < 2:
         return
-    ordered = sorted(state.processes, key=lambda one: (-one.taken_ns, -one.calls, one.pid))
+    ordered = sorted(state.processes, key=lambda line: (-line.ran_instead_ns, -line.calls, line.pid))
     widths = (7, 10, 6, 11, 8, 10)
     name_width = width - sum(widths)
     names = ("rank", "user", "GPU", "calls", "waits", "lost CPU")
@@ -145,92 +145,95 @@ def process_section(state: LiveState, width: int) -> Iterator[Section]:
 
     def more(shown: int) -> Line:
         rest = ordered[shown:]
-        calls, taken = sum(one.calls for one in rest), sum(one.taken_ns for one in rest)
-        return ((f"+ {len(rest)} more: {format_count(calls)} calls, {format_ns(taken)} lost CPU", "dim"),)
+        calls, lost_ns = sum(line.calls for line in rest), sum(line.ran_instead_ns for line in rest)
+        return ((f"+ {len(rest)} more: {format_count(calls)} calls, {format_ns(lost_ns)} lost CPU", "dim"),)
 
     def rows(shown: int) -> list[Line]:
-        return [_process_row(one, name_width, widths, state.window_s) for one in ordered[:shown]]
+        return [_process_row(line, name_width, widths, state.window_s) for line in ordered[:shown]]
 
-    yield long_section("processes", 5, tuple(head), len(ordered), rows, more, usual=5)
+    yield long_section("processes", 5, tuple(head), len(ordered), rows, more, preferred_rows=5)
 
 
-def _process_row(one: ProcessLine, name_width: int, widths: Sequence[int], window_s: float) -> Line:
-    rank = "-" if one.rank is None else str(one.rank) if one.world_size is None else f"{one.rank}/{one.world_size}"
-    gpus = ",".join(map(str, one.gpus)) or "-"
-    texts = (rank, one.user or "-", gpus, format_count(one.calls), format_percent(one.wait_ratio))
-    label = f"[{one.pid}]"
-    name = fitted(fitted(clean(one.name), max(1, name_width - len(label) - 1)).rstrip() + label, name_width)
-    lost = "warn" if one.taken_ns > 0.05 * window_s * 1e9 else ""  # below a run queue's usual noise
+def _process_row(line: ProcessLine, name_width: int, widths: Sequence[int], window_s: float) -> Line:
+    rank = "-" if line.rank is None else str(line.rank) if line.world_size is None else f"{line.rank}/{line.world_size}"
+    gpus = ",".join(map(str, line.gpus)) or "-"
+    texts = (rank, line.user or "-", gpus, format_count(line.calls), format_percent(line.wait_ratio))
+    label = f"[{line.pid}]"
+    name = fitted(fitted(clean(line.name), max(1, name_width - len(label) - 1)).rstrip() + label, name_width)
+    lost = "warn" if line.ran_instead_ns > 0.05 * window_s * 1e9 else ""  # below a run queue's usual noise
     rest = [" " + fitted(text, column - 1, is_right=True) for text, column in zip(texts, widths, strict=False)]
-    return ("".join([name, *rest]), ""), (fitted(format_ns(one.taken_ns), widths[-1], is_right=True), lost)
+    return ("".join([name, *rest]), ""), (fitted(format_ns(line.ran_instead_ns), widths[-1], is_right=True), lost)
 
 
 def host_section(state: LiveState, width: int) -> Section:
-    """Host events as event, count, detail; those that did not happen are named, and those that are not seen."""
+    """Host events with count and detail; events that did not happen, or cannot be seen, are named."""
     if state.probes.is_resting:
         return lines_section(
             "host events", 4, [(("HOST    ", "title"), ("not traced while no process is traced", "dim"))]
         )
-    sums = {(one.source, one.op): one for one in state.host}
+    sums = {(event.source, event.op): event for event in state.host}
     if state.switches:
         switches = HostSum(source=Source.HOST, op=HostOp.SCHED_SWITCH, count=state.switches)
         sums[Source.HOST, HostOp.SCHED_SWITCH] = switches
-    seen = sorted((sums[key] for key in _HOST_ORDER if key in sums), key=lambda one: not one.count)
+    seen = sorted((sums[key] for key in _HOST_ORDER if key in sums), key=lambda event: not event.count)
     head: Line = (
         (fitted("HOST", 22), "title"),
         (fitted("count", 10, is_right=True), "dim"),
         ("  detail, of the traced processes", "dim"),
     )
-    missing = {one.name for one in state.probes.missing}
+    missing = {program.name for program in state.probes.missing}
     blind = [key for key in _HOST_ORDER if not missing.isdisjoint(_SEEN_BY.get(key, ()))]
     names = [_HOST_NAMES[key] for key in _HOST_ORDER if key not in sums and key not in blind]
-    rows = [_host_row(one, state) for one in seen]
+    rows = [_host_row(event, state) for event in seen]
     if blind:
         rows.append((("not traced: " + ", ".join(_HOST_NAMES[key] for key in blind), "warn"),))
     if names:
         rows.append((("none: " + ", ".join(names), "dim"),))
 
     def more(shown: int) -> Line:
-        untold = [f"not traced: {', '.join(_HOST_NAMES[key] for key in blind)}"] if blind else []
-        rest = [_host_count(one) for one in seen[shown:]]
+        blind_text = [f"not traced: {', '.join(_HOST_NAMES[key] for key in blind)}"] if blind else []
+        rest = [_host_count(event) for event in seen[shown:]]
         return (
-            ("; ".join([*untold, f"+ {len(rest)} more: {', '.join(rest)}" if rest else "none of the others"]), "dim"),
+            (
+                "; ".join([*blind_text, f"+ {len(rest)} more: {', '.join(rest)}" if rest else "none of the others"]),
+                "dim",
+            ),
         )
 
-    table = table_section("host events", 4, head, rows, more, usual=6)
-    items: list[Line] = [((_host_count(one), ""),) for one in seen] or [(("nothing", "dim"),)]
+    table = table_section("host events", 4, head, rows, more, preferred_rows=6)
+    items: list[Line] = [((_host_count(event), ""),) for event in seen] or [(("nothing", "dim"),)]
     flow = flow_section("host events", 4, (("HOST    ", "title"),), items, width)
-    return replace(table, least=1, body=lambda room: table.body(room) if room >= _LEAST_TABLE else flow.body(room))
+    return replace(table, min_rows=1, body=lambda room: table.body(room) if room >= _MIN_TABLE else flow.body(room))
 
 
-def _host_count(one: HostSum) -> str:
-    return f"{_HOST_NAMES[one.source, one.op]} {format_count(one.count + one.other_count)}"
+def _host_count(event: HostSum) -> str:
+    return f"{_HOST_NAMES[event.source, event.op]} {format_count(event.count + event.other_count)}"
 
 
-def _host_row(one: HostSum, state: LiveState) -> Line:
-    name = _HOST_NAMES[one.source, one.op]
-    style = "bad" if one.source is Source.HOST and one.op in _ALARMING and one.count else ""
+def _host_row(event: HostSum, state: LiveState) -> Line:
+    name = _HOST_NAMES[event.source, event.op]
+    style = "bad" if event.source is Source.HOST and event.op in _ALARMING and event.count else ""
     return (
         (fitted(name, 22), style),
-        (fitted(format_count(one.count), 10, is_right=True), style),
-        ("  " + "; ".join(_host_details(one, state)), style),
+        (fitted(format_count(event.count), 10, is_right=True), style),
+        ("  " + "; ".join(_host_details(event, state)), style),
     )
 
 
-def _host_details(one: HostSum, state: LiveState) -> Iterator[str]:
-    if (one.source, one.op) == (Source.HOST, HostOp.SCHED_SWITCH):
+def _host_details(event: HostSum, state: LiveState) -> Iterator[str]:
+    if (event.source, event.op) == (Source.HOST, HostOp.SCHED_SWITCH):
         yield f"{format_count(state.involuntary_switches)} of them involuntary"
     parts = []
-    if one.size_bytes:
-        parts.append(format_bytes(one.size_bytes))
-    if one.duration_ns and one.count:
-        parts.append(f"{format_ns(one.duration_ns / one.count)} each")
+    if event.size_bytes:
+        parts.append(format_bytes(event.size_bytes))
+    if event.duration_ns and event.count:
+        parts.append(f"{format_ns(event.duration_ns / event.count)} each")
     if parts:
         yield ", ".join(parts)
-    if one.other_count:
-        each = f", {format_ns(one.other_ns / one.other_count)} each" if one.other_ns else ""
-        size = f", {format_bytes(one.other_bytes)}" if one.other_bytes else ""
-        yield f"others {format_count(one.other_count)}{size}{each}"
+    if event.other_count:
+        each = f", {format_ns(event.other_ns / event.other_count)} each" if event.other_ns else ""
+        size = f", {format_bytes(event.other_bytes)}" if event.other_bytes else ""
+        yield f"others {format_count(event.other_count)}{size}{each}"
 
 
 def _duration(value_ns: float | None) -> str:

@@ -7,9 +7,9 @@ from typing import TextIO
 
 
 class TerminalOutput:
-    """What Rich writes to. What the terminal does not take is kept, to be sent on before anything else.
+    """The file that Rich writes to. Bytes that the terminal does not take are kept and sent first the next time.
 
-    Its descriptor is of its own: that of the stream is shared with the shell, which must not find it changed.
+    It has its own descriptor: that of the stream is shared with the shell and must not become non-blocking.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -24,20 +24,20 @@ class TerminalOutput:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the terminal has not taken all, asked anew."""
+        """Whether bytes are left that the terminal has not taken, after another try."""
         self.flush()
         return bool(self._left)
 
     def fileno(self) -> int:
-        """The terminal."""
+        """The descriptor of the stream."""
         return self._stream.fileno()
 
     def isatty(self) -> bool:
-        """It is one."""
+        """Always true: Rich asks before it writes escape sequences."""
         return True
 
     def write(self, text: str) -> int:
-        """Keeps it until `flush`."""
+        """Keeps the text until `flush`."""
         self._left += text.encode(self.encoding, "replace")
         return len(text)
 
@@ -63,5 +63,5 @@ class TerminalOutput:
             del self._left[: os.write(self._stream.fileno(), self._left)]
 
     def close(self) -> None:
-        """Gives the descriptor back."""
+        """Closes the descriptor."""
         os.close(self._fd)

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from ingero.attach.kernel_side import KernelSide
 from ingero.capture.loop.recorder import Recorder
-from ingero.capture.loop.second import Second
+from ingero.capture.loop.second import SecondOfCounts
 from ingero.cli.change_line import change_line
 from ingero.cli.live.frame import frame
 from ingero.cli.live.gpu_watch import GpuWatch
@@ -32,15 +32,15 @@ from ingero.diagnose.incidents.incident_changes import Change
 from ingero.foreign_text import visible
 
 _FRAME_S = 0.9  # a crowded table of processes is read 20 times a second; nobody reads a screen that often
-_LEAST_COLUMNS, _LEAST_ROWS = 20, 4  # below it nothing can be read; some terminals say 0 by 0
+_MIN_COLUMNS, _MIN_ROWS = 20, 4  # below it nothing can be read; some terminals say 0 by 0
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 class LiveView:
-    """Shows a recording until it is told to stop; then the terminal is as it was, and the summary has the last word.
+    """Shows a recording until it stops; then restores the terminal and prints the summary.
 
-    Enter it where the handlers of signals are in place already: at the first Ctrl-C the normal screen comes back before
-    they act, so that a second one, which ends the program at once, leaves no terminal without a cursor.
+    Enter it after the signal handlers are installed: at the first Ctrl-C the normal screen comes back before they run,
+    so that a second Ctrl-C, which ends the program at once, leaves no terminal without a cursor.
     database: None if nothing is kept.
     """
 
@@ -65,13 +65,13 @@ class LiveView:
         self._handlers: dict[int, Any] = {}
 
     def started(self, recorder: Recorder, kernel: KernelSide) -> None:
-        """Probes are attached: the screen is taken."""
+        """Takes the screen once the probes are attached."""
         self._snapshots = Snapshots(recorder, kernel, self._database)
         self._gpus.start()
         self._take_screen()
         self._show()
 
-    def second(self, second: Second) -> None:
+    def second(self, second: SecondOfCounts) -> None:
         """Draws the last seconds, at most once a second."""
         self._summary.add(second)
         self._window.add(second)
@@ -79,11 +79,11 @@ class LiveView:
             self._show()
 
     def finding(self, change: Change) -> None:
-        """The newest stands below the tables, all of them in the closing summary."""
+        """Notes a change of an incident: the newest is shown below the tables, all of them in the closing summary."""
         self._findings.append(change_line(change, time.time_ns()))
 
     def finished(self, recorder: Recorder, path: Path | None) -> None:
-        """The closing summary, on the normal screen."""
+        """Prints the closing summary on the normal screen."""
         self._leave_screen()
         for line in self._findings:
             self._summary.echo(line)
@@ -96,7 +96,7 @@ class LiveView:
         self._draw()
 
     def _draw(self) -> None:
-        """Draws the state, unless the terminal has not taken the one before (Ctrl-S): the recording must go on."""
+        """Draws the state, unless the terminal has not taken the last frame (Ctrl-S): the recording must go on."""
         if not self._has_screen or self._is_drawing:
             return
         self._is_drawing = True
@@ -119,10 +119,10 @@ class LiveView:
 
     def _size(self) -> tuple[int, int]:
         columns, rows = os.get_terminal_size(self._stream.fileno())
-        return (max(columns, _LEAST_COLUMNS), max(rows, _LEAST_ROWS)) if columns and rows else (80, 24)
+        return (max(columns, _MIN_COLUMNS), max(rows, _MIN_ROWS)) if columns and rows else (80, 24)
 
     def _take_screen(self) -> None:
-        """What is printed meanwhile is covered by the next frame, and warnings have a line of their own in it."""
+        """Takes the alternate screen. The next frame covers other output; warnings have their own line in it."""
         if self._is_over:
             return
         self._has_screen = True
@@ -139,7 +139,7 @@ class LiveView:
                 self._output.settle()
 
     def _on_end(self, number: int, at: FrameType | None) -> None:
-        """Ctrl-C or SIGTERM."""
+        """Handles Ctrl-C and SIGTERM."""
         is_first, self._is_over = not self._is_over, True
         if is_first and not self._is_drawing:
             self._say_ending()
@@ -148,7 +148,7 @@ class LiveView:
             before(number, at)
 
     def _say_ending(self) -> None:
-        """Gives the terminal back; detaching and storing take a second or more, and nobody shall wonder."""
+        """Restores the terminal and says what the program does until its end, which takes a second or more."""
         self._leave_screen()
         with suppress(OSError):
             print("ending: detaching probes, storing what is left", file=sys.stderr, flush=True)
@@ -157,7 +157,7 @@ class LiveView:
         self._draw()
 
     def _on_suspend(self, _number: int, _at: FrameType | None) -> None:
-        """Ctrl-Z."""
+        """Handles Ctrl-Z."""
         if self._is_drawing:
             self._is_to_stop = True
         else:
@@ -184,7 +184,7 @@ class LiveView:
         self._is_over = True
         self._leave_screen()
         for number, handler in self._handlers.items():
-            # a handler that somebody has replaced since (the first Ctrl-C does) is no longer ours
+            # a handler that was replaced since (the first Ctrl-C does that) is no longer ours
             if signal.getsignal(number) in (self._on_end, self._on_resize, self._on_suspend):
                 signal.signal(number, handler)
         self._output.close()
@@ -206,11 +206,11 @@ class _LastWarnings(logging.Handler):
         self.texts = [*self.texts, record.getMessage()][-self._KEPT :]
 
     def start(self) -> None:
-        """Takes the warnings of this package."""
+        """Starts to collect the warnings of this package."""
         logging.getLogger("ingero").addHandler(self)
 
     def stop(self) -> None:
-        """Hands them on."""
+        """Stops, and prints the kept warnings on standard error."""
         logging.getLogger("ingero").removeHandler(self)
         for text in self.texts:
             print(f"warning: {visible(text)}", file=sys.stderr)

@@ -10,9 +10,9 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from ingero.capture.loop.second import Second
+from ingero.capture.loop.second import SecondOfCounts
 from ingero.capture.sums.cells import columns_of
-from ingero.capture.sums.culprits import Charge
+from ingero.capture.sums.culprits import CulpritTime
 from ingero.capture.sums.host_sums import HostSum
 from ingero.cli.live.state import CulpritLine, DropLine, OpLine
 from ingero.events import STATES
@@ -21,7 +21,7 @@ from ingero.store import histograms
 
 WINDOW_S = 10.0  # training steps are 5 to 50 ms long: some hundred of them, enough for a p99
 SLOW_FACTOR = 3
-_JUDGED_CALLS_BEFORE = 100  # a p99 of fewer is their maximum
+_JUDGED_CALLS_BEFORE = 100  # the p99 of fewer calls is their maximum
 _JUDGED_CALLS = 20
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -40,7 +40,7 @@ class OpSums:
     slots: frozenset[int] = frozenset()
 
     def add(self, more: OpSums) -> None:
-        """Adds another one's."""
+        """Adds the sums of another second."""
         self.count += more.count
         self.nested += more.nested
         self.errors += more.errors
@@ -51,8 +51,8 @@ class OpSums:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlotSums:
-    """What one process did: calls, and the time in those that wait for the GPU."""
+class ProcessSums:
+    """Calls of one process, and the time in those that wait for the GPU."""
 
     calls: int
     wait_ns: int
@@ -64,19 +64,19 @@ _Culprit: TypeAlias = "tuple[int, str]"  # pid, name
 
 @dataclass(frozen=True, slots=True)
 class _Amounts:
-    """What is kept up to date as seconds come and leave, instead of adding it up for every frame. Without zeros."""
+    """Sums over the window, updated as seconds enter and leave it, so that no frame adds them up. Without zeros."""
 
     calls: Counter[int] = field(default_factory=Counter)  # by slot
     wait_ns: Counter[int] = field(default_factory=Counter)  # by slot: in calls that wait for the GPU
-    taken_ns: Counter[int] = field(default_factory=Counter)  # by slot: others ran while it was runnable
+    ran_instead_ns: Counter[int] = field(default_factory=Counter)  # by slot: others ran while it was runnable
     culprit_ns: Counter[_Culprit] = field(default_factory=Counter)
     culprit_switches: Counter[_Culprit] = field(default_factory=Counter)
 
     def change(self, by: _Amounts, sign: int) -> None:
-        """A second has come (+1) or left (-1)."""
+        """Adds (+1) or subtracts (-1) the sums of a second."""
         _change(self.calls, by.calls, sign)
         _change(self.wait_ns, by.wait_ns, sign)
-        _change(self.taken_ns, by.taken_ns, sign)
+        _change(self.ran_instead_ns, by.ran_instead_ns, sign)
         _change(self.culprit_ns, by.culprit_ns, sign)
         _change(self.culprit_switches, by.culprit_switches, sign)
 
@@ -90,10 +90,10 @@ def _change(totals: Counter[_Key], by: Counter[_Key], sign: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """One second, reduced to what is shown: its cells, megabytes of many processes, are not kept."""
+class _WindowSecond:
+    """One second of the window, reduced to the data that is shown: its cells would take megabytes."""
 
-    second: Second
+    second: SecondOfCounts
     ops: dict[int, OpSums]
     amounts: _Amounts
     call_states_ns: Array
@@ -104,15 +104,15 @@ class Window:
 
     def __init__(self, keep_s: float = WINDOW_S) -> None:
         self._keep_s = keep_s
-        self._parts: deque[_Part] = deque()
+        self._parts: deque[_WindowSecond] = deque()
         self._totals: dict[int, OpSums] = {}
         self._amounts = _Amounts()
         self.drops: Counter[str] = Counter()
         self.length_s = 0.0
         self.recorded_s = 0.0
 
-    def add(self, second: Second) -> None:
-        """Takes in a second; those that are older than the window leave it."""
+    def add(self, second: SecondOfCounts) -> None:
+        """Adds a second, and removes those that are older than the window."""
         part = _reduced(second)
         self._parts.append(part)
         self.length_s += second.elapsed_s
@@ -128,12 +128,12 @@ class Window:
             self._amounts.change(left.amounts, -1)
 
     @property
-    def last(self) -> Second | None:
+    def last(self) -> SecondOfCounts | None:
         """The newest second."""
         return self._parts[-1].second if self._parts else None
 
-    def seconds(self) -> Iterator[Second]:
-        """Those in the window, oldest first."""
+    def seconds(self) -> Iterator[SecondOfCounts]:
+        """The seconds in the window, oldest first."""
         return (part.second for part in self._parts)
 
     def ops(self) -> tuple[OpLine, ...]:
@@ -165,42 +165,44 @@ class Window:
             total=total.count,
         )
 
-    def slots(self) -> dict[int, SlotSums]:
-        """Calls of each process, by slot."""
+    def process_sums(self) -> dict[int, ProcessSums]:
+        """The sums of each process, by slot."""
         calls, wait_ns = self._amounts.calls, self._amounts.wait_ns
-        return {slot: SlotSums(calls=count, wait_ns=wait_ns[slot]) for slot, count in calls.items()}
+        return {slot: ProcessSums(calls=count, wait_ns=wait_ns[slot]) for slot, count in calls.items()}
 
     def states_ns(self) -> tuple[int, ...]:
-        """The clocks of all threads."""
-        return _added(part.second.states_ns for part in self._parts)
+        """Thread-state time of all threads, in the order of STATES."""
+        return _summed(part.second.states_ns for part in self._parts)
 
     def call_states_ns(self) -> tuple[int, ...]:
-        """The clocks inside traced calls."""
-        return _added(part.call_states_ns for part in self._parts)
+        """Thread-state time inside traced calls, in the order of STATES."""
+        return _summed(part.call_states_ns for part in self._parts)
 
     def culprits(self) -> tuple[CulpritLine, ...]:
-        """Who ran while targets were runnable, most time first."""
-        spent, switches = self._amounts.culprit_ns, self._amounts.culprit_switches
-        ordered = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
-        return tuple(CulpritLine(pid=who[0], name=who[1], ns=ns, switches=switches[who]) for who, ns in ordered)
+        """The processes that ran while traced threads were runnable, most time first."""
+        culprit_ns, switches = self._amounts.culprit_ns, self._amounts.culprit_switches
+        ordered = sorted(culprit_ns.items(), key=lambda item: (-item[1], item[0]))
+        return tuple(
+            CulpritLine(pid=culprit[0], name=culprit[1], ns=ns, switches=switches[culprit]) for culprit, ns in ordered
+        )
 
-    def taken_ns(self) -> Counter[int]:
-        """How long others ran while a process was runnable, by its slot."""
-        return Counter(self._amounts.taken_ns)
+    def ran_instead_ns(self) -> Counter[int]:
+        """Time (ns) that other processes ran while a process was runnable, by its slot."""
+        return Counter(self._amounts.ran_instead_ns)
 
     def host(self) -> tuple[HostSum, ...]:
         """Host events by operation."""
         found: dict[tuple[int, int], tuple[HostSum, tuple[int, ...]]] = {}
-        for one in (one for part in self._parts for one in part.second.host):
-            key, amounts = (int(one.source), int(one.op)), _host_amounts(one)
-            found[key] = one, tuple(map(add, found[key][1], amounts)) if key in found else amounts
+        for event in (event for part in self._parts for event in part.second.host):
+            key, amounts = (int(event.source), int(event.op)), _host_amounts(event)
+            found[key] = event, tuple(map(add, found[key][1], amounts)) if key in found else amounts
         return tuple(
-            HostSum(source=one.source, op=one.op, **dict(zip(_HOST_AMOUNTS, amounts, strict=True)))
-            for _, (one, amounts) in sorted(found.items(), key=itemgetter(0))
+            HostSum(source=event.source, op=event.op, **dict(zip(_HOST_AMOUNTS, amounts, strict=True)))
+            for _, (event, amounts) in sorted(found.items(), key=itemgetter(0))
         )
 
     def drop_lines(self) -> tuple[DropLine, ...]:
-        """Every counter that is not 0, most in the last seconds first."""
+        """All counters of dropped data that are not 0, most in the last seconds first."""
         recent = Counter[str]()
         for part in self._parts:
             recent.update(part.second.drops)
@@ -218,9 +220,9 @@ class Window:
         return count / self.length_s if self.length_s else 0.0
 
 
-def _reduced(second: Second) -> _Part:
-    amounts, kept = _charged(second.charges), replace(second, cells=[])
-    nothing = _Part(second=kept, ops={}, amounts=amounts, call_states_ns=np.zeros(len(STATES), np.int64))
+def _reduced(second: SecondOfCounts) -> _WindowSecond:
+    amounts, kept = _attributed(second.culprit_times), replace(second, cells=[])
+    nothing = _WindowSecond(second=kept, ops={}, amounts=amounts, call_states_ns=np.zeros(len(STATES), np.int64))
     if not second.cells:
         return nothing
     found = columns_of(second.cells)
@@ -233,7 +235,7 @@ def _reduced(second: Second) -> _Part:
     calls, wait_ns = _by_slot(growth, ops, slots)
     amounts.calls.update(calls)
     amounts.wait_ns.update(wait_ns)
-    return _Part(
+    return _WindowSecond(
         second=kept,
         ops=_by_op(growth, ops, slots, longest),
         amounts=amounts,
@@ -242,7 +244,7 @@ def _reduced(second: Second) -> _Part:
 
 
 def _by_op(growth: Array, ops: Array, slots: Array, longest: Array) -> dict[int, OpSums]:
-    """All in the order of operations."""
+    """The sums by operation; ops, slots and longest are rows of `growth`, sorted by operation."""
     found, starts = np.unique(ops, return_index=True)
     sums = [
         np.add.reduceat(growth[name].astype(np.int64), starts).tolist()
@@ -269,13 +271,13 @@ def _by_slot(growth: Array, ops: Array, slots: Array) -> tuple[dict[int, int], d
     return dict(enumerate(calls)), dict(enumerate(wait_ns))
 
 
-def _charged(charges: Iterable[Charge]) -> _Amounts:
+def _attributed(culprit_times: Iterable[CulpritTime]) -> _Amounts:
     amounts = _Amounts()
-    for charge in charges:
-        culprit = (charge.culprit_pid, charge.culprit_name)
-        amounts.taken_ns[charge.slot] += charge.ns
-        amounts.culprit_ns[culprit] += charge.ns
-        amounts.culprit_switches[culprit] += charge.switches
+    for culprit_time in culprit_times:
+        culprit = (culprit_time.culprit_pid, culprit_time.culprit_name)
+        amounts.ran_instead_ns[culprit_time.slot] += culprit_time.ns
+        amounts.culprit_ns[culprit] += culprit_time.ns
+        amounts.culprit_switches[culprit] += culprit_time.switches
     return amounts
 
 
@@ -291,10 +293,10 @@ def _is_slow(p99_ns: float, recent: OpSums, total: OpSums) -> bool:
     return p99_ns > SLOW_FACTOR * p99_before
 
 
-def _added(clocks: Iterable[Array]) -> tuple[int, ...]:
+def _summed(states_ns: Iterable[Array]) -> tuple[int, ...]:
     total = np.zeros(len(STATES), np.int64)
-    for one in clocks:
-        total = total + one
+    for second_ns in states_ns:
+        total = total + second_ns
     return tuple(total.tolist())
 
 

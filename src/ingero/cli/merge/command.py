@@ -1,4 +1,4 @@
-"""`ingero merge`: recordings of several nodes become one."""
+"""`ingero merge`: merges recordings of several nodes into one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ingero.cli.progress import progress_bar
 from ingero.store.merge import Merged, merge
 from ingero.units import format_bytes, format_count, format_counted, parse_duration_s
 
-# What the summary counts, by table, and what of it is said even where there is none.
+# The words of the summary by table, and the tables that it names even where they are empty.
 _SHOWN = {
     "raw_events": "events",
     "raw_causal_chains": "chains",

@@ -1,4 +1,4 @@
-"""`ingero explain` of a merged recording: in which order incidents on its nodes began, as far as that is known."""
+"""`ingero explain` of a merged recording: the order in which incidents on its nodes began, as far as it is known."""
 
 from __future__ import annotations
 
@@ -12,39 +12,40 @@ from ingero.store.reader import Reader
 
 
 def incident_order_lines(reader: Reader, incidents: Sequence[Incident]) -> Iterator[str]:
-    """Nothing where they are all on one node."""
-    if len({one.node for one in incidents}) < 2:
+    """The lines of the order of incidents; none where all are on one node."""
+    if len({incident.node for incident in incidents}) < 2:
         return
     found = merged_clocks(reader).in_order(incidents)
     began = [
-        Began(one.start_ns, one.bound_ns, one.incident.node, _named(one.incident), one.is_known) for one in found.placed
+        Began(entry.start_ns, entry.bound_ns, entry.incident.node, _incident_name(entry.incident), entry.is_known)
+        for entry in found.placed
     ]
-    others = ((one.incident.node, one.reason) for one in found.not_placed)
+    others = ((entry.incident.node, entry.reason) for entry in found.not_placed)
     yield from order_lines(found.axis.text if found.axis else "", began, others)
     yield ""
 
 
 def incident_order_json(reader: Reader, incidents: Sequence[Incident]) -> list[Object]:
-    """The same for programs."""
-    if len({one.node for one in incidents}) < 2:
+    """The JSON of the order of incidents; empty where all are on one node."""
+    if len({incident.node for incident in incidents}) < 2:
         return []
     found = merged_clocks(reader).in_order(incidents)
     placed: list[Object] = [
         {
-            "node": one.incident.node,
-            "number": one.incident.number,
-            "start_ns": one.start_ns,
-            "bound_ns": one.bound_ns,
-            "is_order_known": one.is_known,
+            "node": entry.incident.node,
+            "number": entry.incident.number,
+            "start_ns": entry.start_ns,
+            "bound_ns": entry.bound_ns,
+            "is_order_known": entry.is_known,
         }
-        for one in found.placed
+        for entry in found.placed
     ]
     return placed + [
-        {"node": one.incident.node, "number": one.incident.number, "start_ns": None, "bound_ns": None,
-         "is_order_known": False, "reason": one.reason}
-        for one in found.not_placed
+        {"node": entry.incident.node, "number": entry.incident.number, "start_ns": None, "bound_ns": None,
+         "is_order_known": False, "reason": entry.reason}
+        for entry in found.not_placed
     ]  # fmt: skip
 
 
-def _named(incident: Incident) -> str:
+def _incident_name(incident: Incident) -> str:
     return f"{incident.cause}  [incident {incident.number}]"

@@ -1,4 +1,4 @@
-"""When something began on each of many nodes, earliest first, and of which the order is not known."""
+"""Lines about the start of events on many nodes, earliest first, and about those whose order is not known."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import NamedTuple
 from ingero.fleet.node_lists import listed
 from ingero.units import format_moment, format_ns
 
-_MOST_IN_ORDER = 20
-_SHORT_NS = 1  # moments to the millisecond
+_MAX_IN_ORDER = 20
+_SHORT_NS = 1  # times are shown to the millisecond
 
 
 class Began(NamedTuple):
-    """Unix ns, to bound_ns. is_known: after all those before it."""
+    """The start of an event (unix ns, uncertain by bound_ns). is_known: certainly after all earlier ones."""
 
     start_ns: int
     bound_ns: int
@@ -23,14 +23,14 @@ class Began(NamedTuple):
 
 
 def order_lines(by: str, began: Sequence[Began], others: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """by: whose clock that is. others: nodes of whose things that is not known, with the reason."""
+    """The lines. by: the clock of the times. others: (node, reason) of events whose order is not known."""
     if began:
         yield f"By {by} they began:"
-    for one in began[:_MOST_IN_ORDER]:
-        moment = f"{format_moment(one.start_ns, of_ns=_SHORT_NS)} to {format_ns(one.bound_ns)}"
-        unknown = "" if one.is_known else ", order not known"
-        yield f"  {moment}  [{one.node}] {one.what}{unknown}"
-    if (more := len(began) - _MOST_IN_ORDER) > 0:
+    for event in began[:_MAX_IN_ORDER]:
+        start = f"{format_moment(event.start_ns, of_ns=_SHORT_NS)} to {format_ns(event.bound_ns)}"
+        unknown = "" if event.is_known else ", order not known"
+        yield f"  {start}  [{event.node}] {event.what}{unknown}"
+    if (more := len(began) - _MAX_IN_ORDER) > 0:
         yield f"  and {more:,} later (--json has all)"
     by_reason: dict[str, list[str]] = {}
     for node, reason in others:

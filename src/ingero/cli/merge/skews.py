@@ -1,4 +1,4 @@
-"""What a merged recording says of the clocks of its nodes, on standard error, before all else."""
+"""Prints warnings about the clocks of the nodes of a merged recording."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from ingero.fleet.merged_clocks import MergedClocks
 from ingero.foreign_text import visible
 from ingero.units import format_ns
 
-_MOST_WARNINGS = 20
+_MAX_WARNINGS = 20
 
 
 def say_skews(clocks: MergedClocks, threshold_ns: int) -> None:
-    """Which clocks were off by more than that, how well those are known that were compared, and which were not."""
-    found = list(itertools.islice(clocks.skews(threshold_ns), 10 * _MOST_WARNINGS))
-    for line in found[:_MOST_WARNINGS]:
+    """Prints on standard error the clocks that were off by more than threshold_ns, their bounds, and unknown clocks."""
+    found = list(itertools.islice(clocks.skews(threshold_ns), 10 * _MAX_WARNINGS))
+    for line in found[:_MAX_WARNINGS]:
         echo(f"warning: {visible(line)}", err=True)
-    if len(found) > _MOST_WARNINGS:
-        echo(f"and {len(found) - _MOST_WARNINGS} more warnings of clocks", err=True)
+    if len(found) > _MAX_WARNINGS:
+        echo(f"and {len(found) - _MAX_WARNINGS} more warnings of clocks", err=True)
     for compared in clocks.by_reference.values():
         if len(compared) > 1:
             worst_ns = max(clock.bound_ns for clock in compared.values())

@@ -1,4 +1,4 @@
-"""`ingero service`: has systemd run the agent and the dashboard; says each thing that it does."""
+"""`ingero service`: has systemd run the agent and the dashboard; prints each action."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _UNITS_OF_PACKAGES = ("usr/lib/systemd/system", "lib/systemd/system", "usr/local
 _SYSUSERS_OF_PACKAGES = ("usr/lib/sysusers.d",)
 _SYSTEMD_RUNS = Path("/run/systemd/system")  # sd_booted(3)
 _SHOWN = ("ActiveState", "SubState", "MainPID", "NRestarts", "StatusText")
-_LONGEST_S = 120
+_TIMEOUT_S = 120
 
 
 class ServiceError(IngeroError):
@@ -57,38 +57,38 @@ def command() -> None:
 @_dry_run
 def install(dashboard: bool, no_start: bool, root: Path, dry_run: bool) -> None:
     """Write the units, their user and settings, and start the agent. A second run changes nothing."""
-    doing = _Doing(root, is_dry=dry_run)
+    actions = _Actions(root, is_dry=dry_run)
     program = _program()
     wanted = {f"{_UNIT_FOLDER}/{name}": _marked(text) for name, text in units(program).items()}
     wanted[f"{_SYSUSERS_FOLDER}/{SYSUSERS}"] = _marked(sysusers())
-    packaged = {name: path for name in wanted if (path := _of_package(name, root))}
+    packaged = {name: path for name in wanted if (path := _packaged_file(name, root))}
     files = {name: text for name, text in wanted.items() if name not in packaged}
     for name in files:
         _refuse_others(root / name)
-    doing.need_rights()
+    actions.need_rights()
     for path in packaged.values():
         echo(f"as its package has it: {path}")
-    changed = [name for name, text in files.items() if doing.write(name, text)]
-    _settings(doing)
-    for warning in _unreachable(program) if doing.is_here and not packaged else ():
+    changed = [name for name, text in files.items() if actions.write(name, text)]
+    _write_settings(actions)
+    for warning in _unreachable(program) if actions.is_here and not packaged else ():
         echo(f"note: {warning}", err=True)
-    if not doing.is_here:
+    if not actions.is_here:
         return
     users = f"{_SYSUSERS_FOLDER}/{SYSUSERS}"
-    doing.run("systemd-sysusers", str(packaged.get(users, root / users)))
+    actions.run("systemd-sysusers", str(packaged.get(users, root / users)))
     if not _SYSTEMD_RUNS.exists():
         echo("systemd does not run here: when it does, `systemctl enable --now ingero`")
         return
-    doing.run("systemctl", "daemon-reload")
+    actions.run("systemctl", "daemon-reload")
     started = [TRACE, *([DASHBOARD] if dashboard else [])]
     if no_start:
         echo(f"to start: systemctl enable --now {' '.join(started)}")
         return
-    running = [name for name in started if _shown_by_systemd(name).get("ActiveState") == "active"]
-    doing.run("systemctl", "enable", "--now", *started)
+    running = [name for name in started if _systemd_properties(name).get("ActiveState") == "active"]
+    actions.run("systemctl", "enable", "--now", *started)
     for name in running:
         if f"{_UNIT_FOLDER}/{name}" in changed:
-            doing.run("systemctl", "restart", name)
+            actions.run("systemctl", "restart", name)
         else:
             echo(f"{name} runs already; `systemctl restart {name}` has it be this version")
 
@@ -98,33 +98,33 @@ def install(dashboard: bool, no_start: bool, root: Path, dry_run: bool) -> None:
 @_dry_run
 def uninstall(root: Path, dry_run: bool) -> None:
     """Stop both services and remove what install wrote. Recordings, the user and edited settings stay."""
-    doing = _Doing(root, is_dry=dry_run)
+    actions = _Actions(root, is_dry=dry_run)
     names = [f"{_UNIT_FOLDER}/{TRACE}", f"{_UNIT_FOLDER}/{DASHBOARD}", f"{_SYSUSERS_FOLDER}/{SYSUSERS}"]
     ours = [name for name in names if _is_ours(root / name)]
     settings = f"{_SETTINGS_FOLDER}/{FILE_NAME}"
     if _read(root / settings) == _marked(first_settings()):
         ours.append(settings)
-    packaged = [path for name in names if not _is_ours(root / name) and (path := _of_package(name, root))]
+    packaged = [path for name in names if not _is_ours(root / name) and (path := _packaged_file(name, root))]
     if not ours and not packaged:
         echo("nothing of `ingero service install` is here")
         return
-    doing.need_rights()
+    actions.need_rights()
     stopped = [path.name for path in (*map(Path, ours), *packaged) if path.suffix == ".service"]
-    if stopped and doing.is_here and _SYSTEMD_RUNS.exists():
-        doing.run("systemctl", "disable", "--now", *stopped)
+    if stopped and actions.is_here and _SYSTEMD_RUNS.exists():
+        actions.run("systemctl", "disable", "--now", *stopped)
     for name in ours:
-        doing.remove(name)
+        actions.remove(name)
     if settings in ours and not dry_run:
         with suppress(OSError):  # certificates and tokens may lie in it
             (root / _SETTINGS_FOLDER).rmdir()
-    if doing.is_here and _SYSTEMD_RUNS.exists():
-        doing.run("systemctl", "daemon-reload")
+    if actions.is_here and _SYSTEMD_RUNS.exists():
+        actions.run("systemctl", "daemon-reload")
     for path in packaged:
         echo(f"kept: {path} (of a package)")
     for kept, what in ((root / settings, "settings"), (root / STATE_FOLDER.lstrip("/"), "recordings")):
         if kept.exists() and str(kept.relative_to(root)) not in ours:
             echo(f"kept: {kept} ({what}); rm -r {shell_word(kept)} removes it")
-    if doing.is_here:
+    if actions.is_here:
         echo(f"kept: the user {USER}")
 
 
@@ -137,8 +137,8 @@ def status(root: Path) -> None:
     """
     is_active = False
     for name in (TRACE, DASHBOARD):
-        echo(f"{name}: {_where(name, root)}")
-        shown = _shown_by_systemd(name) if root == Path("/") and _SYSTEMD_RUNS.exists() else {}
+        echo(f"{name}: {_origin_of(name, root)}")
+        shown = _systemd_properties(name) if root == Path("/") and _SYSTEMD_RUNS.exists() else {}
         for key, value in shown.items():
             echo(f"  {key}: {value}")
         is_active |= name == TRACE and shown.get("ActiveState") == "active"
@@ -148,24 +148,24 @@ def status(root: Path) -> None:
         sys.exit(EXIT_NOT_ACTIVE)
 
 
-class _Doing:
-    """Says each thing and does it; below `root`, and with is_dry not at all."""
+class _Actions:
+    """Prints and performs actions below `root`; with is_dry it only prints them."""
 
     def __init__(self, root: Path, *, is_dry: bool) -> None:
         self.root, self._is_dry = root, is_dry
         self.is_here = root == Path("/")
 
     def need_rights(self) -> None:
-        """Refuses before anything is half done.
+        """Checks for root before the first action.
 
         Raises:
-            ServiceError: only root may.
+            ServiceError: the user is not root.
         """
         if self.is_here and not self._is_dry and os.geteuid() != 0:
             raise ServiceError("systemd's files belong to root", hint=f"sudo {' '.join(map(shell_word, _typed()))}")
 
     def write(self, name: str, text: str) -> bool:
-        """Writes a file; says whether it was another one before.
+        """Writes a file; returns whether it has changed.
 
         Raises:
             ServiceError: it cannot be written.
@@ -215,7 +215,7 @@ class _Doing:
             return
         try:
             done = subprocess.run(
-                words, capture_output=True, text=True, errors="replace", timeout=_LONGEST_S, check=False
+                words, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise ServiceError(
@@ -226,12 +226,12 @@ class _Doing:
             raise ServiceError(f"{line}: {said[0]}", hint=f"journalctl -u {TRACE.partition('.')[0]} -n 20")
 
 
-def _settings(doing: _Doing) -> None:
-    """One that is there is somebody's, and stays."""
+def _write_settings(actions: _Actions) -> None:
+    """Writes the settings file, unless there is one."""
     name = f"{_SETTINGS_FOLDER}/{FILE_NAME}"
-    path = doing.root / name
+    path = actions.root / name
     if not os.path.lexists(path):
-        doing.write(name, _marked(first_settings()))
+        actions.write(name, _marked(first_settings()))
         return
     echo(f"kept as it is: {path}")
     with suppress(IngeroError):
@@ -255,7 +255,7 @@ def _read(path: Path) -> str | None:
 
 
 def _refuse_others(path: Path) -> None:
-    """What somebody else wrote is not written over.
+    """Refuses to overwrite a file that `ingero service install` did not write.
 
     Raises:
         ServiceError: there is such a file.
@@ -266,34 +266,34 @@ def _refuse_others(path: Path) -> None:
         )
 
 
-def _of_package(name: str, root: Path) -> Path | None:
-    """Where a package has put a file of that name, which is then not doubled."""
+def _packaged_file(name: str, root: Path) -> Path | None:
+    """The path at which a package has installed a file of that name; None if there is none."""
     folders = _UNITS_OF_PACKAGES if name.endswith(".service") else _SYSUSERS_OF_PACKAGES
     paths = (root / folder / Path(name).name for folder in folders)
     return next((path for path in paths if path.exists()), None)
 
 
-def _where(name: str, root: Path) -> str:
+def _origin_of(name: str, root: Path) -> str:
     path = root / _UNIT_FOLDER / name
     if os.path.lexists(path):
         return f"{path}, {'of ingero service install' if _is_ours(path) else 'written by somebody else'}"
-    found = _of_package(name, root)
+    found = _packaged_file(name, root)
     return f"{found}, of a package" if found else "not installed"
 
 
-def _shown_by_systemd(name: str) -> Mapping[str, str]:
+def _systemd_properties(name: str) -> Mapping[str, str]:
     words = ["systemctl", "show", name, f"--property={','.join(_SHOWN)}"]
     with suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=_LONGEST_S, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False)
         pairs = (line.partition("=")[::2] for line in done.stdout.splitlines())
         return {key: value for key, value in pairs if key in _SHOWN and value}
     return {}
 
 
 def _program() -> tuple[str, ...]:
-    """The words by which this very ingero is started from anywhere.
+    """The words of a command that starts this ingero from any folder.
 
-    The name on the PATH goes first: it stays where a release is exchanged behind it, which its own folder does not.
+    The name on the PATH goes first: unlike the release's own folder, it stays valid when a release is exchanged.
     """
     typed = Path(sys.argv[0])
     if typed.name == "ingero":
@@ -311,7 +311,7 @@ def _typed() -> Sequence[str]:
 
 
 def _unreachable(program: Sequence[str]) -> Iterator[str]:
-    """Of the program and its Python, what the service's user cannot get at."""
+    """Warnings about the program and its Python where the service's user cannot read them."""
     for path in dict.fromkeys((Path(program[0]).resolve(), Path(sys.executable).resolve())):
         closed = next((folder for folder in path.parents if not folder.stat().st_mode & 0o001), None)
         if closed is not None:

@@ -1,4 +1,4 @@
-"""The files by which systemd runs ingero: two units, their user, and the settings that they begin with."""
+"""The files for systemd: two units, their user, and the first settings."""
 
 from __future__ import annotations
 
@@ -157,14 +157,14 @@ max-db: 10g
 
 
 class ProgramPathError(IngeroError):
-    """systemd cannot be told to start it."""
+    """The program has a path that cannot stand in a unit."""
 
 
 def units(program: Sequence[str] = PROGRAM) -> dict[str, str]:
-    """By name, the units. program: the words that start ingero.
+    """The text of each unit by its name. program: the words that start ingero.
 
     Raises:
-        ProgramPathError: a word needs quoting of systemd's own.
+        ProgramPathError: a word would need systemd's quoting.
     """
     for word in program:
         if not _WORD.fullmatch(word):
@@ -174,10 +174,10 @@ def units(program: Sequence[str] = PROGRAM) -> dict[str, str]:
 
 
 def sysusers() -> str:
-    """For systemd-sysusers: the user of the units."""
+    """The file for systemd-sysusers, with the user of the units."""
     return _SYSUSERS
 
 
 def first_settings() -> str:
-    """ingero.yaml as a fresh installation has it."""
+    """The text of ingero.yaml for a new installation."""
     return _SETTINGS

@@ -1,4 +1,4 @@
-"""`ingero trace`: record until the duration has passed, the targets have ended, or Ctrl-C."""
+"""`ingero trace`: record until the duration has passed, the traced processes have ended, or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ingero.cli.config.settings import TraceSettings, resolve
 from ingero.cli.config.switches import click_options, section_options
 from ingero.cli.logs import logging_to
 from ingero.cli.node_server import SERVER_FIELDS, server_options, serving_beside
-from ingero.cli.trace.incident_command import commanding, start_saying
+from ingero.cli.trace.incident_command import open_incident_command, start_and_announce
 
 _CONFIG = click.Option(
     ["--config"], metavar="F", help="Read options from this file. Default: ~/.config/ingero/ingero.yaml, else "
@@ -30,7 +30,7 @@ def command(**flags: str | None) -> None:
 
     Under systemd, SIGHUP rereads ingero.yaml; elsewhere it ends the recording.
     """
-    of_server = {field: flags.pop(field) for field in SERVER_FIELDS}
+    server_flags = {field: flags.pop(field) for field in SERVER_FIELDS}
 
     def settings_now() -> TraceSettings:
         return resolve(flags, os.environ, uid=os.getuid())
@@ -38,20 +38,20 @@ def command(**flags: str | None) -> None:
     settings = settings_now()
     config = flags.get("config")
     environ = {**os.environ, **({CONFIG_VARIABLE: config} if config else {})}
-    serving = server_options(settings, of_server, environ)
-    # forked before the rest is imported: what they share with the agent is theirs as soon as it touches it
+    serving = server_options(settings, server_flags, environ)
+    # forked before the rest is imported: memory that the agent touches later is copied for them
     with (
         serving_beside(settings, serving, os.environ) as server,
-        commanding(settings) as on_incident,
+        open_incident_command(settings) as on_incident,
         readers.nursery() as nursery,
         logging_to(settings.log, debug=settings.debug, owner=settings.owner),
     ):
-        from ingero.cli.trace.recording import begin_anew, record  # noqa: PLC0415  # as above
+        from ingero.cli.trace.recording import record, restart  # noqa: PLC0415  # as above
 
         if server:
             server.say_where()
         if on_incident:
-            start_saying(on_incident, settings)
-        is_to_begin_anew = record(settings, nursery, settings_now, [server.look] if server else [], on_incident)
-    if is_to_begin_anew:
-        begin_anew()
+            start_and_announce(on_incident, settings)
+        is_to_restart = record(settings, nursery, settings_now, [server.report_end] if server else [], on_incident)
+    if is_to_restart:
+        restart()

@@ -1,4 +1,4 @@
-"""`trace --on-incident`: a command that is run as incidents open and close, by a process that has no rights."""
+"""`trace --on-incident`: runs a command as incidents open and close, in an unprivileged process."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ingero.cli.output import echo
 from ingero.cli.trace.incident_event import incident_event
 from ingero.diagnose.incidents.incident_changes import Change, ChangeKind
 from ingero.foreign_text import shell_word, visible
-from ingero.sandbox.command_runner import NOBODY, CommandRunner, Ended, User
+from ingero.sandbox.command_runner import NOBODY, CommandResult, CommandRunner, User
 from ingero.store.opening.locations import Owner
 
 WALL_S = 10.0  # of one run
-MOST_WAITING = 16
-_END_S = 10.0  # at the end of a recording, for runs that are waiting; whoever stops it is not kept longer
+MAX_WAITING = 16
+_END_S = 10.0  # at the end of a recording, for runs in the queue; nobody who stops it waits longer
 
 _QUEUE_FULL, _NOT_RUN = "incident_commands_queue_full", "incident_commands_not_run"
 _FAILED, _TIMED_OUT = "incident_commands_failed", "incident_commands_timed_out"
@@ -30,14 +30,14 @@ _log = logging.getLogger(__name__)
 
 
 class IncidentCommand:
-    """One run at a time, the rest waits in a queue of MOST_WAITING; what finds no room is counted.
+    """Runs the command once at a time; up to MAX_WAITING runs wait in a queue, and further ones are counted.
 
-    `finding` and `drops` never wait. node, recording: what the command is told of where it happened.
+    `finding` and `drops` never wait. node, recording: passed to the command with each incident.
     """
 
     def __init__(self, runner: CommandRunner, *, node: str, recording: str) -> None:
         self._runner, self._node, self._recording = runner, node, recording
-        self._queue: queue.Queue[Change | None] = queue.Queue(MOST_WAITING)
+        self._queue: queue.Queue[Change | None] = queue.Queue(MAX_WAITING)
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._is_over = False
@@ -45,10 +45,10 @@ class IncidentCommand:
         self._has_started = False
 
     def start(self) -> str:
-        """Waits until commands can be run, and answers which program that is.
+        """Waits until the command can be run; returns the path of its program.
 
         Raises:
-            CommandError: none can.
+            CommandError: it cannot be run.
         """
         program = self._runner.start()
         self._thread.start()
@@ -56,7 +56,7 @@ class IncidentCommand:
         return program
 
     def finding(self, change: Change) -> None:
-        """Has the command run, if an incident opened or closed."""
+        """Queues a run of the command if an incident opened or closed."""
         if change.kind is ChangeKind.UPDATED or self._is_over:
             return
         try:
@@ -65,13 +65,13 @@ class IncidentCommand:
             self._count(_QUEUE_FULL)
 
     def drops(self) -> dict[str, int]:
-        """Runs that did not happen or did not work since this was last asked, by counter."""
+        """Runs that were skipped or failed since the last call, by counter."""
         with self._lock:
             counts, self._counts = self._counts, Counter()
         return dict(counts)
 
     def finish(self) -> None:
-        """Waits for what is waiting, 10 s at most; what is left is counted. Nothing is run after it."""
+        """Waits for the queued runs, 10 s at most; counts those that are left. Nothing is run after it."""
         if not self._has_started or self._is_over:
             return
         until_s = time.monotonic() + _END_S
@@ -93,27 +93,27 @@ class IncidentCommand:
             try:
                 event = incident_event(change, node=self._node, recording=self._recording, now_ns=time.time_ns())
                 self._note(change, self._runner.run(event))
-            except Exception:  # a bug of ours must not end the runs of weeks
+            except Exception:  # a bug here must not end the runs of weeks
                 _log.exception("--on-incident: a run was skipped")
                 self._count(_NOT_RUN)
             finally:
                 self._queue.task_done()
 
-    def _note(self, change: Change, ended: Ended) -> None:
-        if self._is_over or ended.exit_code == 0:  # whoever ended it has counted it
+    def _note(self, change: Change, ended: CommandResult) -> None:
+        if self._is_over or ended.exit_code == 0:  # `finish` has counted it
             return
         if ended.is_timed_out:
-            counter, how = _TIMED_OUT, f"killed after {WALL_S:.0f} s"
+            counter, outcome = _TIMED_OUT, f"killed after {WALL_S:.0f} s"
         elif ended.exit_code is None:
-            counter, how = _NOT_RUN, ended.error
+            counter, outcome = _NOT_RUN, ended.error
         else:
             counter = _FAILED
-            how = f"signal {-ended.exit_code}" if ended.exit_code < 0 else f"exit code {ended.exit_code}"
+            outcome = f"signal {-ended.exit_code}" if ended.exit_code < 0 else f"exit code {ended.exit_code}"
         self._count(counter)
         lines = ended.output.strip().splitlines()
-        said = f"; it printed: {visible(lines[-1][:300])}" if lines else ""
+        printed = f"; it printed: {visible(lines[-1][:300])}" if lines else ""
         what = f"incident {change.incident.number} {change.kind.value}"
-        _log.warning("--on-incident: %s: %s%s", what, how, said)
+        _log.warning("--on-incident: %s: %s%s", what, outcome, printed)
 
     def _count(self, counter: str, count: int = 1) -> None:
         with self._lock:
@@ -121,10 +121,10 @@ class IncidentCommand:
 
 
 @contextmanager
-def commanding(settings: TraceSettings) -> Iterator[IncidentCommand | None]:
-    """What --on-incident asks for; None where it asks for nothing.
+def open_incident_command(settings: TraceSettings) -> Iterator[IncidentCommand | None]:
+    """The command of --on-incident; None where the option is not given.
 
-    Enter it before threads are started and files are opened: it forks. At its end a command that runs is ended.
+    Enter it before threads are started and files are opened, because it forks. Leaving it ends a running command.
     """
     if not settings.on_incident or not settings.record:
         yield None
@@ -133,8 +133,8 @@ def commanding(settings: TraceSettings) -> Iterator[IncidentCommand | None]:
         yield IncidentCommand(runner, node=settings.node, recording=str(settings.db))
 
 
-def start_saying(command: IncidentCommand, settings: TraceSettings) -> None:
-    """Starts it, and says on standard error who runs what.
+def start_and_announce(command: IncidentCommand, settings: TraceSettings) -> None:
+    """Starts the command's process, and prints on standard error which user runs which program.
 
     Raises:
         CommandError: it cannot be run.
@@ -146,5 +146,5 @@ def start_saying(command: IncidentCommand, settings: TraceSettings) -> None:
 
 
 def _user(owner: Owner) -> User:
-    """Whoever called sudo; root itself becomes nobody."""
+    """The user that called sudo; root itself becomes `nobody`."""
     return User(uid=owner.uid, gid=owner.gid, home=str(owner.home)) if owner.uid else NOBODY

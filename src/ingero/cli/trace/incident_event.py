@@ -10,15 +10,15 @@ from ingero.diagnose.incidents.incident_json import Json, Object, incident_json
 from ingero.foreign_text import label
 
 VERSION = 1
-MOST_BYTES = 256 << 10
-# What chat services take for mentions and links in a field `text`; a process may have any name.
+MAX_BYTES = 256 << 10
+# Characters that chat services read as mentions and links in a field `text`; a process may have any name.
 _IN_CHAT = str.maketrans({"<": "‹", ">": "›", "@": "\uff20"})
 
 
 def incident_event(change: Change, *, node: str, recording: str, now_ns: int) -> bytes:
-    """One JSON object, ASCII, at most 256 KiB; left_out: fields of the incident that it had no room for.
+    """The change as one ASCII JSON object of at most MAX_BYTES.
 
-    text: one line for people, in which nothing is a mention, a link or a control character.
+    left_out: fields of the incident that had no room. text: one line without mentions, links or control characters.
     """
     incident = incident_json(change.incident)
     event: Object = {
@@ -31,7 +31,7 @@ def incident_event(change: Change, *, node: str, recording: str, now_ns: int) ->
         "incident": incident,
     }
     left_out: list[Json] = []
-    while len(raw := json.dumps({**event, "left_out": left_out}).encode()) > MOST_BYTES and incident:
+    while len(raw := json.dumps({**event, "left_out": left_out}).encode()) > MAX_BYTES and incident:
         largest = max(incident, key=lambda name: len(json.dumps(incident[name])))
         del incident[largest]
         left_out.append(largest)

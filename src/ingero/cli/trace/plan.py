@@ -1,4 +1,4 @@
-"""What a recording with given settings attaches, leaves out and says about itself."""
+"""The plan of a recording: what the settings make it attach, leave out and announce."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class GivenLibraryError(IngeroError):
 
 
 def refuse_if_blocked(kernel: KernelFacts, arguments: Sequence[str]) -> None:
-    """Raises NotReadyError with what `ingero check` would say; `arguments` complete the command that mends it."""
+    """Raises NotReadyError with what `ingero check` would say; `arguments` complete the command that fixes it."""
     blocked = what_blocks(kernel)
     if blocked is not None:
         fix = again_as_root(arguments) if blocked.fix == root_fix() else blocked.fix
@@ -42,7 +42,7 @@ def refuse_if_blocked(kernel: KernelFacts, arguments: Sequence[str]) -> None:
 
 
 def notices(settings: TraceSettings) -> Iterator[str]:
-    """What the user should know before recording begins."""
+    """Messages for the user before the recording starts."""
     if settings.ring_bytes != settings.ringbuf_size:
         yield f"ring buffer: rounded up to {format_bytes(settings.ring_bytes)}, a power of two"
     if not settings.record:
@@ -50,18 +50,18 @@ def notices(settings: TraceSettings) -> Iterator[str]:
 
 
 def kernel_sizes(settings: TraceSettings) -> KernelSizes:
-    """Sizes of kernel memory."""
+    """The sizes of the buffers in the kernel."""
     return KernelSizes(calls_bytes=settings.ring_bytes)
 
 
 def host_programs(settings: TraceSettings) -> tuple[HostProgram, ...]:
-    """The programs that watch the host."""
+    """The BPF programs that record host events, without those of groups that are switched off."""
     left_out = {group for group in _SOURCE_OF_GROUP if not getattr(settings, group)}
     return tuple(entry for entry in HOST_PROGRAMS if entry.group not in left_out)
 
 
 def recorder_options(settings: TraceSettings) -> RecorderOptions:
-    """What the recorder is to do.
+    """The options of the recorder.
 
     Raises:
         GivenLibraryError: a given file cannot be probed.
@@ -86,7 +86,7 @@ def recorder_options(settings: TraceSettings) -> RecorderOptions:
 
 
 def not_traced(settings: TraceSettings, walker: Walker) -> dict[str, str]:
-    """Sources of which this recording can hold nothing, and why: that is neither "none seen" nor zero."""
+    """Sources that this recording cannot hold, with the reason: their absence does not mean zero."""
     found = {} if settings.nccl else {Source.NCCL.name: "switched off (nccl)"}
     missing = missing_tracepoints()
     for group, source in _SOURCE_OF_GROUP.items():
@@ -105,7 +105,7 @@ def not_traced(settings: TraceSettings, walker: Walker) -> dict[str, str]:
 def _check_given(settings: TraceSettings, libraries: frozenset[Library]) -> None:
     for path in settings.cuda_lib:
         try:
-            kinds = {one.library for one in identify_all(path.resolve())}
+            kinds = {identity.library for identity in identify_all(path.resolve())}
         except OSError as error:
             raise GivenLibraryError(f"--cuda-lib: {path}: {error.strerror}", hint="name an existing file") from error
         except IngeroError as error:

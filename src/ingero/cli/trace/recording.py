@@ -21,7 +21,7 @@ from ingero.capture.loop.heap import return_large_blocks
 from ingero.capture.loop.live_findings import LiveFindings
 from ingero.capture.loop.null_sink import NullSink
 from ingero.capture.loop.recorder import Recorder
-from ingero.capture.loop.second import Second
+from ingero.capture.loop.second import SecondOfCounts
 from ingero.capture.loop.session import session_facts
 from ingero.capture.loop.single_agent import only_agent
 from ingero.capture.records.rows import Sink
@@ -52,18 +52,18 @@ def record(
     settings: TraceSettings,
     nursery: Nursery,
     reread: Callable[[], TraceSettings],
-    on_second: Sequence[Callable[[Second], None]] = (),
+    on_second: Sequence[Callable[[SecondOfCounts], None]] = (),
     on_incident: IncidentCommand | None = None,
 ) -> bool:
-    """Records until it is told to stop; says whether it is to start over, because ingero.yaml says something else.
+    """Records until it is stopped; returns whether to restart, because the settings in ingero.yaml have changed.
 
-    nursery: where the processes come from that read foreign files. reread: the settings as they would be now, which
-    a service manager may ask for by SIGHUP; it raises IngeroError. on_second: called once each second has been stored.
-    on_incident: what is run as incidents open and close.
+    nursery: forks the processes that read foreign files. reread: returns the present settings after a SIGHUP of a
+    service manager; raises IngeroError. on_second: called once each second has been stored. on_incident: runs the
+    command of --on-incident.
     """
     manager = ServiceManager(os.environ)
     plan.refuse_if_blocked(read_kernel(), sys.argv)
-    libbpf_version()  # that it is not there is said before anything is loaded for it
+    libbpf_version()  # raises where it is missing, before anything is loaded for it
     for notice in plan.notices(settings):
         echo(notice, err=True)
     options = plan.recorder_options(settings)
@@ -73,7 +73,7 @@ def record(
     with (
         Output() as output,
         only_agent(database, os.environ) as agent,
-        _killed_before(agent.left, settings),
+        _finish_killed(agent.left, settings),
         open_outputs(settings) as metrics,
         KernelSide(
             plan.kernel_sizes(settings),
@@ -85,7 +85,7 @@ def record(
         ) as kernel,
         _sink(settings, kernel) as sink,
         Recorder(kernel, sink, options, nursery) as recorder,
-        _signals(takes_reloads=manager.is_there) as seen,
+        _signals(takes_reloads=manager.is_there) as received,
         nullcontext(RecordingState(manager, sink if isinstance(sink, Writer) else None, str(settings.db))) as state,
         open_view(
             output.line,
@@ -94,7 +94,7 @@ def record(
             database=database,
             is_service=manager.is_there,
         ) as view,
-        _findings(
+        _live_findings(
             sink,
             [view.finding, state.finding, *metrics.on_finding, *([on_incident.finding] if on_incident else [])],
         ) as findings,
@@ -104,11 +104,11 @@ def record(
         _say_what_was_set_aside(sink)
         recorder.start()
         view.started(recorder, kernel)
-        reload = _Reload(seen, settings, reread, manager)
-        has_ended = _stop(seen, settings, recorder)
+        reload = _Reload(received, settings, reread, manager)
+        has_ended = _stop_condition(received, settings, recorder)
         stored = [lambda second: findings.second_stored(second.in_flight + second.halted)] if findings else []
-        on_each = _each(
-            [*stored, *metrics.on_second, *on_second, view.second, lambda second: state.second(second.targets)]
+        on_each = _for_all(
+            [*stored, *metrics.on_second, *on_second, view.second, lambda second: state.second(second.traced_processes)]
         )
         recorder.run(
             should_stop=lambda: output.is_closed or has_ended() or reload.is_wanted(),
@@ -151,7 +151,7 @@ def _sink(settings: TraceSettings, kernel: KernelSide) -> AbstractContextManager
 
 
 def _say_what_was_set_aside(sink: Sink) -> None:
-    """The recording of an earlier build is somewhere else now, and is read there."""
+    """Prints where the recording of an earlier build was moved to, if there was one."""
     if isinstance(sink, Writer) and (kept := sink.set_aside):
         echo(
             f"{sink.path} was recorded by an earlier build of ingero: it is kept as {kept.name}, and a new recording "
@@ -161,8 +161,8 @@ def _say_what_was_set_aside(sink: Sink) -> None:
 
 
 @contextmanager
-def _killed_before(left: str, settings: TraceSettings) -> Iterator[None]:
-    """The recording of the agent before, which was killed, becomes a whole file, unless this one goes on with it."""
+def _finish_killed(left: str, settings: TraceSettings) -> Iterator[None]:
+    """Finishes the recording of an agent that was killed, unless this agent continues it. left: its path, or empty."""
     if left and (not settings.record or Path(left).absolute() != settings.db.absolute()):
         try:
             if finish_killed(Path(left), {os.geteuid(), settings.owner.uid}):
@@ -172,47 +172,49 @@ def _killed_before(left: str, settings: TraceSettings) -> Iterator[None]:
     yield
 
 
-def _findings(sink: Sink, told: Sequence[Callable[[Change], None]]) -> AbstractContextManager[LiveFindings | None]:
-    """Findings are read from the database: without one there are none."""
-    return LiveFindings(sink, _each(told)) if isinstance(sink, Writer) else nullcontext()
+def _live_findings(
+    sink: Sink, consumers: Sequence[Callable[[Change], None]]
+) -> AbstractContextManager[LiveFindings | None]:
+    """Finds incidents in the database while it is written; None where there is no database."""
+    return LiveFindings(sink, _for_all(consumers)) if isinstance(sink, Writer) else nullcontext()
 
 
-def _each(consumers: Sequence[Callable[[_T], None]]) -> Callable[[_T], None]:
-    def give(one: _T) -> None:
+def _for_all(consumers: Sequence[Callable[[_T], None]]) -> Callable[[_T], None]:
+    def call_all(item: _T) -> None:
         for consume in consumers:
-            consume(one)
+            consume(item)
 
-    return give
+    return call_all
 
 
 @dataclass(slots=True)
-class _Seen:
-    """Signals that have come. stop: to end the recording. reload: to reread ingero.yaml."""
+class _ReceivedSignals:
+    """Signals received so far. stop: end the recording. reload: reread ingero.yaml."""
 
     stop: bool = False
     reload: bool = False
 
 
 @contextmanager
-def _signals(*, takes_reloads: bool) -> Iterator[_Seen]:
-    """SIGINT, SIGTERM and SIGHUP end the recording in good order; a second one ends it at once.
+def _signals(*, takes_reloads: bool) -> Iterator[_ReceivedSignals]:
+    """Lets SIGINT, SIGTERM and SIGHUP end the recording cleanly; a second signal ends it at once.
 
-    takes_reloads: SIGHUP comes from a service manager, and asks for the configuration to be reread. It is then taken
-    beyond the block, too, where it would end the process that is about to start over and to read that anyway.
+    takes_reloads: SIGHUP comes from a service manager and asks to reread the configuration. It stays handled after the
+    block, where it would otherwise kill a process that is about to restart and reread the configuration anyway.
     """
-    seen = _Seen()
+    received = _ReceivedSignals()
 
     def note(number: int, _frame: FrameType | None) -> None:
         if takes_reloads and number == signal.SIGHUP:
-            seen.reload = True
+            received.reload = True
             return
-        seen.stop = True
+        received.stop = True
         signal.signal(number, signal.SIG_DFL)
 
     before = {number: signal.signal(number, note) for number in _STOP_SIGNALS}
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # that of who began anew, see `begin_anew`
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # `restart` has blocked it
     try:
-        yield seen
+        yield received
     finally:
         for number, handler in before.items():
             if not (takes_reloads and number == signal.SIGHUP):
@@ -220,21 +222,25 @@ def _signals(*, takes_reloads: bool) -> Iterator[_Seen]:
 
 
 class _Reload:
-    """Rereads ingero.yaml when it is asked to. What cannot be used is said, and what is recorded goes on.
+    """Rereads ingero.yaml on request. A file that cannot be used is reported, and the recording goes on.
 
-    is_due: the settings are others: this recording ends, and another one begins.
+    is_due: the settings have changed: this recording ends, and another one starts.
     """
 
     def __init__(
-        self, seen: _Seen, settings: TraceSettings, reread: Callable[[], TraceSettings], manager: ServiceManager
+        self,
+        received: _ReceivedSignals,
+        settings: TraceSettings,
+        reread: Callable[[], TraceSettings],
+        manager: ServiceManager,
     ) -> None:
         self.is_due = False
-        self._seen, self._settings, self._reread, self._manager = seen, settings, reread, manager
+        self._received, self._settings, self._reread, self._manager = received, settings, reread, manager
 
     def is_wanted(self) -> bool:
-        """Whether the recording is to end for it."""
-        if self._seen.reload and not self.is_due:
-            self._seen.reload = False
+        """Whether the recording has to end because the settings have changed."""
+        if self._received.reload and not self.is_due:
+            self._received.reload = False
             self._manager.reloading()
             self.is_due = self._is_other()
         return self.is_due
@@ -251,22 +257,22 @@ class _Reload:
         return is_other
 
 
-def begin_anew() -> NoReturn:
-    """Has this process be the command that it was started as. A signal to reload that comes meanwhile is not lost.
+def restart() -> NoReturn:
+    """Executes this process's command again. A SIGHUP in between is not lost.
 
-    The mask of this thread outlives the program: until its successor takes signals, they wait.
+    The signal mask survives execv: SIGHUP stays pending until the new program handles it.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
-def _stop(seen: _Seen, settings: TraceSettings, recorder: Recorder) -> Callable[[], bool]:
+def _stop_condition(received: _ReceivedSignals, settings: TraceSettings, recorder: Recorder) -> Callable[[], bool]:
     end = time.monotonic() + settings.duration if settings.duration is not None else None
 
     def should_stop() -> bool:
-        if seen.stop or (end is not None and time.monotonic() >= end):
+        if received.stop or (end is not None and time.monotonic() >= end):
             return True
-        return bool(settings.pid) and len(recorder.targets) == 0
+        return bool(settings.pid) and len(recorder.traced_processes) == 0
 
     return should_stop

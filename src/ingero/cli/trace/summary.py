@@ -11,7 +11,7 @@ import numpy as np
 
 from ingero.capture.loop.drops import MEANINGS
 from ingero.capture.loop.recorder import Recorder
-from ingero.capture.loop.second import Second
+from ingero.capture.loop.second import SecondOfCounts
 from ingero.discover.file_systems import goes_with_its_container
 from ingero.ops import BY_ID
 from ingero.program import command
@@ -22,8 +22,8 @@ from ingero.units import format_count, format_counter, format_ns
 
 Echo = Callable[[Line], None]
 _TOP = 3
-_MOST_REFUSED = 10  # named in the closing summary; the counter holds all
-_MOST_CULPRITS = 4096  # those that took least of them go first: three are named at the end
+_MAX_REFUSED = 10  # named in the closing summary; the counter holds all
+_MAX_CULPRITS = 4096  # those with the least time are dropped first: three are named at the end
 
 
 class Summary:
@@ -34,47 +34,47 @@ class Summary:
         self._calls: Counter[str] = Counter()
         self._call_ns: Counter[str] = Counter()
         self._culprits: Counter[str] = Counter()
-        self._clocks_ns = np.zeros(len(STATES), np.int64)
+        self._states_ns = np.zeros(len(STATES), np.int64)
         self._counts: dict[int, StepCount] = {}
         self._began_s = time.monotonic()
 
-    def add(self, second: Second) -> None:
-        """Takes in a second."""
+    def add(self, second: SecondOfCounts) -> None:
+        """Adds a second."""
         for cell in second.cells:
             name = BY_ID[cell.op].name
             if not cell.growth["count"]:
                 continue
             self._calls[name] += int(cell.growth["count"])
             self._call_ns[name] += int(cell.growth["sum_ns"])
-        for charge in second.charges:
-            if charge.culprit_pid:
-                self._culprits[f"{charge.culprit_name}[{charge.culprit_pid}]"] += charge.ns
-        if len(self._culprits) > _MOST_CULPRITS:
-            self._culprits = Counter(dict(self._culprits.most_common(_MOST_CULPRITS // 2)))
-        self._clocks_ns += second.states_ns
+        for culprit_time in second.culprit_times:
+            if culprit_time.culprit_pid:
+                self._culprits[f"{culprit_time.culprit_name}[{culprit_time.culprit_pid}]"] += culprit_time.ns
+        if len(self._culprits) > _MAX_CULPRITS:
+            self._culprits = Counter(dict(self._culprits.most_common(_MAX_CULPRITS // 2)))
+        self._states_ns += second.states_ns
         for process, count in second.intervals.counts.items():
             self._counts[process] = self._counts.get(process, StepCount()).plus(count)
 
     def write(self, recorder: Recorder, path: Path | None) -> None:
-        """The closing lines. path: the database, None if nothing was kept."""
+        """Prints the closing lines. path: the database, None if nothing was kept."""
         echo, elapsed = self.echo, time.monotonic() - self._began_s
         steps = counts_text(self._counts.values())
         echo(f"{elapsed:.1f} s, {format_count(self._calls.total())} calls, {steps}")
         for name, ns in self._call_ns.most_common(6):
             echo(f"  {name:28} {format_count(self._calls[name]):>12} calls {format_ns(ns):>10}")
         echo("threads of the traced processes, summed:")
-        for index, clock in enumerate(STATES):
-            if self._clocks_ns[index]:
-                echo(f"  {clock:12} {format_ns(int(self._clocks_ns[index])):>10}")
+        for index, state in enumerate(STATES):
+            if self._states_ns[index]:
+                echo(f"  {state:12} {format_ns(int(self._states_ns[index])):>10}")
         for name, ns in self._culprits.most_common(_TOP):
             echo(f"  while runnable, {name} ran {format_ns(ns)}")
         for name, count in recorder.seconds.drops_total.items():
             line = f"  dropped or corrected: {name} {format_counter(name, count)}: {MEANINGS.get(name, '')}"
             echo(marked(line, (2, line.index(":"), Style.WARNING)))
-        for identity, name in list(recorder.targets.refused.items())[:_MOST_REFUSED]:
+        for identity, name in list(recorder.traced_processes.refused.items())[:_MAX_REFUSED]:
             echo(f"  not traced, process limit reached: {name}[{identity.pid}]")
         if path:
-            to, explain = f"recorded to {path}: look at it with  ", command("explain", "--db", path)
-            echo(((to, None), (explain, Style.COMMAND)))
+            text, explain = f"recorded to {path}: look at it with  ", command("explain", "--db", path)
+            echo(((text, None), (explain, Style.COMMAND)))
             if goes_with_its_container(path):
                 echo(f"  it goes with this container: mount a folder at {path.parent} to keep it")

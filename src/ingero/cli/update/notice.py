@@ -1,7 +1,7 @@
-"""Says after a command that a newer version exists, where ingero.yaml says `update-check: true`; otherwise never.
+"""Prints after a command that a newer version exists, if ingero.yaml says `update-check: true`.
 
-The command waits for nobody: it prints what a process of before has left in ~/.ingero/update-check, and starts one
-where that is a day old.
+The command never waits: it prints the result that an earlier background process has left in ~/.ingero/update-check,
+and starts a new one where that is a day old.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from ingero.cli.config.file import CONFIG_VARIABLE, find_config
 from ingero.cli.config.given import given_values, value_of
 from ingero.cli.config.option_table import GENERAL
 from ingero.cli.output import echo
-from ingero.cli.update.source import LONGEST_S, is_newer, newest_version, parts_of
+from ingero.cli.update.source import TIMEOUT_S, is_newer, newest_version, parts_of
 from ingero.errors import IngeroError
 from ingero.store.opening.locations import Owner, invoking_user
 
 SILENCE_VARIABLE = "INGERO_NO_UPDATE_NOTIFIER"
-CI_VARIABLE = "CI"  # what the hosts of continuous integration set
+CI_VARIABLE = "CI"  # set by continuous integration services
 FILE_NAME = "update-check"
 _DAY_S = 86_400
-_MOST_BYTES = 4096
+_MAX_BYTES = 4096
 _QUIET = re.compile(r"(0|false|no|off)?", re.IGNORECASE)
 _CHECK, _URL = GENERAL
-# The folder is named, because interpreters of an image or of a release's tree do not know it by themselves.
+# Passed to the child, because interpreters of an image or of a release's tree do not have it on their path.
 _PACKAGES = Path(__file__).resolve().parents[2]
 _CHILD = """\
 import sys
@@ -49,18 +49,18 @@ ask(sys.argv[2], Path(sys.argv[3]))
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of the newest version. asked_s: unix time, 0 where nobody has asked. version: "" for none."""
+    """The last check for a newer version. asked_s: unix time, 0: never. version: "": unknown."""
 
     asked_s: float = 0.0
     version: str = ""
 
     def is_due(self, now_s: float) -> bool:
-        """Whether to ask again; a clock that was put back does not put that off."""
+        """Whether to check again; also after the clock was set back."""
         return not 0 <= now_s - self.asked_s < _DAY_S
 
 
 def is_interactive(environ: Mapping[str, str], streams: tuple[IO[str], ...]) -> bool:
-    """Whether somebody has typed the command and reads what it says: no service, no pipe, no CI, no silence wanted."""
+    """Whether a user reads the output: not in a service, a pipe or CI, nor where the notice is silenced."""
     if environ.get(SILENCE_VARIABLE) or environ.get("NOTIFY_SOCKET"):
         return False
     if not _QUIET.fullmatch(environ.get(CI_VARIABLE, "")):
@@ -71,8 +71,8 @@ def is_interactive(environ: Mapping[str, str], streams: tuple[IO[str], ...]) -> 
         return False
 
 
-def tell(environ: Mapping[str, str], *, uid: int) -> None:
-    """Says what is known, and has it asked where that is old. A fault anywhere is no fault of the command."""
+def print_notice(environ: Mapping[str, str], *, uid: int) -> None:
+    """Prints the notice if there is a newer version, and starts a check if the last is old. Errors are ignored."""
     with suppress(IngeroError, OSError, ValueError):
         owner = invoking_user(environ, uid=uid)
         if not _is_wanted(environ, owner):
@@ -88,7 +88,7 @@ def tell(environ: Mapping[str, str], *, uid: int) -> None:
 
 
 def update_url(environ: Mapping[str, str], owner: Owner) -> str:
-    """Where to ask.
+    """The URL to check.
 
     Raises:
         IngeroError: ingero.yaml or the variable cannot be used.
@@ -103,13 +103,13 @@ def _is_wanted(environ: Mapping[str, str], owner: Owner) -> bool:
 
 
 def read_known(path: Path) -> Known:
-    """What the file says; nothing where it is not there, or anything else than this program writes."""
+    """The content of the file; empty where it is missing or malformed."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return Known()
     try:
-        text = os.read(descriptor, _MOST_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+        text = os.read(descriptor, _MAX_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
     except OSError:
         return Known()
     finally:
@@ -123,10 +123,10 @@ def read_known(path: Path) -> Known:
 
 
 def write_known(path: Path, known: Known) -> None:
-    """Puts it into the file, whole or not at all.
+    """Writes the file, whole or not at all.
 
     Raises:
-        OSError: the folder does not take it.
+        OSError: the folder cannot be written.
     """
     path.parent.mkdir(mode=0o755, exist_ok=True)
     beside = path.with_name(f"{path.name}.{os.getpid()}")
@@ -141,7 +141,7 @@ def write_known(path: Path, known: Known) -> None:
 
 
 def ask_in_background(url: str, path: Path, owner: Owner) -> subprocess.Popen[bytes]:
-    """Starts who asks, as the user whose file it is; never as root for somebody else.
+    """Starts a process that checks, as the owner of the file; never as root for another user.
 
     Raises:
         OSError: no process can be started.
@@ -152,7 +152,7 @@ def ask_in_background(url: str, path: Path, owner: Owner) -> subprocess.Popen[by
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        cwd="/",  # it looks for modules where it stands
+        cwd="/",  # Python would import modules from the current folder
         start_new_session=True,
         user=owner.uid if is_somebody_else else None,
         group=owner.gid if is_somebody_else else None,
@@ -161,8 +161,8 @@ def ask_in_background(url: str, path: Path, owner: Owner) -> subprocess.Popen[by
 
 
 def ask(url: str, path: Path) -> None:
-    """What the process does. That it asks is written first: where nobody answers, it is not asked at each command."""
-    signal.alarm(int(LONGEST_S) * 3)
+    """Checks for a newer version. The time is written first, so that a failing check is not repeated each time."""
+    signal.alarm(int(TIMEOUT_S) * 3)
     before = read_known(path)
     write_known(path, Known(time.time(), before.version))
     with suppress(IngeroError):

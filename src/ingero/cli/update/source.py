@@ -1,6 +1,6 @@
-"""Asks whether a newer version exists. What answers is not believed: bounded in bytes and time, and only a version.
+"""Asks for the newest version. The answer is not trusted: it is bounded in bytes and time, and only a version is read.
 
-Nothing is sent but the request itself: no version, no host, no id.
+The request carries no version, host name or id.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from urllib.parse import urlsplit
 from ingero.errors import IngeroError
 
 DEFAULT_URL = "https://api.github.com/repos/ingero-io/ingero/releases/latest"
-LONGEST_S = 5.0  # name, connection, redirections and answer together
-MOST_BYTES = 1 << 20  # a release's notes and the list of its files are some 100 kB
-_MOST_REDIRECTIONS = 3
+TIMEOUT_S = 5.0  # for name lookup, connection, redirections and answer together
+MAX_BYTES = 1 << 20  # a release's notes and the list of its files are some 100 kB
+_MAX_REDIRECTIONS = 3
 _VERSION = re.compile(r"v?(\d{1,6}(?:\.\d{1,6}){1,3})")
 _HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "ingero"}
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class UpdateError(IngeroError):
-    """Whether there is a newer version cannot be said."""
+    """The newest version cannot be determined."""
 
 
 def refuse_url(url: str) -> None:
-    """Only HTTPS, and plain HTTP to this machine; nothing secret in it.
+    """Accepts only HTTPS, or plain HTTP to this host, without a password.
 
     Raises:
-        UpdateError: it is another address.
+        UpdateError: the URL is not accepted.
     """
     hint = "write it like https://mirror.example/ingero/latest.json"
     try:
@@ -46,7 +46,7 @@ def refuse_url(url: str) -> None:
         raise UpdateError("it has characters that are not allowed in an address", hint=hint)
 
 
-def newest_version(url: str, *, longest_s: float = LONGEST_S) -> str:
+def newest_version(url: str, *, timeout_s: float = TIMEOUT_S) -> str:
     """The version of the newest release, such as `1.2.0`, as `tag_name` of the answer says.
 
     Raises:
@@ -57,17 +57,17 @@ def newest_version(url: str, *, longest_s: float = LONGEST_S) -> str:
 
     def ask() -> None:
         try:
-            answers.append(_fetch(url, longest_s))
+            answers.append(_fetch(url, timeout_s))
         except Exception as error:  # whatever a server makes the libraries raise
             answers.append(error)
 
     # A thread of its own: timeouts of sockets are those of one read, and a server may send a byte a second.
     thread = threading.Thread(target=ask, name="ingero-update", daemon=True)
     thread.start()
-    thread.join(longest_s)
+    thread.join(timeout_s)
     hint = f"open {url} yourself"
     if not answers:
-        raise UpdateError(f"no answer within {longest_s:g} s", hint=hint)
+        raise UpdateError(f"no answer within {timeout_s:g} s", hint=hint)
     if isinstance(answers[0], Exception):
         raise UpdateError(f"cannot ask: {_reason(answers[0])}", hint=hint)
     return _version_in(answers[0], hint)
@@ -88,7 +88,7 @@ def is_newer(version: str, than: str) -> bool:
     return one + (0,) * (length - len(one)) > other + (0,) * (length - len(other))
 
 
-def _fetch(url: str, longest_s: float) -> bytes:
+def _fetch(url: str, timeout_s: float) -> bytes:
     import ssl  # noqa: PLC0415  # with what follows 60 ms, and most commands never ask
     from http.client import HTTPMessage  # noqa: PLC0415
     from urllib.error import HTTPError  # noqa: PLC0415
@@ -104,7 +104,7 @@ def _fetch(url: str, longest_s: float) -> bytes:
     )
 
     class _Redirections(HTTPRedirectHandler):
-        max_redirections = _MOST_REDIRECTIONS
+        max_redirections = _MAX_REDIRECTIONS
 
         def redirect_request(
             self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
@@ -125,7 +125,7 @@ def _fetch(url: str, longest_s: float) -> bytes:
         opener.add_handler(handler)
     request = Request(url, headers=_HEADERS)
     try:
-        answer = opener.open(request, timeout=longest_s)
+        answer = opener.open(request, timeout=timeout_s)
     except HTTPError as error:
         error.close()
         raise
@@ -134,8 +134,8 @@ def _fetch(url: str, longest_s: float) -> bytes:
     with answer:
         if answer.status != 200:
             raise UpdateError(f"it answers {answer.status}")
-        body: bytes = answer.read(MOST_BYTES + 1)
-    if len(body) > MOST_BYTES:
+        body: bytes = answer.read(MAX_BYTES + 1)
+    if len(body) > MAX_BYTES:
         raise UpdateError("the answer is larger than 1 MiB")
     return body
 

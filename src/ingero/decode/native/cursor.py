@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 
-_ABSOLUTE, _PC_RELATIVE, _DATA_RELATIVE = 0x00, 0x10, 0x30
+_ABSOLUTE, _PC_RELATIVE, _DATA_RELATIVE = 0x00, 0x10, 0x30  # DW_EH_PE_*
 _OMITTED = 0xFF
 _MAX_LEB_BYTES = 10  # 64 bits in groups of seven
 _MASK = (1 << 64) - 1
@@ -23,7 +23,7 @@ _FORMATS = {
 
 
 class DamagedError(ValueError):
-    """The data is not what the format allows; whoever reads it gives up this function, not the process."""
+    """The data is not what the format allows; readers give up this function, not the process."""
 
 
 class Cursor:

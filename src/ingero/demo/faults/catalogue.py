@@ -12,7 +12,7 @@ from ingero.demo.faults.device import THERMAL_SLOWDOWN, DeviceKnob
 from ingero.demo.faults.disk import IoStorm
 from ingero.demo.faults.host import Knob, SigStop
 from ingero.demo.faults.memory import MemoryLimit, OomKill, PageFaultStorm
-from ingero.demo.faults.model import FaultError, Injection, Recipe, Stage, Target
+from ingero.demo.faults.model import FaultError, Injection, Recipe, Workload, WorkloadSetup
 from ingero.demo.faults.network import TcpLoss
 from ingero.demo.faults.quota import CfsQuota
 
@@ -52,8 +52,8 @@ class Fault:
     """A fault by its name (`NAMES`); `options` go to its kind, such as `culprit="fluent-bit"` for a hog's name.
 
     >>> fault = Fault("cpu_hog")
-    >>> with fault.stage(scratch) as stage:  # start the workload as the stage says
-    ...     with fault.apply(target) as injection:  # the fault is in effect
+    >>> with fault.prepare(scratch) as setup:  # start the workload as the setup says
+    ...     with fault.apply(workload) as injection:  # the fault is in effect
 
     Raises:
         FaultError: there is no fault of that name.
@@ -69,10 +69,10 @@ class Fault:
         """Return why it cannot run on this machine, None if it can."""
         return self._recipe.requires()
 
-    def stage(self, scratch: Path) -> AbstractContextManager[Stage]:
+    def prepare(self, scratch: Path) -> AbstractContextManager[WorkloadSetup]:
         """Prepare what must stand before the workload starts; yields how to start it."""
-        return self._recipe.stage(scratch)
+        return self._recipe.prepare(scratch)
 
-    def apply(self, target: Target) -> AbstractContextManager[Injection]:
+    def apply(self, workload: Workload) -> AbstractContextManager[Injection]:
         """Cause the fault inside the with-block; leave everything as it was."""
-        return self._recipe.apply(target)
+        return self._recipe.apply(workload)

@@ -13,13 +13,13 @@ from ingero.demo.faults.model import FaultError
 
 _MOUNTS = Path("/proc/self/mountinfo")
 UNLIMITED = -1
-USUAL_WEIGHT_V2 = 100
+DEFAULT_WEIGHT_V2 = 100
 _REMOVAL_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hierarchy:
-    """Where a controller is mounted, and whether as cgroup v2."""
+    """The mount point of a controller, and whether it is cgroup v2."""
 
     root: Path
     is_v2: bool
@@ -50,7 +50,7 @@ def missing(controller: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """One cgroup of ours."""
+    """One cgroup that was made here."""
 
     path: Path
     is_v2: bool
@@ -70,7 +70,7 @@ class Group:
     def cpu_weight(self) -> int:
         """Return its weight against its neighbors: cpu.weight, or cpu.shares in v1; the root of v2 has none."""
         path = self._weight
-        return int(path.read_text()) if path.exists() else USUAL_WEIGHT_V2
+        return int(path.read_text()) if path.exists() else DEFAULT_WEIGHT_V2
 
     def set_cpu_weight(self, weight: int) -> None:
         """Change it."""
@@ -81,7 +81,7 @@ class Group:
         return self.path / ("cpu.weight" if self.is_v2 else "cpu.shares")
 
     def set_memory_limit(self, limit_bytes: int) -> None:
-        """Allow so much memory, or UNLIMITED.
+        """Limit the memory to this number of bytes, or UNLIMITED.
 
         Raises:
             OSError: v1 cannot reclaim enough to get below the limit (EBUSY).

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from ingero.demo.faults.model import Injection, Recipe, Stage, Target
+from ingero.demo.faults.model import Injection, Recipe, Workload, WorkloadSetup
 from ingero.demo.faults.processes import cpu_count, disturbers, need_same_session, threads
 
 LOWEST_PRIORITY = 19
 
 
 class CpuHog(Recipe):
-    """Spinning processes, two for each CPU; `duty` (0-1) of the time, on `cpus` (default: wherever there is room).
+    """Spinning processes, two for each CPU; `duty` (0-1) of the time, on `cpus` (default: all).
 
-    is_idle: only on a CPU that nobody else wants.
+    is_idle: they run under SCHED_IDLE, only on a CPU that nothing else wants.
     """
 
     def __init__(
@@ -38,15 +38,15 @@ class CpuHog(Recipe):
         self.is_idle = is_idle
         self.arguments = () if cpu_ms is None else ("--cpu-ms", str(cpu_ms))
 
-    def stage(self, scratch: Path) -> AbstractContextManager[Stage]:
+    def prepare(self, scratch: Path) -> AbstractContextManager[WorkloadSetup]:
         """Give the workers more to compute, where that is the point."""
         del scratch
-        return nullcontext(Stage(arguments=self.arguments))
+        return nullcontext(WorkloadSetup(arguments=self.arguments))
 
     @contextmanager
-    def apply(self, target: Target) -> Iterator[Injection]:
+    def apply(self, workload: Workload) -> Iterator[Injection]:
         """Run the hogs."""
-        need_same_session(target.pid)
+        need_same_session(workload.pid)
         with disturbers("hog", [[str(100 * self.duty)]] * self.count, name=self.culprit) as hogs:
             for hog in hogs:
                 os.setpriority(os.PRIO_PROCESS, hog.pid, self.nice)
@@ -68,41 +68,41 @@ class NiceTrainer(Recipe):
         return None if os.geteuid() == 0 else "raising a priority again needs root"
 
     @contextmanager
-    def apply(self, target: Target) -> Iterator[Injection]:
+    def apply(self, workload: Workload) -> Iterator[Injection]:
         """Lower the priority of every thread."""
-        before = {tid: os.getpriority(os.PRIO_PROCESS, tid) for tid in threads(target.pid)}
-        with self.hogs.apply(target) as injection:
+        before = {tid: os.getpriority(os.PRIO_PROCESS, tid) for tid in threads(workload.pid)}
+        with self.hogs.apply(workload) as injection:
             _set_priorities(dict.fromkeys(before, LOWEST_PRIORITY))
             try:
                 yield injection
             finally:
                 # Threads that were born meanwhile have inherited the low priority of the thread that made them.
-                usual = os.getpriority(os.PRIO_PROCESS, 0)
-                _set_priorities({tid: before.get(tid, usual) for tid in threads(target.pid)})
+                original = os.getpriority(os.PRIO_PROCESS, 0)
+                _set_priorities({tid: before.get(tid, original) for tid in threads(workload.pid)})
 
 
 class PinOneCpu(Recipe):
-    """All threads and workers on one CPU, while the others idle."""
+    """Pins all threads and workers to one CPU, while the others are idle."""
 
     def requires(self) -> str | None:
         """With one CPU there is nothing to take away."""
         return None if cpu_count() > 1 else "this host has only one CPU"
 
-    def stage(self, scratch: Path) -> AbstractContextManager[Stage]:
+    def prepare(self, scratch: Path) -> AbstractContextManager[WorkloadSetup]:
         """A worker that nearly fills a CPU of its own."""
         del scratch
-        return nullcontext(Stage(arguments=("--cpu-ms", "6")))
+        return nullcontext(WorkloadSetup(arguments=("--cpu-ms", "6")))
 
     @contextmanager
-    def apply(self, target: Target) -> Iterator[Injection]:
+    def apply(self, workload: Workload) -> Iterator[Injection]:
         """Restrict the masks; restore each thread's own."""
-        before = {tid: os.sched_getaffinity(tid) for tid in threads(target.pid)}
-        usual = before[target.pid]
-        _set_affinities({tid: {min(usual)} for tid in before})
+        before = {tid: os.sched_getaffinity(tid) for tid in threads(workload.pid)}
+        original = before[workload.pid]
+        _set_affinities({tid: {min(original)} for tid in before})
         try:
             yield Injection()
         finally:
-            _set_affinities({tid: before.get(tid, usual) for tid in threads(target.pid)})
+            _set_affinities({tid: before.get(tid, original) for tid in threads(workload.pid)})
 
 
 def _set_priorities(wanted: dict[int, int]) -> None:

@@ -6,28 +6,28 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
-from ingero.demo.faults.model import Injection, Recipe, Stage, Target
+from ingero.demo.faults.model import Injection, Recipe, Workload, WorkloadSetup
 from ingero.demo.gpusim.knobs import Knobs
 
 THERMAL_SLOWDOWN = 0x20  # nvmlClocksThrottleReasonSwThermalSlowdown
 
 
 class DeviceKnob(Recipe):
-    """Some knobs of the simulator on other values."""
+    """Sets knobs of the simulated GPU to other values."""
 
     def __init__(self, *, arguments: tuple[str, ...] = (), **values: float) -> None:
-        self._stage = Stage(arguments=arguments)
+        self._setup = WorkloadSetup(arguments=arguments)
         self._values = values
 
-    def stage(self, scratch: Path) -> AbstractContextManager[Stage]:
+    def prepare(self, scratch: Path) -> AbstractContextManager[WorkloadSetup]:
         """Start the workload with what makes the knob matter."""
         del scratch
-        return nullcontext(self._stage)
+        return nullcontext(self._setup)
 
     @contextmanager
-    def apply(self, target: Target) -> Iterator[Injection]:
+    def apply(self, workload: Workload) -> Iterator[Injection]:
         """Turn the knobs, and back."""
-        with Knobs(target.knobs) as knobs:
+        with Knobs(workload.knobs) as knobs:
             before = {name: getattr(knobs, name) for name in self._values}
             _set(knobs, self._values)
             try:

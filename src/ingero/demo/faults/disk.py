@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ingero.demo.faults.model import FaultError, Injection, Recipe, Stage, Target
+from ingero.demo.faults.model import FaultError, Injection, Recipe, Workload, WorkloadSetup
 from ingero.demo.faults.processes import disturbers
 
 DATA_BYTES = 256 << 20
@@ -33,21 +33,21 @@ class IoStorm(Recipe):
         return refuses_direct_io(Path(tempfile.gettempdir()))
 
     @contextmanager
-    def stage(self, scratch: Path) -> Iterator[Stage]:
+    def prepare(self, scratch: Path) -> Iterator[WorkloadSetup]:
         """Write the data set; let workers read from it, past the page cache, with time to spare on a quiet disk."""
         reason = refuses_direct_io(scratch)
         if reason:
             raise FaultError(reason, hint="choose a scratch directory on a disk")
         self._scratch = scratch
         data = write_data(scratch, DATA_BYTES)
-        yield Stage(arguments=("--data", str(data), "--nbytes", str(BATCH_BYTES), "--cpu-ms", "0.5"))
+        yield WorkloadSetup(arguments=("--data", str(data), "--nbytes", str(BATCH_BYTES), "--cpu-ms", "0.5"))
 
     @contextmanager
-    def apply(self, target: Target) -> Iterator[Injection]:
+    def apply(self, workload: Workload) -> Iterator[Injection]:
         """Run the writers; remove what they wrote."""
-        del target
+        del workload
         if self._scratch is None:
-            raise FaultError("there is no data set to disturb", hint="start the workload as stage() says")
+            raise FaultError("there is no data set to disturb", hint="start the workload as prepare() says")
         files = [self._scratch / f"storm.{number}" for number in range(self.writers)]
         try:
             arguments = [[str(file), str(100 * self.duty)] for file in files]

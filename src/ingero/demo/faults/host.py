@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
-from ingero.demo.faults.model import Injection, Recipe, Stage, Target
+from ingero.demo.faults.model import Injection, Recipe, Workload, WorkloadSetup
 from ingero.demo.workloads.ddp import rank_path
 from ingero.demo.workloads.host_knobs import HostKnobs
 
@@ -24,19 +24,19 @@ class Knob(Recipe):
         rank: int | None = None,
         **values: float,
     ) -> None:
-        self._stage = Stage(module=module, arguments=arguments)
+        self._setup = WorkloadSetup(module=module, arguments=arguments)
         self._rank = rank
         self._values = values
 
-    def stage(self, scratch: Path) -> AbstractContextManager[Stage]:
+    def prepare(self, scratch: Path) -> AbstractContextManager[WorkloadSetup]:
         """Start the workload with what the knob needs."""
         del scratch
-        return nullcontext(self._stage)
+        return nullcontext(self._setup)
 
     @contextmanager
-    def apply(self, target: Target) -> Iterator[Injection]:
+    def apply(self, workload: Workload) -> Iterator[Injection]:
         """Turn the knob, and back."""
-        path = target.host_knobs if self._rank is None else rank_path(target.host_knobs, self._rank)
+        path = workload.host_knobs if self._rank is None else rank_path(workload.host_knobs, self._rank)
         knobs = HostKnobs(path)
         before = knobs.change(**self._values)
         try:
@@ -49,10 +49,10 @@ class SigStop(Recipe):
     """The training process is stopped, as by a debugger or a container pause, for as long as the with-block lasts."""
 
     @contextmanager
-    def apply(self, target: Target) -> Iterator[Injection]:
+    def apply(self, workload: Workload) -> Iterator[Injection]:
         """SIGSTOP, then SIGCONT."""
-        os.kill(target.pid, signal.SIGSTOP)
+        os.kill(workload.pid, signal.SIGSTOP)
         try:
             yield Injection(culprits=(os.getpid(),))
         finally:
-            os.kill(target.pid, signal.SIGCONT)
+            os.kill(workload.pid, signal.SIGCONT)

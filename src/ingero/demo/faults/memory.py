@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ingero.demo.faults import cgroups
 from ingero.demo.faults.disk import evict, write_data
-from ingero.demo.faults.model import FaultError, Injection, Recipe, Stage, Target
+from ingero.demo.faults.model import FaultError, Injection, Recipe, Workload, WorkloadSetup
 from ingero.demo.faults.processes import cpu_count, disturbers, need_same_session
 
 DATA_BYTES = 256 << 20
@@ -31,21 +31,23 @@ class MemoryLimit(Recipe):
         return cgroups.missing("memory")
 
     @contextmanager
-    def stage(self, scratch: Path) -> Iterator[Stage]:
+    def prepare(self, scratch: Path) -> Iterator[WorkloadSetup]:
         """Start the workload in the group: memory stays charged to where it was first used."""
         data = write_data(scratch, DATA_BYTES)
         evict(data)
         reading = ("--data", str(data), "--buffered", "--nbytes", str((4 if self.thrash else 1) * MIB))
         with cgroups.group("memory", "limit") as group:
             self._group = group
-            yield Stage(arguments=(*reading, "--prefetch", "1") if self.thrash else reading, cgroups=(group.path,))
+            yield WorkloadSetup(
+                arguments=(*reading, "--prefetch", "1") if self.thrash else reading, cgroups=(group.path,)
+            )
 
     @contextmanager
-    def apply(self, target: Target) -> Iterator[Injection]:
+    def apply(self, workload: Workload) -> Iterator[Injection]:
         """Cut the limit, and lift it."""
-        del target
+        del workload
         if self._group is None:
-            raise FaultError("the workload does not run in the fault's cgroup", hint="start it as stage() says")
+            raise FaultError("the workload does not run in the fault's cgroup", hint="start it as prepare() says")
         self._cut(self._group)
         try:
             yield Injection(cgroups=(self._group.path,))
@@ -77,9 +79,9 @@ class OomKill(Recipe):
         return cgroups.missing("memory")
 
     @contextmanager
-    def apply(self, target: Target) -> Iterator[Injection]:
+    def apply(self, workload: Workload) -> Iterator[Injection]:
         """Start the neighbor; it may use twice its limit if nobody kills it."""
-        del target
+        del workload
         with cgroups.group("memory", "oom") as group:
             group.set_memory_limit(self.limit_bytes)
             size = [[str(2 * self.limit_bytes)]]
@@ -95,8 +97,8 @@ class PageFaultStorm(Recipe):
         self.per_cpu = per_cpu
 
     @contextmanager
-    def apply(self, target: Target) -> Iterator[Injection]:
+    def apply(self, workload: Workload) -> Iterator[Injection]:
         """Run them."""
-        need_same_session(target.pid)
+        need_same_session(workload.pid)
         with disturbers("faulter", [()] * (self.per_cpu * cpu_count()), name=self.culprit) as faulters:
             yield Injection(culprits=tuple(f.pid for f in faulters))

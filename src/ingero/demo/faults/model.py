@@ -1,4 +1,4 @@
-"""What a fault is: what it needs, what must stand before the workload starts, and how it is switched on and off."""
+"""The parts of a fault: what it requires, how the workload is set up for it, and how it is switched on and off."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class FaultError(IngeroError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """A running workload. `knobs` is its GPUSIM_CTL file, `host_knobs` the file that it got with --knob."""
+class Workload:
+    """A running workload. `knobs` is its GPUSIM_CTL file, `host_knobs` the file of its option --knob."""
 
     pid: int
     knobs: Path
@@ -24,10 +24,10 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class WorkloadSetup:
     """How the workload must be started for the fault to find something to disturb.
 
-    `module` of `ingero.demo.workloads`, extra `arguments`, and cgroup directories that it starts in.
+    The `module` of `ingero.demo.workloads`, extra `arguments`, and the cgroup directories that it starts in.
     """
 
     module: str = "train"
@@ -44,17 +44,17 @@ class Injection:
 
 
 class Recipe(abc.ABC):
-    """One kind of fault. An instance is used once: `stage`, then `apply` as often as wanted inside of it."""
+    """One kind of fault. An instance is used once: `prepare`, then `apply` as often as wanted inside of it."""
 
     def requires(self) -> str | None:
-        """Return why it cannot run on this machine, None if it can."""
+        """Return why the fault cannot run on this host, None if it can."""
         return None
 
-    def stage(self, scratch: Path) -> AbstractContextManager[Stage]:
+    def prepare(self, scratch: Path) -> AbstractContextManager[WorkloadSetup]:
         """Prepare files, cgroups and networks under names of this process; remove them at the end."""
         del scratch
-        return nullcontext(Stage())
+        return nullcontext(WorkloadSetup())
 
     @abc.abstractmethod
-    def apply(self, target: Target) -> AbstractContextManager[Injection]:
+    def apply(self, workload: Workload) -> AbstractContextManager[Injection]:
         """Cause the fault inside the with-block; leave everything as it was."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ingero.demo.faults.model import FaultError, Injection, Recipe, Stage, Target
+from ingero.demo.faults.model import FaultError, Injection, Recipe, Workload, WorkloadSetup
 from ingero.demo.faults.packet_drop import dropping, load
 from ingero.demo.workloads.program import Program
 
@@ -40,8 +40,8 @@ class TcpLoss(Recipe):
         return None
 
     @contextmanager
-    def stage(self, scratch: Path) -> Iterator[Stage]:
-        """Start the store, connect it, and let the workers fetch from it; all of it ends with the store."""
+    def prepare(self, scratch: Path) -> Iterator[WorkloadSetup]:
+        """Start the store, connect it, and let the workers fetch from it; the network ends with the store."""
         del scratch
         with Program.module("store", "--own-network", "--host", "0.0.0.0") as store:
             _, port = store.wait_for("ready")
@@ -51,13 +51,13 @@ class TcpLoss(Recipe):
             for prefix, interface, address in (((), self._interface, HERE), (inside, peer, THERE)):
                 _run(*prefix, "ip", "address", "add", f"{address}/30", "dev", interface)
                 _run(*prefix, "ip", "link", "set", interface, "up")
-            yield Stage(arguments=("--tcp", f"{THERE}:{port}", "--nbytes", str(BATCH_BYTES)))
+            yield WorkloadSetup(arguments=("--tcp", f"{THERE}:{port}", "--nbytes", str(BATCH_BYTES)))
         self._await_removal()
 
     @contextmanager
-    def apply(self, target: Target) -> Iterator[Injection]:
+    def apply(self, workload: Workload) -> Iterator[Injection]:
         """Lose packets on their way from the store."""
-        del target
+        del workload
         with dropping(self._interface, self.share):
             yield Injection()
 

@@ -51,8 +51,8 @@ def load(share: float) -> int:
     """
     code = b"".join(_instructions(share))
     instructions = ctypes.create_string_buffer(code, len(code))
-    licence = ctypes.create_string_buffer(b"Dual BSD/GPL")
-    addresses = ctypes.addressof(instructions), ctypes.addressof(licence)
+    license_text = ctypes.create_string_buffer(b"Dual BSD/GPL")
+    addresses = ctypes.addressof(instructions), ctypes.addressof(license_text)
     return _bpf(_PROG_LOAD, struct.pack("=IIQQ", _PROG_TYPE_XDP, len(code) // 8, *addresses))
 
 

@@ -55,7 +55,7 @@ def need_same_session(pid: int) -> None:
     """Refuse to disturb a process of another session where sessions are weighed as groups.
 
     Raises:
-        FaultError: the disturbance would get a share of its own instead of taking the target's.
+        FaultError: the disturbance would get a share of its own instead of taking the workload's.
     """
     grouped = _AUTOGROUP.exists() and _AUTOGROUP.read_text().strip() == "1"
     if grouped and os.getsid(pid) != os.getsid(0):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ingero.demo.faults import cgroups
-from ingero.demo.faults.model import Injection, Recipe, Target
+from ingero.demo.faults.model import Injection, Recipe, Workload
 from ingero.demo.faults.processes import tree
 
 
@@ -21,10 +21,10 @@ class CfsQuota(Recipe):
         return cgroups.missing("cpu")
 
     @contextmanager
-    def apply(self, target: Target) -> Iterator[Injection]:
+    def apply(self, workload: Workload) -> Iterator[Injection]:
         """Move the whole tree into a group with that quota, and back."""
-        weight = cgroups.group_of(target.pid, "cpu").cpu_weight()
-        with cgroups.group("cpu", "quota") as group, cgroups.moved(tree(target.pid), group, "cpu"):
+        weight = cgroups.group_of(workload.pid, "cpu").cpu_weight()
+        with cgroups.group("cpu", "quota") as group, cgroups.moved(tree(workload.pid), group, "cpu"):
             group.set_cpu_weight(weight)
             group.set_cpu_limit(self.quota_us)
             try:

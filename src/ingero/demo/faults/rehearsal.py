@@ -1,4 +1,4 @@
-"""A workload started as a fault wants it, watched by its own log of steps."""
+"""Starts a workload as a fault requires it and watches the log of its steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingero.demo.faults.catalogue import Fault
-from ingero.demo.faults.model import Target
+from ingero.demo.faults.model import Workload
 from ingero.demo.workloads import steps
 from ingero.demo.workloads.ddp import rank_path
 from ingero.demo.workloads.program import Program
@@ -23,7 +23,7 @@ class Rehearsal:
     """The running workload, and where its steps are logged (of rank 0, where there are ranks)."""
 
     program: Program
-    target: Target
+    workload: Workload
     log: Path
 
     def watch(self, enough: Callable[[list[Step]], bool]) -> list[Step]:
@@ -57,9 +57,11 @@ def rehearse(
     `seconds` bounds its life if the caller is killed; `arguments` are added to those that the fault wants.
     """
     log, host_knobs = scratch / f"{fault.name}.jsonl", scratch / f"{fault.name}.knob"
-    with fault.stage(scratch) as stage:
-        command = ("--seconds", seconds, "--out", log, "--knob", host_knobs, *stage.arguments, *arguments)
-        with Program.module(stage.module, *command, environment=environment, cgroups=stage.cgroups) as program:
+    with fault.prepare(scratch) as setup:
+        command = ("--seconds", seconds, "--out", log, "--knob", host_knobs, *setup.arguments, *arguments)
+        with Program.module(setup.module, *command, environment=environment, cgroups=setup.cgroups) as program:
             program.wait_for("ready")
-            target = Target(pid=program.pid, knobs=Path(environment["GPUSIM_CTL"]), host_knobs=host_knobs)
-            yield Rehearsal(program=program, target=target, log=log if stage.module == "train" else rank_path(log, 0))
+            workload = Workload(pid=program.pid, knobs=Path(environment["GPUSIM_CTL"]), host_knobs=host_knobs)
+            yield Rehearsal(
+                program=program, workload=workload, log=log if setup.module == "train" else rank_path(log, 0)
+            )

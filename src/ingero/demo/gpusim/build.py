@@ -46,7 +46,7 @@ class BuildError(IngeroError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
-    """One shared library: which sources it is made of and what its export table looks like."""
+    """One shared library: its sources and its export table."""
 
     soname: str
     folder: str
@@ -207,7 +207,7 @@ def compile_all(folder: Path, toolchain: Toolchain) -> None:
 
 
 def compile_command(library: Library, toolchain: Toolchain | None = None) -> list[str]:
-    """Return the compiler with all that the sources of a library need, but for the source and what to make of it."""
+    """Return the compile command of a library, without the source and the kind of output."""
     with_ = toolchain or host_toolchain()
     includes = [f"-I{SOURCES / name}" for name in ("common", library.folder)]
     flags = [*_FLAGS, *_FLAGS_OF_MACHINE.get(with_.machine, ())]

@@ -21,13 +21,13 @@ _HEADER = (Path(__file__).parent / "common" / "truth.h").read_text(encoding="utf
 _FILE_HEADER = layout.struct(_HEADER, "gpusim_truth_header")
 _FUNCTION = layout.struct(_HEADER, "gpusim_truth_function")
 _SYNC = layout.struct(_HEADER, "gpusim_truth_sync")
-_DRAIN = layout.struct(_HEADER, "gpusim_truth_drain")
+_INTERVAL_END = layout.struct(_HEADER, "gpusim_truth_drain")
 _COLLECTIVE = layout.struct(_HEADER, "gpusim_truth_collective")
 _KERNEL = layout.struct(_HEADER, "gpusim_truth_kernel")
 _MAGIC = layout.constant(_HEADER, "GPUSIM_TRUTH_MAGIC")
 _FUNCTIONS = layout.constant(_HEADER, "GPUSIM_TRUTH_FUNCTIONS")
 _SYNCS = layout.constant(_HEADER, "GPUSIM_TRUTH_SYNCS")
-_DRAINS = layout.constant(_HEADER, "GPUSIM_TRUTH_DRAINS")
+_INTERVAL_ENDS = layout.constant(_HEADER, "GPUSIM_TRUTH_DRAINS")
 _COLLECTIVES = layout.constant(_HEADER, "GPUSIM_TRUTH_COLLECTIVES")
 _KERNELS = layout.constant(_HEADER, "GPUSIM_TRUTH_KERNELS")
 _KERNELS_HEADER = np.dtype([("lock", "u8"), ("count", "u8")])
@@ -57,13 +57,13 @@ class Calls:
 
     @property
     def total(self) -> int:
-        """Every time the function was entered and left."""
+        """How often the function was entered and left, nested calls included."""
         return self.outer + self.nested
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
-    """One run. Times are CLOCK_MONOTONIC ns; `common/truth.h` documents every field."""
+    """The ground truth of one run. Times are CLOCK_MONOTONIC ns; `common/truth.h` documents every field."""
 
     calls: dict[tuple[str, str], Calls]
     """By (layer, function name); the layers are runtime, driver and nccl. Functions never entered are left out."""
@@ -74,7 +74,7 @@ class Truth:
     device_end_ns return_ns begin_ns, where begin_ns is the return of the previous sync of the same stream (0: there
     was none)."""
     function_names: list[str]
-    """What the `function` field of a sync or sync stands for."""
+    """The name that the `function` field of a record is the index of."""
     syncs_lost: int
     """Records that newer ones have overwritten."""
     interval_ends_lost: int
@@ -124,13 +124,15 @@ class _Raw:
 def _read(path: Path) -> _Raw:
     data = _mapped(path)
     syncs_at = _FILE_HEADER.itemsize + _FUNCTIONS * _FUNCTION.itemsize
-    drains_at = syncs_at + _SYNCS * _SYNC.itemsize
-    collectives_at = drains_at + _DRAINS * _DRAIN.itemsize
+    interval_ends_at = syncs_at + _SYNCS * _SYNC.itemsize
+    collectives_at = interval_ends_at + _INTERVAL_ENDS * _INTERVAL_END.itemsize
     header = np.frombuffer(data, _FILE_HEADER, 1)[0]
     if header["magic"] not in {0, _MAGIC}:  # 0: its writer has only just created it
         raise TruthError(f"{path} is not a ground-truth file")
     syncs, syncs_lost = _ring(np.frombuffer(data, _SYNC, _SYNCS, syncs_at), int(header["syncs"]))
-    interval_ends, interval_ends_lost = _ring(np.frombuffer(data, _DRAIN, _DRAINS, drains_at), int(header["drains"]))
+    interval_ends, interval_ends_lost = _ring(
+        np.frombuffer(data, _INTERVAL_END, _INTERVAL_ENDS, interval_ends_at), int(header["drains"])
+    )
     functions = np.frombuffer(data, _FUNCTION, int(header["functions"]), _FILE_HEADER.itemsize).copy()
     collectives, _ = _ring(np.frombuffer(data, _COLLECTIVE, _COLLECTIVES, collectives_at), int(header["collectives"]))
     kernels_at = collectives_at + _COLLECTIVES * _COLLECTIVE.itemsize
@@ -149,7 +151,7 @@ def _read(path: Path) -> _Raw:
 def _mapped(path: Path) -> mmap.mmap | bytes:
     """The file's bytes; zeros if it is still empty."""
     size = _FILE_HEADER.itemsize + _FUNCTIONS * _FUNCTION.itemsize + _SYNCS * _SYNC.itemsize
-    size += _DRAINS * _DRAIN.itemsize + _COLLECTIVES * _COLLECTIVE.itemsize
+    size += _INTERVAL_ENDS * _INTERVAL_END.itemsize + _COLLECTIVES * _COLLECTIVE.itemsize
     size += _KERNELS_HEADER.itemsize + _KERNELS * _KERNEL.itemsize
     try:
         with path.open("rb") as file:
@@ -164,7 +166,7 @@ def _mapped(path: Path) -> mmap.mmap | bytes:
 
 
 def _ring(slots: Array, written: int) -> tuple[Array, int]:
-    """Complete records in the order of writing, copied, and how many are gone."""
+    """Complete records in the order of writing, copied, and the number of overwritten ones."""
     used = slots[: min(written, len(slots))]  # the rest of the file was never touched
     complete = used[(used["sequence"] > 0) & (used["return_ns"] > 0)]
     order: Array = complete[np.argsort(complete["sequence"])]
@@ -209,14 +211,14 @@ def _renumbered(records: Array, first: int) -> Array:
 
 def _with_begin(interval_ends: Array) -> Array:
     """Add `begin_ns`: within one (pid, device, stream), a sync ends the sync interval that the one before it began."""
-    result = np.zeros(len(interval_ends), dtype=[*_DRAIN.descr, ("begin_ns", "i8")])
-    for field in _DRAIN.names or ():
+    result = np.zeros(len(interval_ends), dtype=[*_INTERVAL_END.descr, ("begin_ns", "i8")])
+    for field in _INTERVAL_END.names or ():
         result[field] = interval_ends[field]
     last: dict[tuple[int, int, int], int] = {}
-    for drain in result:
-        gpu_stream = (int(drain["pid"]), int(drain["device"]), int(drain["stream"]))
-        drain["begin_ns"] = last.get(gpu_stream, 0)
-        last[gpu_stream] = int(drain["return_ns"])
+    for interval_end in result:
+        gpu_stream = (int(interval_end["pid"]), int(interval_end["device"]), int(interval_end["stream"]))
+        interval_end["begin_ns"] = last.get(gpu_stream, 0)
+        last[gpu_stream] = int(interval_end["return_ns"])
     return result
 
 

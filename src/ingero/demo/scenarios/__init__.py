@@ -40,9 +40,9 @@ def scenario_of(name: str) -> Scenario:
         NoSuchScenarioError: there is none.
     """
     wanted = ALIASES.get(name, name)
-    found = next((one for one in SCENARIOS if one.name == wanted), None)
+    found = next((scenario for scenario in SCENARIOS if scenario.name == wanted), None)
     if found is None:
-        names = [one.name for one in SCENARIOS]
+        names = [scenario.name for scenario in SCENARIOS]
         near = difflib.get_close_matches(name.lower(), [*names, *ALIASES], n=1)
         meant = f"did you mean {command('demo', *near)}? " if near else ""
         raise NoSuchScenarioError(

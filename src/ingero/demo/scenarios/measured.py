@@ -20,7 +20,7 @@ _KINDS = {(int(op.source), op.code): op.kind for op in OPS}
 class Measured:
     """A recording, its diagnosis and the incident that the scenario is about.
 
-    fault: when the demo itself caused it; None: as the diagnosis says. A busy machine's own trouble may begin earlier.
+    fault: when the demo caused it; None: as the diagnosis says. On a busy host, lost time may start before the fault.
     """
 
     reader: Reader
@@ -35,40 +35,41 @@ class Measured:
 
     @property
     def window(self) -> Window:
-        """While it lasted."""
+        """The time range of the fault, or else of the incident."""
         whole = self.diagnosis.window
         return self.fault or Window(begin_ns=self.incident.start_ns, end_ns=self.incident.end_ns or whole.end_ns)
 
     @property
     def before(self) -> Window:
-        """From the begin of the recording until it began."""
+        """The time range from the start of the recording to the start of `window`."""
         return Window(begin_ns=self.diagnosis.window.begin_ns, end_ns=self.window.begin_ns)
 
     def fact(self, name: str) -> float:
-        """A number that the rule itself gives as evidence."""
+        """A number in the evidence of the incident; 0 where it is none."""
         value = self.incident.evidence.get(name)
         return float(value) if isinstance(value, (int, float)) else 0.0
 
     def mean_call_ns(self, window: Window, kinds: Kind) -> float:
         """The mean length of the calls of these kinds; 0 where there were none."""
         calls = self._calls(window, kinds)
-        return sum(one.sum_ns for one in calls) / max(sum(one.count for one in calls), 1)
+        return sum(share.sum_ns for share in calls) / max(sum(share.count for share in calls), 1)
 
     def share_of_wall(self, window: Window, kinds: Kind) -> float:
-        """Which share of the time the process was inside calls of these kinds."""
-        return sum(one.sum_ns for one in self._calls(window, kinds)) / max(window.duration_ns, 1)
+        """The ratio of the window that the process was inside calls of these kinds."""
+        return sum(share.sum_ns for share in self._calls(window, kinds)) / max(window.duration_ns, 1)
 
     def step_p99_ns(self, window: Window) -> float:
-        """Of a hundred steps, the slowest but one; 0 where there were none."""
+        """The 99th percentile of the step length (ns) in the window; 0 where there were no steps."""
         gpu_stream = Evidence(self.reader, self.diagnosis.window).gpu_streams[self.process]
         ends = gpu_stream["sync_end_ns"]
         lengths = (ends - gpu_stream["prev_sync_end_ns"])[(ends >= window.begin_ns) & (ends < window.end_ns)]
         return float(np.quantile(lengths, 0.99)) if len(lengths) else 0.0
 
     def spikes(self) -> tuple[float, float]:
-        """How many steps apart the long steps are, and how much longer than the others each is, ns; median of each.
+        """How many steps apart the long steps are, and how much longer than the others they are (ns); medians.
 
-        Long is what exceeds the median by half as much as the longest does. 0 apart where there is only one.
+        A step is long if it exceeds the median by at least half as much as the longest does. With one long step, the
+        distance is 0.
         """
         gpu_stream = Evidence(self.reader, self.diagnosis.window).gpu_streams[self.process]
         gpu_stream = gpu_stream[
@@ -81,12 +82,12 @@ class Measured:
 
     def _calls(self, window: Window, kinds: Kind) -> list[OpShare]:
         shares = self.reader.op_shares((window,), process=self.process)
-        return [one for one in shares if _KINDS.get((one.source, one.op), Kind.NONE) & kinds]
+        return [share for share in shares if _KINDS.get((share.source, share.op), Kind.NONE) & kinds]
 
 
-def longer(now_ns: float, usual_ns: float) -> tuple[float, str]:
-    """How many times as long, and that in words; 0 where nothing is known to be usual."""
-    if not usual_ns:
+def longer(now_ns: float, baseline_ns: float) -> tuple[float, str]:
+    """The ratio of both lengths, and a text of it; 0 where there is no baseline."""
+    if not baseline_ns:
         return 0.0, f"took {format_ns(now_ns)}, and there was no time without the fault to compare it with"
-    ratio = now_ns / usual_ns
-    return ratio, f"took {ratio:.1f}x as long: {format_ns(now_ns)} instead of {format_ns(usual_ns)}"
+    ratio = now_ns / baseline_ns
+    return ratio, f"took {ratio:.1f}x as long: {format_ns(now_ns)} instead of {format_ns(baseline_ns)}"

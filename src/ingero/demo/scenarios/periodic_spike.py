@@ -5,8 +5,8 @@ from __future__ import annotations
 from ingero.demo.scenarios.measured import Measured
 from ingero.demo.scenarios.scenario import Number, Scenario
 from ingero.demo.scene import Actor, Step
-from ingero.demo.stage import Stage
-from ingero.demo.whole_scene import WholeScene
+from ingero.demo.stage import LiveRun
+from ingero.demo.whole_scene import FullScriptedRun
 from ingero.units import format_ns
 
 _EVERY = 200
@@ -14,32 +14,32 @@ _SPIKE_MS = 300.0
 _LINE = (("/srv/job/train.py", 88, "save_checkpoint"), ("/srv/job/train.py", 140, "main"))
 
 
-def play(stage: Stage) -> None:
-    """Healthy, then a step in 200 sleeps."""
-    stage.record(stage.train())
-    stage.watch(3)
-    with stage.spikes(every=_EVERY, ms=_SPIKE_MS):
-        stage.watch(15)
+def play(run: LiveRun) -> None:
+    """Runs a healthy loop, then one in which a step in 200 sleeps."""
+    run.record(run.train())
+    run.watch(3)
+    with run.spikes(every=_EVERY, ms=_SPIKE_MS):
+        run.watch(15)
 
 
-def script(scene: WholeScene) -> None:
-    """The same by hand."""
-    trainer = scene.process(4100, "python")
-    scene.train(trainer, 0, 3, Step())
+def script(run: FullScriptedRun) -> None:
+    """Writes the scenario as a scripted recording."""
+    trainer = run.process(4100, "python")
+    run.train(trainer, 0, 3, Step())
     now = 3.0
     while now < 14:
-        now = scene.train(trainer, now, now + (_EVERY - 1.5) * 6.55e-3, Step())[-1][2]
-        now = _spike(scene, trainer, now)
+        now = run.train(trainer, now, now + (_EVERY - 1.5) * 6.55e-3, Step())[-1][2]
+        now = _spike(run, trainer, now)
 
 
-def _spike(scene: WholeScene, trainer: Actor, at_s: float) -> float:
-    """One long step; answers when it ended."""
-    long = Step(empty_ms=0.5 + _SPIKE_MS, empty={"sleep": _SPIKE_MS}, stack=_LINE)
-    return scene.train(trainer, at_s, at_s + 0.001, long)[0][2]
+def _spike(run: FullScriptedRun, trainer: Actor, at_s: float) -> float:
+    """Writes one long step; returns its end in seconds."""
+    long = Step(idle_ms=0.5 + _SPIKE_MS, idle={"sleep": _SPIKE_MS}, stack=_LINE)
+    return run.train(trainer, at_s, at_s + 0.001, long)[0][2]
 
 
 def number(measured: Measured) -> Number:
-    """How many steps lie between two long ones."""
+    """The number of steps from one long step to the next."""
     every, each = measured.spikes()
     return Number(value=every, text=f"a spike every {every:.0f} steps, each {format_ns(each)} longer than the others")
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ingero.demo.scenarios.measured import Measured
-from ingero.demo.stage import Stage
-from ingero.demo.whole_scene import WholeScene
+from ingero.demo.stage import LiveRun
+from ingero.demo.whole_scene import FullScriptedRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
-    """The scenario's own number, in words and as it is."""
+    """The figure that a scenario reports, as a value and as text."""
 
     value: float
     text: str
@@ -22,9 +22,9 @@ class Number:
 class Scenario:
     """One demo.
 
-    cause: the verdict it must end in, in every mode. play: on a GPU, simulated or not. script: the same in a recording
-    of `seconds` made by hand. number: of either; scripted_between: what the script's number is, which a real one need
-    not be.
+    cause: the verdict it must end in, in every mode. play: runs it on a real or simulated GPU. script: writes it as a
+    scripted recording of `seconds`. number: measures it in either; scripted_between: bounds of the number of the
+    script, which a real run need not meet.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Scenario:
     shows: str
     cause: str
     seconds: float
-    play: Callable[[Stage], None]
-    script: Callable[[WholeScene], None]
+    play: Callable[[LiveRun], None]
+    script: Callable[[FullScriptedRun], None]
     number: Callable[[Measured], Number]
     scripted_between: tuple[float, float]

@@ -1,4 +1,4 @@
-"""What a training loop does beside training: metrics, logging, checkpoints, memory; each switched by a host knob."""
+"""Work of a training loop beside training: metrics, logging, checkpoints, memory; each switched by a host knob."""
 
 import gc
 import os
@@ -44,7 +44,7 @@ class Callbacks:
             log_loss(loss)
 
     def update_metrics(self) -> None:
-        """Wait for the lock, as everybody who counts something does."""
+        """Wait for the lock of the metrics, as code that counts something does."""
         with self.lock:
             pass
 
@@ -65,7 +65,7 @@ class Callbacks:
 
 
 def is_turn(step: int, every: float) -> bool:
-    """Whether something that is done each `every`-th step (0: never) is done in this one."""
+    """Whether work that is done in each `every`-th step (0: never) is done in this one."""
     return bool(every) and step % every == every // 2
 
 

@@ -1,4 +1,4 @@
-"""How long the sequences of each step are: always the same, or drawn anew from a seed."""
+"""The length of the sequences in each step: constant, or drawn from a seed."""
 
 import random
 from argparse import Namespace

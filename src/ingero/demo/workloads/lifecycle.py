@@ -1,4 +1,4 @@
-"""How a workload tells that it runs, waits to be traced, and ends when asked."""
+"""Lets a workload announce that it runs, wait until it is traced, and end on a signal."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""What every loop has beside its work for the device: an end, callbacks, and a log of its steps."""
+"""The parts of a loop beside its GPU work: its end, its callbacks, and a log of its steps."""
 
 import itertools
 import json
@@ -38,7 +38,7 @@ class HostSide:
 
 
 class Log:
-    """One JSON line for each step, in what steps.py reads."""
+    """The log that steps.py reads: one JSON line per step."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out

@@ -1,4 +1,4 @@
-"""How a loop reads its loss: after a wait for the device, behind it, or without any wait."""
+"""The ways in which a loop reads its loss: after a GPU sync, some steps behind, or without a wait."""
 
 from collections import deque
 from collections.abc import Callable
@@ -9,7 +9,7 @@ WAYS = ("stream", "event", "memcpy", "device", "never", "query", "pageable", "be
 
 
 def reader(way: str, behind: int = 1) -> Callable[[Tensor], object]:
-    """Return what reads a loss in one of WAYS.
+    """Return the function that reads a loss in one of WAYS.
 
     `never` leaves the pace to the launch queue's depth; `behind` waits for the step so many before this one.
     """

@@ -59,11 +59,11 @@ def build_source(source: Path, *, shared: bool = False) -> Path:
     command, libraries = _command((compiler,), source, shared=shared)
     content = b"\0".join([*map(str.encode, [*command, *libraries]), *(f.read_bytes() for f in (source, *headers))])
     folder = cache_directory() / "native" / hashlib.sha256(content).hexdigest()[:16]
-    target = folder / (f"lib{source.stem}.so" if shared else source.stem)
-    if not target.exists():
+    built = folder / (f"lib{source.stem}.so" if shared else source.stem)
+    if not built.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        _compile([*command, *libraries], target)
-    return target
+        _compile([*command, *libraries], built)
+    return built
 
 
 def compile_with(toolchain: Toolchain, source: Path, folder: Path, *, shared: bool = False) -> Path:
@@ -73,24 +73,24 @@ def compile_with(toolchain: Toolchain, source: Path, folder: Path, *, shared: bo
         BuildError: the compiler refused the source.
     """
     command, libraries = _command(toolchain.command, source, shared=shared)
-    target = folder / (f"lib{source.stem}.so" if shared else source.stem)
-    _compile([*command, *libraries], target)
-    return target
+    built = folder / (f"lib{source.stem}.so" if shared else source.stem)
+    _compile([*command, *libraries], built)
+    return built
 
 
 def _command(compiler: Sequence[str], source: Path, *, shared: bool) -> tuple[list[str], tuple[str, ...]]:
-    """What compiles a file, and what stands behind it."""
+    """The command that compiles a file, and the libraries that stand behind its output option."""
     return [*compiler, *_COMMON, *(_LIBRARY if shared else ()), str(source)], () if shared else _PROGRAM
 
 
-def _compile(command: list[str], target: Path) -> None:
-    """Compile beside the target and rename, so that parallel builds never run a half-written file."""
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        output = Path(scratch) / target.name
+def _compile(command: list[str], built: Path) -> None:
+    """Compile beside `built` and rename, so that parallel builds never run a half-written file."""
+    with tempfile.TemporaryDirectory(dir=built.parent) as scratch:
+        output = Path(scratch) / built.name
         try:
             subprocess.run([*command, "-o", str(output)], check=True, capture_output=True, text=True)
         except FileNotFoundError as error:
             raise BuildError(f"no compiler: {command[0]}", hint="apt-get install gcc g++ libc6-dev") from error
         except subprocess.CalledProcessError as error:
-            raise BuildError(f"compiling {target.name} failed:\n{error.stderr}", hint=shlex.join(command)) from error
-        output.replace(target)
+            raise BuildError(f"compiling {built.name} failed:\n{error.stderr}", hint=shlex.join(command)) from error
+        output.replace(built)

@@ -1,4 +1,4 @@
-"""How real training programs wait for their device: each a set of the trainer's options, by the name of --pattern."""
+"""Patterns in which real training programs wait for their GPU, as options of the trainer by name of --pattern."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -106,7 +106,7 @@ class InferenceEngine:
             self.running.extend(new)
 
     def step(self) -> None:
-        """Make one token for everybody; answer those that have enough."""
+        """Make one token for each sequence of the batch; reply to those that are finished."""
         self.model.decode()
         for sequence in self.running:
             sequence.tokens += bytes(TOKEN_BYTES)
@@ -133,7 +133,7 @@ class Front:
         self.selector.register(listener, selectors.EVENT_READ)
 
     def run(self) -> None:
-        """Sleep until something arrives, for ever."""
+        """Accept connections and requests forever, asleep while there are none."""
         while True:
             for key, _ in self.selector.select():
                 if key.data is None:

@@ -39,7 +39,7 @@ class MountError(IngeroError):
 
 
 def mount(device: int, folder: Path) -> None:
-    """Mount what this process answers for on /dev/fuse.
+    """Mount the file system that this process serves on /dev/fuse.
 
     Raises:
         MountError: the kernel refused.
@@ -51,7 +51,7 @@ def mount(device: int, folder: Path) -> None:
 
 
 def unmount(folder: Path) -> None:
-    """Take it away; whoever still reads from it gets an error."""
+    """Unmount it; programs that still read from it get an error."""
     _libc.umount2(str(folder).encode(), _MNT_DETACH)
 
 
@@ -65,7 +65,7 @@ class SlowFile:
         self._zeros = bytes(MAX_READ_BYTES)
 
     def serve(self) -> None:
-        """Answer until it is unmounted."""
+        """Answer requests until it is unmounted."""
         with suppress(OSError):
             while True:
                 request = os.read(self.device, _REQUEST_BYTES)
@@ -93,7 +93,7 @@ class SlowFile:
         return (0, known[opcode]) if opcode in known else (_ENOSYS, b"")
 
     def attributes(self, node: int) -> bytes:
-        """What stat() says."""
+        """The attributes that stat() returns."""
         is_root = node == _ROOT_NODE
         mode = stat.S_IFDIR | 0o555 if is_root else stat.S_IFREG | 0o444
         size = 0 if is_root else self.size_bytes
@@ -106,7 +106,7 @@ class SlowFile:
         return self._zeros[:count]
 
     def ms_per_mib(self) -> float:
-        """What the knob says; 0 without one."""
+        """The time per MiB that the knob sets; 0 without a knob file."""
         with suppress(FileNotFoundError):
             return float(self.knob.read_text()) if self.knob else 0.0
         return 0.0

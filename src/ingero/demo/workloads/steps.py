@@ -58,5 +58,5 @@ def median_ns(steps: Sequence[Step]) -> float:
 
 
 def lost_ns(steps: Sequence[Step], reference_ns: float) -> float:
-    """Return what the steps took beyond the reference, signed: catching up repays a loss."""
+    """Return how much longer than the reference the steps took in all; steps that catch up count as negative."""
     return sum(s.step_ns - reference_ns for s in steps)

@@ -68,7 +68,7 @@ class Trainer:
         return loss
 
     def replay(self) -> Tensor:
-        """The same from a graph, captured when it is first needed."""
+        """Run `compute` as a CUDA graph, captured when it is first needed."""
         if self.graph is None:
             self.graph = Graph(self.compute)
         self.graph.replay()
@@ -105,7 +105,7 @@ class Trainer:
         cuda.empty_cache()
 
     def kind(self) -> str:
-        """What kind of step the last one was: a part of one whose gradients accumulate, or one of a shape."""
+        """The kind of the last step: part of a step whose gradients accumulate, or a step of one shape."""
         if self.steps % self.options.accumulate != 1 % self.options.accumulate:
             return steps.MICRO
         return f"shape {self.shape}" if self.options.shapes > 1 else steps.TRAIN

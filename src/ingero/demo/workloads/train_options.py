@@ -32,7 +32,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def add_length(group: "argparse._ArgumentGroup") -> None:
-    """How long a loop runs, and where it says what it did."""
+    """Add the options of how long a loop runs and where it logs."""
     group.add_argument("--steps", type=int, help="stop after this many (default 100 if --seconds is not given)")
     group.add_argument("--seconds", type=float, help="stop after this long")
     group.add_argument("--out", type=Path, help="one JSON line a step: step t_ns step_ns data_ns (default stdout)")
@@ -92,7 +92,7 @@ def _add_data(group: "argparse._ArgumentGroup") -> None:
 
 
 def add_host(group: "argparse._ArgumentGroup") -> None:
-    """What a loop does on the host beside its work for the GPU (loop.HostSide)."""
+    """Add the options of a loop's host work beside its GPU work (loop.HostSide)."""
     group.add_argument("--knob", type=Path, help="file of live disturbances (host_knobs.py)")
     group.add_argument("--checkpoint", type=Path, help="file that checkpoints go to, when --knob says so")
     group.add_argument("--heap", type=int, default=0, help="objects that the garbage collector has to walk")

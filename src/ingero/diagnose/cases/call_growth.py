@@ -1,4 +1,4 @@
-"""Lost time inside traced calls: which take longer, or come more often per sync interval, than in the reference."""
+"""Lost time inside traced calls that take longer, or come more often per sync interval, than in the baseline."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from ingero.units import format_ns, format_number
 
 _KINDS = {(int(op.source), op.code): op.kind for op in OPS}
 ON_PATH = "exact sums of the calls on the critical path, while the GPU was idle or short of work"
-INSIDE = ("run", "sleep", "uninterruptible")  # what a call itself can spend; being runnable has its own rules
+INSIDE = ("run", "sleep", "uninterruptible")  # states in which a call itself takes time; runnable has its own rules
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
-    """The calls of some kinds in a case, and what they took beyond the reference.
+class CallGrowth:
+    """The calls of some kinds in a case, and the time that they took beyond the baseline.
 
-    is_as_many: each sync interval has as many launches as others of its class, so that only longer ones are beyond it:
-    where the case has other shares of the classes than the reference, the counts per sync interval differ for that
-    alone.
-    is_against_zero: of a bottleneck; there is no reference. noun: of what the case is judged by.
+    is_as_many: each sync interval has as many launches as others of its step type, so that only longer launches count
+    as growth: where the mix of step types differs from the baseline's, counts per sync interval differ for that reason.
+    is_against_zero: for a bottleneck, which has no baseline. noun: `step` or `sync interval`.
     """
 
     changes: tuple[OpChange, ...]
@@ -32,72 +31,74 @@ class Growth:
 
     @property
     def grown_ns(self) -> float:
-        """Over the whole case."""
+        """Time of the calls beyond the baseline over the entire case, ns."""
         return max(sum(map(self._grown_ns, self.changes)), 0.0) * self.sync_intervals
 
-    def _grown_ns(self, one: OpChange) -> float:
-        return one.longer_ns if self.is_as_many and kind_of(one) & Kind.LAUNCH else one.grown_ns
+    def _grown_ns(self, change: OpChange) -> float:
+        return change.longer_ns if self.is_as_many and kind_of(change) & Kind.LAUNCH else change.grown_ns
 
     @property
     def count(self) -> float:
         """Calls per sync interval."""
-        return sum(one.count for one in self.changes)
+        return sum(change.count for change in self.changes)
 
     @property
-    def usual_count(self) -> float:
-        """Calls per sync interval in the reference."""
-        return sum(one.usual_count for one in self.changes)
+    def baseline_count(self) -> float:
+        """Calls per sync interval in the baseline."""
+        return sum(change.baseline_count for change in self.changes)
 
     @property
     def largest(self) -> OpChange:
-        """The one that grew most."""
+        """The call whose time grew most."""
         return max(self.changes, key=self._grown_ns)
 
     @property
     def text(self) -> str:
-        """The largest in words: "cudaMalloc 3.1 ms (usually 60 us), 1.0 per step"."""
-        one = self.largest
-        now = format_ns(int(one.mean_ns)) if one.timed else "-"
+        """The largest in words: "cudaMalloc 3.1 ms (baseline 60 us), 1.0 per step (baseline 1.0)"."""
+        change = self.largest
+        now = format_ns(int(change.mean_ns)) if change.timed else "-"
         if self.is_against_zero:
-            return f"{one.totals.name} {now}, {format_number(one.count)} per {self.noun}"
-        usual = f"baseline {format_ns(int(one.usual_mean_ns))}" if one.usual_timed else "baseline: none"
-        often = f"{format_number(one.count)} per {self.noun} (baseline {format_number(one.usual_count)})"
-        return f"{one.totals.name} {now} ({usual}), {often}"
+            return f"{change.totals.name} {now}, {format_number(change.count)} per {self.noun}"
+        baseline = f"baseline {format_ns(int(change.baseline_mean_ns))}" if change.baseline_timed else "baseline: none"
+        often = f"{format_number(change.count)} per {self.noun} (baseline {format_number(change.baseline_count)})"
+        return f"{change.totals.name} {now} ({baseline}), {often}"
 
     def link(self, *, order: str, text: str = "", structure: str = ON_PATH) -> Link:
-        """What the largest took over the whole case, as a link of a chain. text: "": that the thread was inside it."""
-        one = self.largest
+        """The time of the largest over the entire case as a link of a chain. text: "" says which call it was."""
+        change = self.largest
         return Link(
-            text=text or f"the launching thread was inside {one.totals.name}",
-            seen_ns=int(one.ns * self.sync_intervals),
-            expected_ns=int(one.usual_ns * self.sync_intervals),
+            text=text or f"the launching thread was inside {change.totals.name}",
+            seen_ns=int(change.ns * self.sync_intervals),
+            expected_ns=int(change.baseline_ns * self.sync_intervals),
             structure=structure,
             order=order,
         )
 
 
-def growth(case: Case, kinds: Kind) -> Growth | None:
-    """The calls of these kinds; None where none was made."""
-    mine = [one for one in case.op_changes if kind_of(one) & kinds]
-    is_as_many = case.kind is FindingKind.INCIDENT and case.resynced is None
+def grown_calls(case: Case, kinds: Kind) -> CallGrowth | None:
+    """The growth of the calls of these kinds in a case; None where there was no such call."""
+    mine = [change for change in case.op_changes if kind_of(change) & kinds]
+    is_as_many = case.kind is FindingKind.INCIDENT and case.resync is None
     is_against_zero = case.kind is FindingKind.BOTTLENECK
-    return Growth(tuple(mine), case.sync_interval_count, is_as_many, is_against_zero, case.noun) if mine else None
+    return CallGrowth(tuple(mine), case.sync_interval_count, is_as_many, is_against_zero, case.noun) if mine else None
 
 
 def kind_of(change: OpChange) -> Kind:
-    """What a call does."""
+    """The kind of a call."""
     return kind_of_op(change.totals.source, change.totals.op)
 
 
 def kind_of_op(source: int, op: int) -> Kind:
-    """What the calls of an operation do."""
+    """The kind of an operation's calls, by `Source` and operation code."""
     return _KINDS.get((source, op), Kind.NONE)
 
 
-def claim(case: Case, parts: tuple[Part, ...], grown: Growth, *, told_by: tuple[str, ...] = ()) -> dict[Bucket, int]:
-    """Lost time of these parts that the calls account for, of what is left of it.
+def claim_inside_calls(
+    case: Case, parts: tuple[Part, ...], grown: CallGrowth, *, already_claimed_by: tuple[str, ...] = ()
+) -> dict[Bucket, int]:
+    """Unclaimed lost time of these parts that the growth of these calls explains.
 
-    told_by: causes whose findings have claimed time inside the same calls.
+    already_claimed_by: causes whose findings have claimed time inside the same calls.
     """
-    told = sum(one.lost_ns for one in case.findings if one.cause in told_by)
-    return case.take(parts, INSIDE, max(grown.grown_ns - told, 0))
+    claimed_ns = sum(finding.lost_ns for finding in case.findings if finding.cause in already_claimed_by)
+    return case.claimable(parts, INSIDE, max(grown.grown_ns - claimed_ns, 0))

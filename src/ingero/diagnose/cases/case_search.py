@@ -1,4 +1,4 @@
-"""Where the rules are to look: the time ranges of every process that lost time, and what keeps its device waiting."""
+"""The search for cases: time ranges in which a process lost time, and bottlenecks that keep its GPU waiting."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from ingero.diagnose.cases.case import Case
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.evidence.nvml_utilization import Utilization, utilization_of
 from ingero.diagnose.findings import Bucket, FindingKind, Part
-from ingero.diagnose.lost_time.agent_start import is_recorders_start, settled_at_ns
-from ingero.diagnose.lost_time.best_regime import Usual, at_best, usual_sync_intervals, with_clocks
+from ingero.diagnose.lost_time.agent_start import is_agent_start, settled_at_ns
+from ingero.diagnose.lost_time.best_regime import ClassReference, at_best, class_references, with_thread_states
 from ingero.diagnose.lost_time.buckets import buckets
 from ingero.diagnose.lost_time.interval_sampling import sample_windows, weighted_windows
-from ingero.diagnose.lost_time.no_demand import idle_ns, shortened
-from ingero.diagnose.lost_time.resync import Resynced, is_same_work, lost_buckets, resynced
+from ingero.diagnose.lost_time.no_demand import no_demand_ns, without_no_demand
+from ingero.diagnose.lost_time.resync import Resync, find_resync, is_same_work_per_launch, lost_buckets
 from ingero.diagnose.lost_time.time_ranges import (
     MIN_LOST_NS,
-    ONE_LOST_NS,
+    MIN_SINGLE_STALL_NS,
     TimeRange,
-    begins_to_lose,
     excess_ns,
     losing_ranges,
+    starts_losing_time,
 )
 from ingero.diagnose.lost_time.timeline import timeline
 from ingero.diagnose.steps.pacing import HOST_BOUND, is_step, is_untimed
-from ingero.diagnose.steps.queue_depth import was_full
-from ingero.diagnose.steps.untraced_launches import is_host_paced, is_unseen
+from ingero.diagnose.steps.queue_depth import was_queue_full
+from ingero.diagnose.steps.untraced_launches import has_untraced_launches, is_host_paced
 from ingero.events import STATES
 from ingero.store.arrays.spans import Spans, left_out
 from ingero.store.records import Process, Window
@@ -38,25 +38,23 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 BOTTLENECK_RATIO = 0.10  # of wall time against zero, before a share of it is called a bottleneck
 WORK_RATIO = 0.25  # of all time computing and launching, before that is called a bottleneck
-_DEVICE_WAITED = (
-    0.05  # of the time that the GPU was busy; below, the GPU was done as soon as the host had enqueued the last
-)
-_BRIEF_NS = 5_000_000_000  # from the first sync interval to the last of a process that is gone
-_HELD_UP_NS = 3_000_000_000  # a loop that has stood still for longer may be over, or idle: that needs no hurry
-_SLOWEST_LINK = 3.0  # bytes a ns: PCIe 3.0 with four streams, the least that GPUs which train are found on
-_CLOCKS_OF = {Part.IDLE: "idle", Part.LAUNCH: "launch", Part.RETURN_DELAY: "sync"}
+_MAX_WAIT_RATIO = 0.05  # of GPU busy time: with a shorter wait the GPU was done right after the last launch
+_BRIEF_NS = 5_000_000_000  # from the first sync interval to the last one of an ended process
+_MAX_STALL_NS = 3_000_000_000  # a loop that has stood still for longer may be over or idle, which is not urgent
+_SLOWEST_LINK = 3.0  # bytes a ns: PCIe 3.0 x4, the slowest link that GPUs used for training are found on
+_STATE_FIELDS = {Part.IDLE: "idle", Part.LAUNCH: "launch", Part.RETURN_DELAY: "sync"}
 
 
 def find_cases(evidence: Evidence) -> list[Case]:
-    """The time ranges of every process that lost time against its best regime, then the bottlenecks of that regime."""
+    """Time ranges in which processes lost time against their best regime, then the bottlenecks of that regime."""
     search = CaseSearch(evidence)
     return [*search.incidents(), *search.bottlenecks()]
 
 
 class CaseSearch:
-    """The same by kind: whoever looks again and again need not ask what is slow at best each time.
+    """The cases of a window by kind, so that a live diagnosis need not search for bottlenecks in each pass.
 
-    While recording, not those of processes that were gone at once: by the hundred they would be all that is looked at.
+    In a live diagnosis short-lived processes have no cases: hundreds of them would take all of its time.
     """
 
     def __init__(self, evidence: Evidence) -> None:
@@ -67,15 +65,15 @@ class CaseSearch:
                 self._gpu_streams.append(_GpuStream(evidence, process, gpu_stream))
 
     def incidents(self) -> list[Case]:
-        """What lost time against its best regime."""
+        """The time ranges that lost time against the best regime."""
         return [case for gpu_stream in self._gpu_streams for case in gpu_stream.incidents()]
 
-    def sees_a_beginning(self) -> bool:
-        """Whether something begins to lose time or stands still, and has not lost enough to be a case."""
-        return any(gpu_stream.begins_to_lose() or gpu_stream.is_held_up() for gpu_stream in self._gpu_streams)
+    def has_onset(self) -> bool:
+        """Whether a stream starts to lose time or stands still, and has not lost enough to be a case."""
+        return any(gpu_stream.starts_losing_time() or gpu_stream.is_stalled_now() for gpu_stream in self._gpu_streams)
 
     def bottlenecks(self) -> list[Case]:
-        """What keeps a device waiting in that regime, too."""
+        """What keeps a GPU waiting even in the best regime."""
         return [case for gpu_stream in self._gpu_streams if (case := gpu_stream.bottleneck())]
 
 
@@ -87,54 +85,58 @@ def _was_brief(process: Process, gpu_stream: Array) -> bool:
 
 
 class _GpuStream:
-    """The main stream of one process, without its time without demand."""
+    """The main stream of one process, without time in which no work was requested."""
 
     def __init__(self, evidence: Evidence, process: Process, gpu_stream: Array) -> None:
         self._evidence, self._process = evidence, process
         self._ends = np.ascontiguousarray(gpu_stream["sync_end_ns"])
-        self._idle = idle_ns(evidence, process, gpu_stream)
+        self._idle = no_demand_ns(evidence, process, gpu_stream)
         self._sync_intervals, self._elapsed_ns = (
-            shortened(gpu_stream, self._idle),
+            without_no_demand(gpu_stream, self._idle),
             gpu_stream["sync_end_ns"] - gpu_stream["prev_sync_end_ns"],
         )
         self._started_ns = settled_at_ns(evidence, process.session)
-        found = resynced(self._sync_intervals)
-        self._resynced_case = self._resynced(found) if found and found.is_enough else None
-        self._resyncs = found is not None and found.is_beginning(int(self._ends[-1]), since_ns=self._started_ns)
-        if found and self._resynced_case:
+        found = find_resync(self._sync_intervals)
+        self._resync_case = self._case_of_resync(found) if found and found.is_enough else None
+        self._has_resync_onset = found is not None and found.is_onset(int(self._ends[-1]), since_ns=self._started_ns)
+        if found and self._resync_case:
             self._sync_intervals, self._elapsed_ns = (
                 self._sync_intervals[~found.inside],
                 self._elapsed_ns[~found.inside],
             )
-        self._usual = usual_sync_intervals(self._sync_intervals)
-        self._excess = excess_ns(self._sync_intervals, self._usual)
-        self._time_ranges = losing_ranges(self._sync_intervals, self._usual, self._excess, apart_ns=self._started_ns)
-
-    def incidents(self) -> Iterator[Case]:
-        """The time ranges that lost time."""
-        if self._resynced_case:
-            yield self._resynced_case
-        if self._time_ranges:
-            self._usual = with_clocks(self._usual, self._whole)
-        for time_range in self._time_ranges:
-            yield self._incident(self._usual, self._excess, time_range)
-
-    def begins_to_lose(self) -> bool:
-        """Whether the last seconds lose time, and no time range holds them yet; not while the recorder starts."""
-        return self._resyncs or begins_to_lose(
-            self._sync_intervals, self._usual, self._excess, self._time_ranges, since_ns=self._started_ns
+        self._references = class_references(self._sync_intervals)
+        self._excess = excess_ns(self._sync_intervals, self._references)
+        self._time_ranges = losing_ranges(
+            self._sync_intervals, self._references, self._excess, apart_ns=self._started_ns
         )
 
-    def is_held_up(self) -> bool:
-        """Whether it stands still for longer than it ever did, by as much as is worth a finding by itself."""
+    def incidents(self) -> Iterator[Case]:
+        """The time ranges of the stream that lost time against its best regime."""
+        if self._resync_case:
+            yield self._resync_case
+        if self._time_ranges:
+            self._references = with_thread_states(self._references, self._whole)
+        for time_range in self._time_ranges:
+            yield self._incident(self._references, self._excess, time_range)
+
+    def starts_losing_time(self) -> bool:
+        """Whether the last seconds lose time that no time range holds yet; not while the agent starts."""
+        return self._has_resync_onset or starts_losing_time(
+            self._sync_intervals, self._references, self._excess, self._time_ranges, since_ns=self._started_ns
+        )
+
+    def is_stalled_now(self) -> bool:
+        """Whether the loop stands still for longer than ever, by the length of a stall that is a finding alone."""
         still_ns = self._evidence.window.end_ns - int(self._ends[-1])
         longest_ns = int(self._elapsed_ns.max(initial=0))
-        return self._process.exit_ns is None and longest_ns + ONE_LOST_NS < still_ns <= _HELD_UP_NS
+        return self._process.exit_ns is None and longest_ns + MIN_SINGLE_STALL_NS < still_ns <= _MAX_STALL_NS
 
     def bottleneck(self) -> Case | None:
-        """Where the GPU is kept waiting even at best, and for as long as that went on: outside of incidents."""
-        is_best = self._recent(at_best(self._sync_intervals, self._usual))
-        is_losing = Spans([one.window for one in self._time_ranges]).have_inside(self._sync_intervals["sync_end_ns"])
+        """The wait of the GPU even in the best regime, over all time outside incidents."""
+        is_best = self._recent(at_best(self._sync_intervals, self._references))
+        is_losing = Spans([time_range.window for time_range in self._time_ranges]).have_inside(
+            self._sync_intervals["sync_end_ns"]
+        )
         return self._bottleneck(is_best, self._recent(is_best | ~is_losing))
 
     def _whole(self, window: Window) -> Array:
@@ -142,22 +144,22 @@ class _GpuStream:
         sync_intervals = self._evidence.sync_intervals(window, self._process.process)
         if not self._idle.any():
             return sync_intervals
-        return shortened(
+        return without_no_demand(
             sync_intervals,
             self._idle[np.searchsorted(self._ends, sync_intervals["sync_end_ns"]).clip(max=len(self._ends) - 1)],
         )
 
     def _sample(self, gpu_stream: Array) -> Array:
-        """These sync intervals whole, or of very many some."""
+        """These sync intervals whole, or a sample of very many."""
         return self._read(sample_windows(gpu_stream), gpu_stream)
 
     def _read(self, windows: Sequence[Window], gpu_stream: Array) -> Array:
-        """The whole sync intervals of a stream in these windows."""
+        """The whole sync intervals in these windows that are also in `gpu_stream`."""
         whole: Array = np.concatenate([self._evidence.no_sync_intervals, *(self._whole(window) for window in windows)])
         chosen: Array = whole[np.isin(whole["sync_end_ns"], gpu_stream["sync_end_ns"])]
         return chosen
 
-    def _incident(self, usual: Mapping[int, Usual], excess: Array, time_range: TimeRange) -> Case:
+    def _incident(self, references: Mapping[int, ClassReference], excess: Array, time_range: TimeRange) -> Case:
         inside = (self._sync_intervals["sync_end_ns"] > time_range.window.begin_ns) & (
             self._sync_intervals["sync_end_ns"] < time_range.window.end_ns
         )
@@ -171,24 +173,24 @@ class _GpuStream:
             window=time_range.window,
             sync_intervals=sync_intervals,
             sync_interval_count=time_range.sync_intervals,
-            usual=usual,
-            excess_ns=excess_ns(sync_intervals, usual),
+            references=references,
+            excess_ns=excess_ns(sync_intervals, references),
             wall_ns=time_range.wall_ns,
-            around_ns=time_range.around_ns,
+            surrounding_wall_ns=time_range.surrounding_wall_ns,
             lost_ns=time_range.lost_ns,
             peak_ratio=time_range.peak_ratio,
-            buckets=_extrapolated(heavy, spread, usual, time_range.lost_ns),
-            is_recorders_start=is_recorders_start(
+            buckets=_extrapolated(heavy, spread, references, time_range.lost_ns),
+            is_agent_start=is_agent_start(
                 self._evidence, self._process.session, self._sync_intervals, excess, time_range
             ),
             timeline=timeline(self._sync_intervals, excess, time_range.window),
         )
 
-    def _resynced(self, found: Resynced) -> Case | None:
-        """Compared per launch; None where the launches are not of the same work."""
+    def _case_of_resync(self, found: Resync) -> Case | None:
+        """The case of a time range that is compared per launch; None where its launches are of other work."""
         members = self._sync_intervals[found.inside]
-        now, before = (self._sample(one) for one in (members, self._sync_intervals[found.usual]))
-        if not is_same_work(now, before):
+        now, before = (self._sample(intervals) for intervals in (members, self._sync_intervals[found.baseline]))
+        if not is_same_work_per_launch(now, before):
             return None
         wall = int((members["sync_end_ns"] - members["prev_sync_end_ns"]).sum())
         return Case(
@@ -198,60 +200,63 @@ class _GpuStream:
             window=found.window,
             sync_intervals=now,
             sync_interval_count=len(members),
-            usual=with_clocks(usual_sync_intervals(self._sync_intervals[found.usual]), self._whole),
-            excess_ns=(now["sync_end_ns"] - now["prev_sync_end_ns"]) - found.wanted_ns(now),
+            references=with_thread_states(class_references(self._sync_intervals[found.baseline]), self._whole),
+            excess_ns=(now["sync_end_ns"] - now["prev_sync_end_ns"]) - found.expected_ns(now),
             wall_ns=wall,
             lost_ns=found.lost_ns,
             peak_ratio=found.lost_ns / max(wall, 1),
             buckets=lost_buckets(now, before, int(members["launches"].sum())),
-            resynced=found,
+            resync=found,
         )
 
     def _proven(self, members: Array, sync_intervals: Array, scale: float) -> dict[Bucket, int]:
-        """Of intervals whose launches were not traced, as far as proven; sync_intervals: of members, to be scaled."""
-        members, sync_intervals = members[is_unseen(members)], sync_intervals[is_unseen(sync_intervals)]
+        """Proven lost time of intervals with untraced launches. sync_intervals: the sample of members, for `scale`."""
+        members, sync_intervals = (
+            members[has_untraced_launches(members)],
+            sync_intervals[has_untraced_launches(sync_intervals)],
+        )
         if not len(sync_intervals):
             return {}
         window, wall = _window_of(members), int((members["sync_end_ns"] - members["prev_sync_end_ns"]).sum())
         used = self._utilization(sync_intervals, window)
-        return proven_idle(_scaled(host_share(sync_intervals), scale), wall, used, self._copied_bytes(window))
+        return proven_idle(_scaled(host_wait_buckets(sync_intervals), scale), wall, used, self._copied_bytes(window))
 
     def _utilization(self, sync_intervals: Array, window: Window) -> Utilization | None:
-        """Of the GPU of these intervals, in the time of a window that no incident is about."""
-        told = [one.window for one in self._time_ranges]
-        if self._resynced_case:
-            told.append(self._resynced_case.window)
-        calm = left_out(window, told) or (window,)
-        return utilization_of(self._evidence, self._process, int(sync_intervals["device"][0]), calm)
+        """NVML's utilization of the GPU of these intervals in a window, without the time of incidents."""
+        incidents = [time_range.window for time_range in self._time_ranges]
+        if self._resync_case:
+            incidents.append(self._resync_case.window)
+        outside = left_out(window, incidents) or (window,)
+        return utilization_of(self._evidence, self._process, int(sync_intervals["device"][0]), outside)
 
     def _copied_bytes(self, window: Window) -> float:
         shares = self._evidence.reader.copy_shares((window,), process=self._process.process)
-        return sum(one.host_to_gpu_bytes + one.gpu_to_host_bytes for one in shares)
+        return sum(share.host_to_gpu_bytes + share.gpu_to_host_bytes for share in shares)
 
     def _recent(self, chosen: Array) -> Array:
-        """Those in the window, if there are any: while recording, a reference from long before is at hand, too."""
+        """The chosen intervals in the window, else all chosen; a live diagnosis also has intervals from long before."""
         recent = chosen & (self._sync_intervals["sync_end_ns"] >= self._evidence.window.begin_ns)
         return recent if recent.any() else chosen
 
     def _bottleneck(self, is_best: Array, is_as_ever: Array) -> Case | None:
-        """Nothing where it is little of the time, idle or not. is_best: what the rest of is_as_ever is judged by."""
+        """The bottleneck case; None for a small share of time. is_best: the intervals that is_as_ever is judged by."""
         waits = np.sum(list(_host_lengths(self._sync_intervals).values()), axis=0)
         for chosen in (is_best, is_as_ever):
             if waits[chosen].sum() < max(BOTTLENECK_RATIO * self._elapsed_ns[chosen].sum(), MIN_LOST_NS):
                 return None
         members, sync_intervals = self._sync_intervals[is_as_ever], self._sample(self._sync_intervals[is_best])
         seen, waited = (
-            float(sum(one.sum() for one in _host_lengths(sync_intervals).values())),
+            float(sum(lengths.sum() for lengths in _host_lengths(sync_intervals).values())),
             float(waits[is_as_ever].sum()),
         )
         scale = waited / seen if len(sync_intervals) < len(members) and seen else 1.0
         sums = Counter(self._proven(members, sync_intervals, scale))
-        sums.update(_scaled(host_share(sync_intervals[~is_unseen(sync_intervals)]), scale))
+        sums.update(_scaled(host_wait_buckets(sync_intervals[~has_untraced_launches(sync_intervals)]), scale))
         window = _window_of(members)
         wall = int(self._elapsed_ns[is_as_ever].sum())
         used = self._utilization(sync_intervals, window)
         hidden = frozenset(Part) if is_step(sync_intervals).any() else frozenset({Part.LAUNCH})
-        against_zero = at_most_idle(sums, wall, used, hidden)
+        against_zero = capped_by_nvml(sums, wall, used, hidden)
         lost = sum(against_zero.values())
         if lost < max(BOTTLENECK_RATIO * wall, MIN_LOST_NS):
             return None
@@ -262,7 +267,7 @@ class _GpuStream:
             window=window,
             sync_intervals=sync_intervals,
             sync_interval_count=len(members),
-            usual=self._usual,
+            references=self._references,
             excess_ns=(sync_intervals["sync_end_ns"] - sync_intervals["prev_sync_end_ns"]).astype(np.float64),
             wall_ns=wall,
             lost_ns=lost,
@@ -272,7 +277,7 @@ class _GpuStream:
 
 
 def _window_of(sync_intervals: Array) -> Window:
-    """From the begin of the first to the end of the last."""
+    """From the start of the first sync interval to the end of the last one."""
     return Window(
         begin_ns=int(sync_intervals["prev_sync_end_ns"][0]), end_ns=int(sync_intervals["sync_end_ns"][-1]) + 1
     )
@@ -282,22 +287,27 @@ def _scaled(lost: Mapping[Bucket, int], scale: float) -> dict[Bucket, int]:
     return {bucket: int(ns * scale) for bucket, ns in lost.items()}
 
 
-def _extrapolated(heavy: Array, spread: Array, usual: Mapping[int, Usual], lost_ns: int) -> dict[Bucket, int]:
-    """Lost time by bucket: of the heavy sync intervals as it is, of the spread ones for all the rest of it."""
-    lost = buckets(heavy, usual)
+def _extrapolated(
+    heavy: Array, spread: Array, references: Mapping[int, ClassReference], lost_ns: int
+) -> dict[Bucket, int]:
+    """Lost time by bucket: of the heavy sync intervals as measured, of the spread sample scaled to all the rest."""
+    lost = buckets(heavy, references)
     if not len(spread):
         return lost
-    rest, seen = lost_ns - float(excess_ns(heavy, usual).sum()), float(excess_ns(spread, usual).sum())
+    rest, seen = lost_ns - float(excess_ns(heavy, references).sum()), float(excess_ns(spread, references).sum())
     scale = rest / seen if rest > 0 and seen > 0 else 1.0
-    for bucket, ns in buckets(spread, usual).items():
+    for bucket, ns in buckets(spread, references).items():
         lost[bucket] = lost.get(bucket, 0) + round(ns * scale)
     return lost
 
 
 def _host_lengths(sync_intervals: Array) -> dict[Part, Array]:
-    """GPU idle, return delay, and the launch phase where the GPU was done as soon as the host; of either kind."""
+    """Per part, how long each interval's GPU waited for the host: GPU idle, return delay, and slow launches.
+
+    The launch phase counts where the GPU was done right after the last launch. Takes sync intervals, whole or in short.
+    """
     steps = is_step(sync_intervals)
-    if steps.any():  # what the host does anyway is no wait of the GPU, and where the GPU paces too nothing is proven
+    if steps.any():  # the host's normal work is no wait of the GPU; where the GPU sets the pace too, nothing is proven
         is_host_bound = (
             sync_intervals["busy_ns"]
             <= HOST_BOUND * (sync_intervals["sync_end_ns"] - sync_intervals["prev_sync_end_ns"])
@@ -309,27 +319,28 @@ def _host_lengths(sync_intervals: Array) -> dict[Part, Array]:
             Part.RETURN_DELAY: none,
         }
     kept_waiting = (
-        sync_intervals["gpu_done_ns"] - sync_intervals["sync_start_ns"] < _DEVICE_WAITED * sync_intervals["busy_ns"]
-    ) & ~was_full(sync_intervals)
+        sync_intervals["gpu_done_ns"] - sync_intervals["sync_start_ns"] < _MAX_WAIT_RATIO * sync_intervals["busy_ns"]
+    ) & ~was_queue_full(sync_intervals)
     return {
-        Part.IDLE: np.where(is_unseen(sync_intervals) & ~is_host_paced(sync_intervals), 0, sync_intervals["idle_ns"]),
+        Part.IDLE: np.where(
+            has_untraced_launches(sync_intervals) & ~is_host_paced(sync_intervals), 0, sync_intervals["idle_ns"]
+        ),
         Part.LAUNCH: np.where(kept_waiting, sync_intervals["sync_start_ns"] - sync_intervals["first_launch_ns"], 0),
         Part.RETURN_DELAY: sync_intervals["return_delay_ns"],
     }
 
 
-def at_most_idle(
+def capped_by_nvml(
     lost: dict[Bucket, int],
     wall_ns: int,
     used: Utilization | None,
     hidden: frozenset[Part] = frozenset({Part.LAUNCH}),
 ) -> dict[Bucket, int]:
-    """The same, with no more of the hidden parts than leaves the GPU the time in which NVML has seen a kernel run.
+    """This lost time with its hidden parts scaled down to the time in which NVML saw no kernel run.
 
-    hidden: in which it is not known whether the GPU worked: between the launches of a host that is too slow it did
-    nothing, or most of the work; in a step by repetition it may have worked all the while. Charged is what NVML's mean
-    leaves, not what its error might leave besides. Where several processes use it, the host is charged only with what
-    it was idle for all of them.
+    hidden: parts in which it is not known whether the GPU worked: between the launches of a slow host it may have done
+    nothing or most of the work, and in a step by repetition it may have worked all the while. The limit is NVML's mean,
+    without its error. On a GPU that several processes use, it is the time in which the GPU was idle for all of them.
     """
     hidden_ns = sum(ns for bucket, ns in lost.items() if bucket.part in hidden)
     if used is None or not hidden_ns:
@@ -342,11 +353,11 @@ def at_most_idle(
 def proven_idle(
     lost: dict[Bucket, int], wall_ns: int, used: Utilization | None, copied_bytes: float
 ) -> dict[Bucket, int]:
-    """The same where launches were not traced: what of the host's waits, if any, the GPU was idle in for certain.
+    """This lost time, where launches were not traced: only the host's waits in which the GPU was idle for certain.
 
-    Where in a sync interval the launches lie is not known then, so that its host may have waited behind the GPU's work.
-    Waits and the time without a kernel that together are longer than all of it overlap by the difference. A GPU that
-    copies runs none: copied_bytes between it and the host take what they would on the slowest link.
+    The position of the launches in a sync interval is not known, so that the host may have waited while the GPU worked.
+    If the waits and the time without a kernel are together longer than the wall time, they overlap by the difference.
+    NVML counts no kernel during a copy: copied_bytes between GPU and host are taken to pass over the slowest link.
     """
     waits_ns = sum(ns for bucket, ns in lost.items() if bucket.part is not Part.RETURN_DELAY)
     idle_ns = wall_ns * (1 - used.share - used.error) - copied_bytes / _SLOWEST_LINK if used else 0.0
@@ -355,26 +366,26 @@ def proven_idle(
 
 
 def _launching_ns(sync_intervals: Array, lengths: Array) -> int:
-    """Computing where launches were not traced: it may be launching, and the GPU busy meanwhile."""
-    mine = is_unseen(sync_intervals) & (lengths > 0)
+    """On-CPU time of intervals with untraced launches: the host may have been launching while the GPU was busy."""
+    mine = has_untraced_launches(sync_intervals) & (lengths > 0)
     return int(np.maximum(sync_intervals["idle_state_ns"][mine, STATES.index("run")], 0).sum())
 
 
-def host_share(sync_intervals: Array) -> dict[Bucket, int]:
-    """The breakdown of GPU idle, return delay, and the launch phase where the GPU was done as soon as the host."""
+def host_wait_buckets(sync_intervals: Array) -> dict[Bucket, int]:
+    """Lost time against zero by bucket: GPU idle, return delay, and slow launches (see `_host_lengths`), ns."""
     found: dict[Bucket, int] = {}
     for part, lengths in _host_lengths(sync_intervals).items():
-        clocks = sync_intervals[f"{_CLOCKS_OF[part]}_state_ns"]
-        counted = (clocks[:, 0] >= 0) & (lengths > 0 if part is not Part.RETURN_DELAY else True)
-        sums = clocks[counted].sum(axis=0).astype(np.float64)
+        state_ns = sync_intervals[f"{_STATE_FIELDS[part]}_state_ns"]
+        counted = (state_ns[:, 0] >= 0) & (lengths > 0 if part is not Part.RETURN_DELAY else True)
+        sums = state_ns[counted].sum(axis=0).astype(np.float64)
         if part is Part.RETURN_DELAY:
-            sums[[STATES.index("run"), STATES.index("sleep")]] = 0  # of the whole sync: that is device wait
+            sums[[STATES.index("run"), STATES.index("sleep")]] = 0  # of the whole sync: that is the wait for the GPU
         total = float(lengths.sum())
         if is_step(sync_intervals).any():
             sums[STATES.index("run")] = 0
             total = min(total, float(sums.sum()))
         scale = min(1.0, total / sums.sum()) if sums.sum() else 0.0
-        shares = {Bucket(part, clock): int(ns) for clock, ns in zip(STATES, sums * scale, strict=True)}
+        shares = {Bucket(part, state): int(ns) for state, ns in zip(STATES, sums * scale, strict=True)}
         found |= shares | {Bucket(part, "unknown"): int(total - sum(shares.values()))}
         if part is Part.IDLE:
             found[Bucket(part, "run")] -= int(_launching_ns(sync_intervals, lengths) * scale)

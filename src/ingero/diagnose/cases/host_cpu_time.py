@@ -1,4 +1,4 @@
-"""On-CPU time outside calls on the critical path, by what it was for, against the reference."""
+"""On-CPU time outside calls on the critical path, by what the threads were doing, against the baseline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ingero.diagnose.findings import Bucket, FindingKind, Part
-from ingero.diagnose.samples.stack_samples import RUN, SLEEP, Doing, Spent, Stay, host_spans, spent, stays
+from ingero.diagnose.samples.stack_samples import (
+    RUN,
+    SLEEP,
+    Doing,
+    SampledTime,
+    SampleGroup,
+    group_samples,
+    host_spans,
+    sampled_time,
+)
 from ingero.store.records import Window
 
 if TYPE_CHECKING:
@@ -18,86 +27,94 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_MORE = 1.25  # times the samples of the reference,
-_CHANCE = 0.01  # of as many where nothing has changed: several kinds of time and many places are asked for
-_MOST = 0.9  # of a lost time is looked at where it is thickest
+_MIN_GROWTH = 1.25  # times the baseline's samples, before time counts as grown
+_MAX_CHANCE = 0.01  # of as many samples where nothing has changed: many kinds of time and places are tested
+_SEARCHED_SHARE = 0.9  # of the lost time: the intervals that lost most are searched (docs/adr/0030)
 
 
-class HostStays(NamedTuple):
-    """Samples on the critical path: of the sync intervals that lost, of the reference, and the factor for these."""
+class HostSampleGroups(NamedTuple):
+    """Sample groups on the critical path: `now` of the sync intervals that lost, `before` of the baseline's.
 
-    now: Sequence[Stay]
-    before: Sequence[Stay]
+    scale: factor for `before`, to as many sync intervals as `now` has.
+    """
+
+    now: Sequence[SampleGroup]
+    before: Sequence[SampleGroup]
     scale: float
 
-    def of(self, doing: Doing) -> HostStays:
-        """Those that did one thing."""
-        now, before = ([one for one in found if one.doing is doing] for found in (self.now, self.before))
-        return HostStays(now, before, self.scale)
+    def of(self, doing: Doing) -> HostSampleGroups:
+        """The groups whose thread was doing this."""
+        now, before = ([group for group in groups if group.doing is doing] for groups in (self.now, self.before))
+        return HostSampleGroups(now, before, self.scale)
 
 
-def run_growth(case: Case) -> Mapping[Doing, Spent]:
-    """On-CPU time outside calls on the path of the sync intervals that lost, beyond the reference, by what it was for.
+def run_growth(case: Case) -> Mapping[Doing, SampledTime]:
+    """On-CPU time outside calls beyond the baseline, on the path of the sync intervals that lost, by kind.
 
-    Where the reference was sampled at all, only what is more than chance.
+    Where the baseline has samples, only growth that is more than chance.
     """
-    found, is_compared = {}, bool(case.host_stays.before)
+    found, is_compared = {}, bool(case.host_sample_groups.before)
     for doing in Doing:
-        now, before, scale = case.host_stays.of(doing)
-        grown = beyond(now, before, scale)
-        if grown and (not is_compared or is_more(count_of(now), count_of(before), scale)):
+        now, before, scale = case.host_sample_groups.of(doing)
+        grown = growth_beyond(now, before, scale)
+        if grown and (not is_compared or is_more(sample_count(now), sample_count(before), scale)):
             found[doing] = grown
     return found
 
 
-def is_more(count: int, usual: int, scale: float) -> bool:
-    """Whether so many samples are beyond those of the reference, each worth `scale` of them, and beyond chance."""
-    return count > _MORE * scale * usual and _chance_of(count, count + usual, scale / (1 + scale)) < _CHANCE
+def is_more(count: int, baseline: int, scale: float) -> bool:
+    """Whether `count` samples exceed `scale` times those of the baseline by enough, and by more than chance."""
+    if count <= _MIN_GROWTH * scale * baseline:
+        return False
+    return _chance_of(count, count + baseline, scale / (1 + scale)) < _MAX_CHANCE
 
 
 def _chance_of(least: int, count: int, share: float) -> float:
-    """Of at least so many of `count` samples in a part of the time in which this share of them is to be expected.
+    """Probability that at least `least` of `count` samples fall into a part of time with this expected `share`.
 
-    That is how two counts of rare events are compared if neither rate is known (Przyborowski and Wilenski, 1940).
+    An exact test of two Poisson counts whose rates are not known (Przyborowski and Wilenski, 1940).
     """
     if not 0 < share < 1:
         return float(share >= 1)
     logs = (math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1) for k in range(least, count + 1))
-    odds = ((k, one + k * math.log(share) + (count - k) * math.log1p(-share)) for k, one in enumerate(logs, least))
-    return math.fsum(math.exp(one) for _, one in odds)
+    odds = (log + k * math.log(share) + (count - k) * math.log1p(-share) for k, log in enumerate(logs, least))
+    return math.fsum(math.exp(log_chance) for log_chance in odds)
 
 
-def count_of(found: Sequence[Stay]) -> int:
-    """How many samples these are."""
-    return sum(one.count for one in found)
+def sample_count(groups: Sequence[SampleGroup]) -> int:
+    """The number of samples in these groups."""
+    return sum(group.count for group in groups)
 
 
-def host_stays(case: Case) -> HostStays:
-    """The samples of a case, in the sync intervals that lost most: half of all others are beyond their median, too."""
-    losing = case.sync_intervals[holding(_looked_at_share(case), case.excess_ns)]
-    return HostStays(_launching_stays(case, (case.window,), losing), *_usual_stays(case, len(losing)))
+def host_sample_groups(case: Case) -> HostSampleGroups:
+    """The samples of a case in the intervals that lost most: half of all others exceed their median anyway."""
+    losing = case.sync_intervals[intervals_holding(_searched_share(case), case.excess_ns)]
+    return HostSampleGroups(
+        _launching_sample_groups(case, (case.window,), losing), *_baseline_sample_groups(case, len(losing))
+    )
 
 
-def _launching_stays(case: Case, windows: Sequence[Window], sync_intervals: Array) -> list[Stay]:
-    """Where the threads that feed the GPU ran: each in its own part of the step, and while another waited for it.
+def _launching_sample_groups(case: Case, windows: Sequence[Window], sync_intervals: Array) -> list[SampleGroup]:
+    """Where launching threads ran: each in its own part of the step, and while another thread waited for it.
 
-    One without frames of Python is at the line that waits for it.
+    A thread without Python frames gets the line at which the other thread waits for it.
     """
     process, own = case.process.process, host_spans(sync_intervals)
-    found = stays(case.evidence, process, windows, own, RUN)
+    found = group_samples(case.evidence, process, windows, own, RUN)
     meanwhile = case.evidence.launching(process).spans(sync_intervals)
     if not meanwhile:
         return found
-    asleep = (one.stack for one in stays(case.evidence, process, windows, own, SLEEP))
+    asleep = (group.stack for group in group_samples(case.evidence, process, windows, own, SLEEP))
     waiting = next((stack for stack in asleep if stack and stack.python), None)
-    beside = stays(case.evidence, process, windows, meanwhile, RUN)
+    beside = group_samples(case.evidence, process, windows, meanwhile, RUN)
     return found + [
-        one if one.stack and one.stack.python else replace(one, stack=waiting or one.stack) for one in beside
+        group if group.stack and group.stack.python else replace(group, stack=waiting or group.stack)
+        for group in beside
     ]
 
 
-def holding(share: float, excess_ns: Array) -> Array:
-    """The fewest sync intervals that hold this share of what was lost by those that lost."""
+def intervals_holding(share: float, excess_ns: Array) -> Array:
+    """A mask of the fewest sync intervals that hold this share of the time lost by all losing ones."""
     lost = np.maximum(excess_ns, 0)
     order = np.argsort(-lost, kind="stable")
     found: Array = np.zeros(len(lost), bool)
@@ -105,36 +122,37 @@ def holding(share: float, excess_ns: Array) -> Array:
     return found & (lost > 0)
 
 
-def _looked_at_share(case: Case) -> float:
-    """Against zero every sync interval lost all of its time."""
-    return 1.0 if case.kind is FindingKind.BOTTLENECK else _MOST
+def _searched_share(case: Case) -> float:
+    """The share of the lost time that is searched: all of a bottleneck, which is compared with zero."""
+    return 1.0 if case.kind is FindingKind.BOTTLENECK else _SEARCHED_SHARE
 
 
-def beyond(now: Sequence[Stay], before: Sequence[Stay], scale: float) -> Spent | None:
-    """What some samples are more than those of the reference; None where they are not."""
-    mine = spent(now)
-    grown = mine.ns - scale * sum(one.ns for one in before)
-    return Spent(ns=grown, count=round(mine.count * grown / mine.ns), line=mine.line) if grown > 0 else None
+def growth_beyond(now: Sequence[SampleGroup], before: Sequence[SampleGroup], scale: float) -> SampledTime | None:
+    """The sampled time of `now` beyond `scale` times that of the baseline; None where there is no such growth."""
+    mine = sampled_time(now)
+    grown = mine.ns - scale * sum(group.ns for group in before)
+    return SampledTime(ns=grown, count=round(mine.count * grown / mine.ns), line=mine.line) if grown > 0 else None
 
 
-def claim_run(case: Case, grown: Spent | None, *, but_ns: float = 0.0) -> dict[Bucket, int]:
-    """Lost time that the samples account for, of what is left of it; none where they are too few to name it.
+def claim_run_time(case: Case, grown: SampledTime | None, *, but_ns: float = 0.0) -> dict[Bucket, int]:
+    """Unclaimed on-CPU time that these samples explain; empty where they are too few to name it.
 
-    but_ns: of what is left, what is known to be something else.
+    but_ns: the part of the unclaimed time that is known to be something else.
     """
     if grown is None or not grown.is_enough:
         return {}
     parts, states = (Part.IDLE, Part.LAUNCH), ("run",)
-    sampled_ns = grown.at_most_ns * case.scale / _looked_at_share(case)
-    left_ns = sum(case.take(parts, states).values())
-    return case.take(parts, states, min(sampled_ns, max(left_ns - but_ns, 0.0)))
+    sampled_ns = grown.at_most_ns * case.scale / _searched_share(case)
+    unclaimed_ns = sum(case.claimable(parts, states).values())
+    return case.claimable(parts, states, min(sampled_ns, max(unclaimed_ns - but_ns, 0.0)))
 
 
-def _usual_stays(case: Case, sync_intervals: int) -> tuple[list[Stay], float]:
-    """The same in the reference, and by what to multiply it for so many sync intervals."""
+def _baseline_sample_groups(case: Case, sync_intervals: int) -> tuple[list[SampleGroup], float]:
+    """The samples in the baseline's intervals, and the factor that scales them to so many sync intervals."""
     process = case.process.process
-    usual = np.concatenate(
-        [case.evidence.no_sync_intervals, *(case.evidence.sync_intervals(one, process) for one in case.baselines)]
+    windows = case.baseline_windows
+    baseline = np.concatenate(
+        [case.evidence.no_sync_intervals, *(case.evidence.sync_intervals(window, process) for window in windows)]
     )
-    before = _launching_stays(case, case.baselines, usual)
-    return before, sync_intervals / max(len(usual), 1)
+    before = _launching_sample_groups(case, case.baseline_windows, baseline)
+    return before, sync_intervals / max(len(baseline), 1)

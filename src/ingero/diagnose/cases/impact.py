@@ -1,4 +1,4 @@
-"""What an affected process noticed of a case: its steps or sync intervals per second and their lengths, and before."""
+"""The impact of a case: rate and lengths of the process's steps or sync intervals, beside the baseline's."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ _PARTS = ("idle", "launch", "sync")
 
 
 def impact_of(case: Case) -> Impact | None:
-    """None where no interval of the main stream is left in the case's window."""
+    """The impact of a case; None where no interval of the main stream is left in its window."""
     gpu_stream = case.evidence.gpu_streams[case.process.process]
-    now, usual = _within(gpu_stream, [case.window]), _within(gpu_stream, case.baselines)
+    now, baseline = _within(gpu_stream, [case.window]), _within(gpu_stream, case.baseline_windows)
     if not len(now):
         return None
-    clocks = [one for one in case.evidence.thread_state_totals(case.window) if one.process == case.process.process]
+    number = case.process.process
+    totals = next((one for one in case.evidence.thread_state_totals(case.window) if one.process == number), None)
     return Impact(
         judged_by=case.evidence.main_streams[case.process.process].noun,
         per_s=_rate(now),
-        baseline_per_s=_rate(usual) if len(usual) else None,
+        baseline_per_s=_rate(baseline) if len(baseline) else None,
         p50_ns=_quantile(now, 0.5),
-        baseline_p50_ns=_quantile(usual, 0.5) if len(usual) else None,
+        baseline_p50_ns=_quantile(baseline, 0.5) if len(baseline) else None,
         p99_ns=_quantile(now, 0.99),
-        baseline_p99_ns=_quantile(usual, 0.99) if len(usual) else None,
+        baseline_p99_ns=_quantile(baseline, 0.99) if len(baseline) else None,
         involuntary_off_cpu_ratio=_involuntary(case.sync_intervals),
-        baseline_involuntary_off_cpu_ratio=_usual_involuntary(case),
-        context_switches=clocks[0].switches if clocks else None,
-        involuntary_context_switches=clocks[0].involuntary_switches if clocks else None,
+        baseline_involuntary_off_cpu_ratio=_baseline_involuntary(case),
+        context_switches=totals.switches if totals else None,
+        involuntary_context_switches=totals.involuntary_switches if totals else None,
     )
 
 
@@ -62,19 +63,19 @@ def _quantile(sync_intervals: Array, at: float) -> int:
 
 
 def _involuntary(sync_intervals: Array) -> float:
-    """Of the time of the critical-path thread."""
-    spent = sum(int(np.maximum(sync_intervals[f"{part}_state_ns"][:, _INVOLUNTARY], 0).sum()) for part in _PARTS)
-    return spent / max(int(_lengths(sync_intervals).sum()), 1)
+    """The involuntary off-CPU share of the critical-path thread's time, 0 to 1."""
+    state_ns = [np.maximum(sync_intervals[f"{part}_state_ns"][:, _INVOLUNTARY], 0) for part in _PARTS]
+    return sum(int(ns.sum()) for ns in state_ns) / max(int(_lengths(sync_intervals).sum()), 1)
 
 
-def _usual_involuntary(case: Case) -> float | None:
-    """By the mean thread-state times of the baselines of the step types seen, each as often as it was seen."""
-    if not case.baselines:
+def _baseline_involuntary(case: Case) -> float | None:
+    """The involuntary share of the baseline with the case's mix of step types, 0 to 1; None without a baseline."""
+    if not case.baseline_windows:
         return None
-    spent = length = 0.0
-    for key, usual in case.usual.items():
+    involuntary_ns = length_ns = 0.0
+    for key, best in case.references.items():
         count = int((case.sync_intervals["step_type"] == key).sum())
-        clocks = (usual.idle_state_ns, usual.launch_state_ns, usual.sync_state_ns)
-        spent += count * sum(float(one[_INVOLUNTARY].sum()) for one in clocks)
-        length += count * usual.reference.t_ns
-    return spent / length if length else None
+        state_ns = (best.idle_state_ns, best.launch_state_ns, best.sync_state_ns)
+        involuntary_ns += count * sum(float(ns[_INVOLUNTARY].sum()) for ns in state_ns)
+        length_ns += count * best.reference.t_ns
+    return involuntary_ns / length_ns if length_ns else None

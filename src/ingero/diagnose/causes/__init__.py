@@ -1,1 +1,1 @@
-"""One folder for each subject; in it one file for each cause (`RULE`) and the helpers that only these use."""
+"""Causes, one folder per subject: a file for each cause (`RULE`), and the helpers that only these use."""

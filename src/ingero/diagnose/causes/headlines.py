@@ -1,4 +1,4 @@
-"""What people ask for by name, and the causes that answer; for docs/detections.md."""
+"""Common names of GPU problems and the causes that cover each, for docs/detections.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be seen from the host, with the reason; for docs/detections.md."""
+"""What cannot be detected from the host, with the reason; for docs/detections.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a change between two recordings is one: it is larger than the noise of both."""
+"""The verdict on a change between two recordings: better or worse only if it is larger than the noise of both."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Protocol
 
 import numpy as np
 
-MIN_CHANGE = 0.03  # two untraced runs differ as much: below, no verdict
+MIN_CHANGE = 0.03  # ratio; two untraced runs differ by as much: below it, no verdict
 NOISE_FACTOR = 3
 
 
 class Verdict(enum.Enum):
-    """What a change is."""
+    """The verdict on a change."""
 
     BETTER = "better"
     WORSE = "worse"
@@ -24,38 +24,38 @@ class Verdict(enum.Enum):
 
 
 class Change(Protocol):
-    """What a change of some work is weighed by."""
+    """The change of one type of work between two recordings."""
 
     @property
     def before(self) -> int:
-        """How often it was done before."""
+        """How often the work was done before."""
 
     @property
     def before_mean_ns(self) -> float:
-        """How long it took then."""
+        """How long it took on average before."""
 
     @property
     def change_ratio(self) -> float | None:
-        """After against before."""
+        """Time after against before, minus 1; None: not known."""
 
     @property
     def noise_ratio(self) -> float | None:
-        """One sigma of it."""
+        """One sigma of the change."""
 
 
-def verdict_of(change_ratio: float | None, noise_ratio: float | None, least: float = MIN_CHANGE) -> Verdict:
-    """More is worse: of times. least: a change that is never called one below."""
+def verdict_of(change_ratio: float | None, noise_ratio: float | None, min_change: float = MIN_CHANGE) -> Verdict:
+    """The verdict on a change of a duration: longer is worse. min_change: smaller changes are never reported."""
     if change_ratio is None or noise_ratio is None:
         return Verdict.UNKNOWN
-    if abs(change_ratio) <= max(least, NOISE_FACTOR * noise_ratio):
+    if abs(change_ratio) <= max(min_change, NOISE_FACTOR * noise_ratio):
         return Verdict.SAME
     return Verdict.WORSE if change_ratio > 0 else Verdict.BETTER
 
 
 def overall(changes: Sequence[Change]) -> tuple[float | None, float | None]:
-    """Of all the work that is in both, weighed by the time it took before; with its noise."""
-    known = [one for one in changes if one.change_ratio is not None and one.noise_ratio is not None]
-    weights = np.array([one.before * one.before_mean_ns for one in known])
+    """The change of all work that is in both recordings, weighted by the time it took before, and its noise."""
+    known = [change for change in changes if change.change_ratio is not None and change.noise_ratio is not None]
+    weights = np.array([change.before * change.before_mean_ns for change in known])
     if not known or not weights.sum():
         return None, None
     weights /= weights.sum()

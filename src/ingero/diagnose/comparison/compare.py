@@ -1,4 +1,4 @@
-"""Two recordings of one program, before and after: what changed by class of sync interval, by cause and by call.
+"""Compares two recordings of one program, before and after: what changed by step type, by cause and by call.
 
 A change is only called better or worse when it is larger than the noise of both recordings; the noise is shown with it.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ingero.diagnose.comparison.change_verdict import MIN_CHANGE, Verdict, overall, verdict_of
-from ingero.diagnose.comparison.side import MIN_SYNC_INTERVALS, CauseShare, Lengths, Side, side_of
+from ingero.diagnose.comparison.side import MIN_SYNC_INTERVALS, CauseShare, IntervalLengths, Side, side_of
 from ingero.diagnose.profile.step_changes import ProfileChange, StepChange, StepChanges, step_changes
 from ingero.store import histograms
 from ingero.store.reader import Reader
@@ -17,16 +17,15 @@ from ingero.store.records import Window
 
 MIN_TAIL_CHANGE = 0.20  # of p99: that of a launch differs by up to 15% between two recordings of one healthy loop
 MIN_CALLS = 20
-_BUCKET_RATIO = 2 ** (1 / 8) - 1  # width of a bucket of a histogram: quantiles are not known better
+_BUCKET_RATIO = 2 ** (1 / 8) - 1  # width of a histogram bucket: quantiles are not known more precisely
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassChange:
-    """One type of the steps or sync intervals that processes are judged by. Means, because a median does not see one
-    stall in eight.
+    """The change of one type of steps or sync intervals. Means, because a median does not see one stall in eight.
 
     interval: `step` or `sync interval`. change_ratio: of the mean, after against before; noise_ratio: one sigma of it.
-    None where it is in one of them only.
+    None where the type is in only one recording.
     """
 
     name: str
@@ -44,7 +43,7 @@ class ClassChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CauseChange:
-    """One cause: its incidents and the share of the recording that they lost."""
+    """The change of one cause: its incidents and the share of the recording that they lost."""
 
     cause: str
     before: int
@@ -55,8 +54,8 @@ class CauseChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpChange:
-    """One operation; the verdict is about p99, whose noise is that of the counts and of the histogram's buckets."""
+class OpComparison:
+    """One operation in both recordings; the verdict is about p99, with noise from the counts and the bucket width."""
 
     name: str
     before: int
@@ -72,15 +71,16 @@ class OpChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """change_ratio: of the time for the same work, over the types that are in both; weighed as before.
+    """All that changed between two recordings.
 
-    is_by_step: no type is in both often enough, and change_ratio is of the steps. lost_change_ratio: of the share of
-    wall time that the process lost which lost most, as a difference; None where a side does not know it.
+    change_ratio: of the time for the same work, over the types that are in both, weighted by their time before.
+    is_by_step: no type is in both often enough, so change_ratio is that of the steps. lost_change_ratio: difference of
+    the shares of wall time that the process with most lost time lost; None where one side does not know it.
     """
 
     classes: tuple[ClassChange, ...]
     causes: tuple[CauseChange, ...]
-    ops: tuple[OpChange, ...]
+    ops: tuple[OpComparison, ...]
     change_ratio: float | None
     noise_ratio: float | None
     verdict: Verdict
@@ -91,12 +91,12 @@ class Comparison:
 
 
 def compare(before: Reader, before_window: Window, after: Reader, after_window: Window) -> Comparison:
-    """What is different in the second of them."""
+    """Compares a window of one recording with a window of another."""
     return compare_sides(side_of(before, before_window), side_of(after, after_window))
 
 
 def compare_sides(first: Side, second: Side) -> Comparison:
-    """The same of what is known of each."""
+    """Compares two recordings by what is known of each; first: before, second: after."""
     found = Comparison(
         classes=tuple(_class_changes(first, second)),
         causes=tuple(_cause_changes(first, second)),
@@ -135,13 +135,17 @@ def _by_step(found: Comparison, changes: StepChanges) -> Comparison:
 
 def _class_changes(first: Side, second: Side) -> Iterator[ClassChange]:
     """Most time first."""
-    before, after = ({(one.interval, one.name): one for one in side.classes} for side in (first, second))
+    before, after = (
+        {(step_class.interval, step_class.name): step_class for step_class in side.classes} for side in (first, second)
+    )
     spent_ns = {name: one.sum_ns for name, one in {**before, **after}.items()}
     for name in sorted(spent_ns, key=lambda name: -spent_ns[name]):
         yield _class_change(*name, before.get(name), after.get(name))
 
 
-def _class_change(interval: str, name: str, before: Lengths | None, after: Lengths | None) -> ClassChange:
+def _class_change(
+    interval: str, name: str, before: IntervalLengths | None, after: IntervalLengths | None
+) -> ClassChange:
     change = noise = None
     if before and after and min(before.count, after.count) >= MIN_SYNC_INTERVALS and before.mean_ns:
         change = after.mean_ns / before.mean_ns - 1
@@ -166,9 +170,9 @@ def _class_change(interval: str, name: str, before: Lengths | None, after: Lengt
 
 
 def _cause_changes(first: Side, second: Side) -> Iterator[CauseChange]:
-    """Largest share first. Without lost time (a kill, a hang) the number of incidents decides."""
+    """The changes by cause, largest share first. Without lost time (a kill, a hang) the number of incidents decides."""
     none = CauseShare(cause="", incidents=0, lost_ratio=0.0)
-    before, after = ({one.cause: one for one in side.causes} for side in (first, second))
+    before, after = ({cause.cause: cause for cause in side.causes} for side in (first, second))
     lost = {
         cause: -max(before.get(cause, none).lost_ratio, after.get(cause, none).lost_ratio) for cause in before | after
     }
@@ -191,9 +195,9 @@ def _cause_changes(first: Side, second: Side) -> Iterator[CauseChange]:
         )
 
 
-def _op_changes(first: Side, second: Side) -> Iterator[OpChange]:
+def _op_changes(first: Side, second: Side) -> Iterator[OpComparison]:
     """Most time first."""
-    before, after = ({one.name: one for one in side.ops} for side in (first, second))
+    before, after = ({op.name: op for op in side.ops} for side in (first, second))
     spent_ns = {name: one.sum_ns for name, one in (before | after).items()}
     for name in sorted(spent_ns, key=lambda name: -spent_ns[name]):
         was, now = before.get(name), after.get(name)
@@ -202,7 +206,7 @@ def _op_changes(first: Side, second: Side) -> Iterator[OpChange]:
         if was and now and min(was.count, now.count) >= MIN_CALLS:
             change, noise = _tail_change(was_counts, now_counts)
         verdict = verdict_of(change, noise, MIN_TAIL_CHANGE) if was and now else Verdict.NEW if now else Verdict.GONE
-        yield OpChange(
+        yield OpComparison(
             name=name,
             before=was.count if was else 0,
             after=now.count if now else 0,
@@ -223,7 +227,7 @@ def _quantile(counts: histograms.Counts | None, at: float) -> float | None:
 def _tail_change(
     before: histograms.Counts | None, after: histograms.Counts | None
 ) -> tuple[float | None, float | None]:
-    """Of p99, with one sigma: half the range of the quantiles whose rank is two sigma away, and half a bucket."""
+    """The change of p99 and one sigma of it: from the quantiles two sigma of rank away, and the bucket width."""
     if before is None or after is None or not before.any() or not after.any():
         return None, None
     was, now = _at(before, (0.99,))[0], _at(after, (0.99,))[0]

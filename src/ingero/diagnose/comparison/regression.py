@@ -1,7 +1,7 @@
-"""Whether the second of two recordings is worse than the first by more than somebody allows: for CI.
+"""Regression check for CI: whether the second of two recordings is worse than the first by more than a limit.
 
-Judged are the time for the same work and the share of wall time lost, each only beyond the noise that the comparison
-knows. What cannot be decided is said, and is never a pass.
+It judges the time for the same work and the share of wall time lost, each only beyond the comparison's noise. An
+undecided result is reported as such and is never a pass.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from ingero.units import format_percent
 
 
 class Outcome(enum.Enum):
-    """UNDECIDED: over the limit, but not beyond noise. NOT_COMPARABLE: no work that both have says how fast it was."""
+    """The outcome of a regression check.
+
+    UNDECIDED: over the limit, but not beyond noise. NOT_COMPARABLE: the recordings have no work in common to compare.
+    """
 
     PASSED = "passed"
     FAILED = "failed"
@@ -27,9 +30,9 @@ class Outcome(enum.Enum):
 class Regression:
     """The answer to `--max-regression`. text: one line.
 
-    limit_ratio: what is allowed, of both figures. change_ratio: of the time for the same work, worse is above 0;
+    limit_ratio: the allowed change of either figure. change_ratio: of the time for the same work, worse is above 0;
     uncertainty_ratio: changes up to this are not distinguished from noise. None where the two cannot be compared.
-    lost_change_ratio: of the share of wall time lost, as a difference; None where a side does not know it.
+    lost_change_ratio: difference of the shares of wall time lost; None where one side does not know it.
     """
 
     outcome: Outcome
@@ -42,7 +45,7 @@ class Regression:
 
 def regression_of(found: Comparison, limit_ratio: float) -> Regression:
     """Judges a comparison. limit_ratio: 0.05 allows 5% more time for the same work, and 5 points more time lost."""
-    time, lost = _of_time(found, limit_ratio), _of_lost_time(found, limit_ratio)
+    time, lost = _time_outcome(found, limit_ratio), _lost_time_outcome(found, limit_ratio)
     uncertainty = None if found.noise_ratio is None else max(MIN_CHANGE, NOISE_FACTOR * found.noise_ratio)
     outcome = next(
         one
@@ -59,7 +62,7 @@ def regression_of(found: Comparison, limit_ratio: float) -> Regression:
     )
 
 
-def _of_time(found: Comparison, limit_ratio: float) -> Outcome:
+def _time_outcome(found: Comparison, limit_ratio: float) -> Outcome:
     if found.change_ratio is None or found.noise_ratio is None:
         return Outcome.NOT_COMPARABLE
     if found.change_ratio <= limit_ratio:
@@ -67,7 +70,7 @@ def _of_time(found: Comparison, limit_ratio: float) -> Outcome:
     return Outcome.FAILED if found.verdict is Verdict.WORSE else Outcome.UNDECIDED
 
 
-def _of_lost_time(found: Comparison, limit_ratio: float) -> Outcome:
+def _lost_time_outcome(found: Comparison, limit_ratio: float) -> Outcome:
     change = found.lost_change_ratio
     if change is None:
         return Outcome.NOT_COMPARABLE
@@ -79,7 +82,7 @@ def _of_lost_time(found: Comparison, limit_ratio: float) -> Outcome:
 def _text(found: Comparison, outcome: Outcome, limit_ratio: float, uncertainty: float | None) -> str:
     limit = f"limit {_percent(limit_ratio)}"
     measured = ", ".join(_measured(found, uncertainty))
-    new = [one.cause for one in found.causes if one.verdict is Verdict.NEW and not one.after_lost_ratio]
+    new = [cause.cause for cause in found.causes if cause.verdict is Verdict.NEW and not cause.after_lost_ratio]
     also = f". Not judged, because it has no share of time lost: new {', '.join(new)}" if new else ""
     if outcome is Outcome.NOT_COMPARABLE:
         return (

@@ -1,6 +1,6 @@
-"""One recording as far as another can be compared with it: numbers and names, which fit into an answer of a node.
+"""One side of a comparison: a recording reduced to numbers and names, small enough for a node's answer.
 
-What is known of a recording's own noise is in it, so that nobody needs its single steps and intervals.
+It holds the noise of the recording itself, so that a comparison needs no single steps and intervals.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from ingero.store.records import Window
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MIN_SYNC_INTERVALS = 20
-CHUNKS = 20  # whose means say how much a recording varies within itself
+CHUNKS = 20  # pieces of a recording; the spread of their means is its noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lengths:
-    """The steps or sync intervals of one type. noise_ratio: one sigma of the mean; None where they are too few.
+class IntervalLengths:
+    """Lengths of the steps or sync intervals of one type.
 
-    interval: `step` or `sync interval`.
+    interval: `step` or `sync interval`. noise_ratio: one sigma of the mean; None where there are too few.
     """
 
     interval: str
@@ -55,7 +55,7 @@ class CauseShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpCounts:
-    """All calls of one operation. histogram: calls by bucket (`store/histograms`); empty: none was kept."""
+    """All calls of one operation. histogram: number of calls by bucket (`store/histograms`); empty: none was kept."""
 
     name: str
     count: int
@@ -78,9 +78,9 @@ class OpCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """All of it. lost_ratio: the largest share of the recording that any one process lost; None: not known."""
+    """One side of a comparison. lost_ratio: the largest share of the recording that a process lost; None: not known."""
 
-    classes: tuple[Lengths, ...]
+    classes: tuple[IntervalLengths, ...]
     causes: tuple[CauseShare, ...]
     ops: tuple[OpCounts, ...]
     by_step: StepSide
@@ -88,7 +88,7 @@ class Side:
 
 
 def side_of(reader: Reader, window: Window) -> Side:
-    """A recording of one node."""
+    """Reduces a window of one node's recording to one side of a comparison."""
     evidence = Evidence(reader, window)
     incidents = diagnose_evidence(evidence, all_rules()).incidents
     return Side(
@@ -100,7 +100,7 @@ def side_of(reader: Reader, window: Window) -> Side:
     )
 
 
-def _classes(evidence: Evidence) -> Iterator[Lengths]:
+def _classes(evidence: Evidence) -> Iterator[IntervalLengths]:
     lengths: dict[tuple[str, str], list[Array]] = defaultdict(list)
     for process, gpu_stream in evidence.gpu_streams.items():
         noun = evidence.main_streams[process].noun
@@ -109,7 +109,7 @@ def _classes(evidence: Evidence) -> Iterator[Lengths]:
             lengths[noun, evidence.text(int(key))].append(mine["sync_end_ns"] - mine["prev_sync_end_ns"])
     for (noun, name), parts in lengths.items():
         whole = np.concatenate(parts)
-        yield Lengths(
+        yield IntervalLengths(
             interval=noun,
             name=name,
             count=len(whole),
@@ -121,7 +121,7 @@ def _classes(evidence: Evidence) -> Iterator[Lengths]:
 
 
 def _noise(lengths: Array) -> float | None:
-    """Standard error of the mean as a ratio, by the means of pieces: neighbors in time are alike."""
+    """Standard error of the mean as a ratio, by the means of pieces, because neighbors in time are correlated."""
     means = np.array([piece.mean() for piece in np.array_split(lengths, min(CHUNKS, len(lengths) // 4))])
     return float(means.std(ddof=1) / len(means) ** 0.5 / means.mean()) if means.any() else None
 
@@ -129,19 +129,19 @@ def _noise(lengths: Array) -> float | None:
 def _causes(evidence: Evidence, incidents: Sequence[Incident]) -> Iterator[CauseShare]:
     lost: dict[str, float] = defaultdict(float)
     counts: dict[str, int] = defaultdict(int)
-    for one in incidents:
-        lost[one.cause] += _share_of(evidence, one, one.lost_ns)
-        counts[one.cause] += 1
+    for incident in incidents:
+        lost[incident.cause] += _share_of(evidence, incident, incident.lost_ns)
+        counts[incident.cause] += 1
     for cause, count in counts.items():
         yield CauseShare(cause=cause, incidents=count, lost_ratio=lost[cause])
 
 
 def _lost_ratio(evidence: Evidence, incidents: Sequence[Incident]) -> float:
-    """Of the process that lost most: those of several processes are never summed."""
+    """The share of the recording that the process with most lost time lost: processes are never summed."""
     lost: dict[int, float] = defaultdict(float)
-    for one in incidents:
-        for affected in one.affected:
-            lost[affected.process] += _share_of(evidence, one, affected.lost_ns)
+    for incident in incidents:
+        for affected in incident.affected:
+            lost[affected.process] += _share_of(evidence, incident, affected.lost_ns)
     return max(lost.values(), default=0.0)
 
 
@@ -156,13 +156,13 @@ def _ops(evidence: Evidence) -> Iterator[OpCounts]:
     kept = reader.op_histograms(window) if reader.is_recorded("raw_call_sites") else {}
     sums: dict[str, tuple[int, int]] = {}
     counts: dict[str, histograms.Counts] = {}
-    for one in reader.op_totals(window):
-        if one.count:
-            count, spent_ns = sums.get(one.name, (0, 0))
-            sums[one.name] = (count + one.count, spent_ns + one.sum_ns)
-            mine = kept.get((one.process, one.source, one.op))
+    for total in reader.op_totals(window):
+        if total.count:
+            count, spent_ns = sums.get(total.name, (0, 0))
+            sums[total.name] = (count + total.count, spent_ns + total.sum_ns)
+            mine = kept.get((total.process, total.source, total.op))
             if mine is not None:
-                counts[one.name] = counts[one.name] + mine if one.name in counts else mine
+                counts[total.name] = counts[total.name] + mine if total.name in counts else mine
     for name, (count, spent_ns) in sums.items():
         dense = counts.get(name)
         sparse = {} if dense is None else {int(at): int(dense[at]) for at in np.flatnonzero(dense)}

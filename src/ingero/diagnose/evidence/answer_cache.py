@@ -1,4 +1,4 @@
-"""Small answers about what is over, which each look at a recording that goes on asks for again."""
+"""A cache of small answers about the past, which each pass of a live diagnosis asks for again."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any, TypeVar
 Answer = TypeVar("Answer")
 
 
-class KeptAnswers:
-    """By what was asked; as long as each look asks for them."""
+class AnswerCache:
+    """Answers by their question, each kept for as long as every pass asks for it."""
 
     def __init__(self) -> None:
         self._answers: dict[Hashable, Any] = {}
-        self._of_last_look: dict[Hashable, Any] = {}
+        self._of_last_pass: dict[Hashable, Any] = {}
 
     def get(self, key: Hashable, ask: Callable[[], Answer]) -> Answer:
-        """What is kept of this question, from this look or the one before, else what `ask` answers."""
+        """The cached answer from this pass or the one before, else the answer of `ask`."""
         if key not in self._answers:
-            self._answers[key] = self._of_last_look[key] if key in self._of_last_look else ask()
+            self._answers[key] = self._of_last_pass[key] if key in self._of_last_pass else ask()
         found: Answer = self._answers[key]
         return found
 
-    def end_look(self) -> None:
-        """Lets go of what this look did not ask for."""
-        self._of_last_look, self._answers = self._answers, {}
+    def end_pass(self) -> None:
+        """Drops the answers that this pass did not ask for."""
+        self._of_last_pass, self._answers = self._answers, {}

@@ -1,4 +1,4 @@
-"""Stretches of a recording in which something was not traced because that had become too expensive."""
+"""Coverage gaps: time ranges of a recording in which tracing was reduced because it had become too expensive."""
 
 from __future__ import annotations
 
@@ -11,53 +11,54 @@ from ingero.store.records import OverheadLevel, Session, Window
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """One time range in which one thing was given up. text: what, as a sentence; evidence: what is missing for that."""
+class CoverageGap:
+    """A time range in which something was not traced. text: what, as a sentence; evidence: what is missing then."""
 
     window: Window
     text: str
     evidence: frozenset[str]
 
 
-class Gaps:
-    """The gaps of a window. sessions: those that touch it; what was given up in another has ended with that."""
+class CoverageGaps:
+    """The coverage gaps of a window. sessions: those that touch the window; a gap ends with its session."""
 
-    def __init__(self, steps: Sequence[OverheadLevel], sessions: Iterable[Session], window: Window) -> None:
-        self._gaps: list[Gap] = []
-        for step, held in held_steps(steps, sessions, window):
-            missing = (given for given in given_up(step.not_traced) if given.evidence)
-            self._gaps += [Gap(held, given.text, given.evidence) for given in missing]
+    def __init__(self, levels: Sequence[OverheadLevel], sessions: Iterable[Session], window: Window) -> None:
+        self._gaps: list[CoverageGap] = []
+        for level, in_force in overhead_levels_in_force(levels, sessions, window):
+            missing = (given for given in given_up(level.not_traced) if given.evidence)
+            self._gaps += [CoverageGap(in_force, given.text, given.evidence) for given in missing]
 
     def of(self, needs: Iterable[str]) -> dict[str, tuple[Window, ...]]:
-        """When some of these were missing, by the sentence that says what was given up; nothing where all was there."""
+        """The times at which some of these needs were missing, by the sentence about what was not traced."""
         wanted = frozenset(needs)
         found: dict[str, list[Window]] = {}
-        for one in self._gaps:
-            if one.evidence & wanted:
-                found.setdefault(one.text, []).append(one.window)
+        for gap in self._gaps:
+            if gap.evidence & wanted:
+                found.setdefault(gap.text, []).append(gap.window)
         return {text: joined(windows) for text, windows in found.items()}
 
     def missing_ns(self, needs: Iterable[str], within: Iterable[Window]) -> int:
-        """How much of these windows lacked some of what is needed."""
+        """The time in these windows without some of these needs, ns."""
         return overlap_ns(joined([window for windows in self.of(needs).values() for window in windows]), within)
 
 
-def held_steps(
-    steps: Sequence[OverheadLevel], sessions: Iterable[Session], window: Window
+def overhead_levels_in_force(
+    levels: Sequence[OverheadLevel], sessions: Iterable[Session], window: Window
 ) -> list[tuple[OverheadLevel, Window]]:
-    """Each step with the part of the window that it held for: until the next of its session, or until that ended."""
-    ends = {one.session: one.stopped_ns or one.last_seen_ns for one in sessions}
+    """Each overhead level with its part of the window: until the next level of its session, or the session's end."""
+    ends = {session.session: session.stopped_ns or session.last_seen_ns for session in sessions}
     found = []
-    for step in reversed(steps):
-        held = max(step.time_ns, window.begin_ns), min(ends.get(step.session, window.begin_ns), window.end_ns)
-        ends[step.session] = step.time_ns
-        if held[0] < held[1]:
-            found.append((step, Window(begin_ns=held[0], end_ns=held[1])))
+    for level in reversed(levels):
+        begin_ns = max(level.time_ns, window.begin_ns)
+        end_ns = min(ends.get(level.session, window.begin_ns), window.end_ns)
+        ends[level.session] = level.time_ns
+        if begin_ns < end_ns:
+            found.append((level, Window(begin_ns=begin_ns, end_ns=end_ns)))
     return found[::-1]
 
 
 def overlap_ns(gaps: Sequence[Window], within: Iterable[Window]) -> int:
-    """How much of these windows gaps without overlaps take."""
+    """The time that gaps, which do not overlap each other, take of these windows, ns."""
     return sum(_shared_ns(gap, part) for part in within for gap in gaps)
 
 

@@ -1,4 +1,4 @@
-"""Whole sync intervals that were read before: several rules ask for those of the same reference."""
+"""A cache of whole sync intervals, because several rules read the same baseline."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ingero.store.records import Window
 Array = np.ndarray[Any, np.dtype[Any]]
 _Key: TypeAlias = "tuple[int, int, int]"
 
-_KEPT_BYTES = 16 << 20  # a reference may lie in hundreds of short windows
-_KEPT_AFTER_BYTES = 1 << 20  # of a small look, which reading them again would make half as long again
+_MAX_BYTES = 16 << 20  # during a pass: a baseline may lie in hundreds of short windows
+_MAX_BYTES_BETWEEN = 1 << 20  # between passes: reading them again would make a small pass half as long again
 
 
-class KeptReads:
-    """By window and process: those asked for last, as many as fit. Arrays are not to be changed."""
+class IntervalCache:
+    """Arrays by window and process: the last used ones, as many as fit. Callers must not change them."""
 
     def __init__(self) -> None:
         self._arrays: OrderedDict[_Key, Array] = OrderedDict()
@@ -26,7 +26,7 @@ class KeptReads:
         self._asked: set[_Key] = set()
 
     def get(self, window: Window, process: int, read: Callable[[], Array]) -> Array:
-        """What is kept of this window, else what `read` answers."""
+        """The cached array of this window and process, else the answer of `read`, which is then cached."""
         key = (window.begin_ns, window.end_ns, process)
         self._asked.add(key)
         if key in self._arrays:
@@ -34,16 +34,16 @@ class KeptReads:
             return self._arrays[key]
         found = self._arrays[key] = read()
         self._bytes += found.nbytes
-        self._make_room(_KEPT_BYTES)
+        self._make_room(_MAX_BYTES)
         return found
 
-    def end_look(self) -> None:
-        """Keeps only what was asked for since the last time, and little: an open incident asks for others each time."""
+    def end_pass(self) -> None:
+        """Drops what this pass did not use, and most of the rest: an ongoing incident reads other arrays each time."""
         for key in self._arrays.keys() - self._asked:
             self._bytes -= self._arrays.pop(key).nbytes
         self._asked.clear()
-        self._make_room(_KEPT_AFTER_BYTES)
+        self._make_room(_MAX_BYTES_BETWEEN)
 
-    def _make_room(self, most_bytes: int) -> None:
-        while self._bytes > most_bytes:
+    def _make_room(self, max_bytes: int) -> None:
+        while self._bytes > max_bytes:
             self._bytes -= self._arrays.popitem(last=False)[1].nbytes

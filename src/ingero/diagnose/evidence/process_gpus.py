@@ -1,4 +1,4 @@
-"""Which GPU a process works on, and what its driver said about it."""
+"""The GPU that a process uses, by its CUDA device ordinal, and NVML's samples of that GPU."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from ingero.store.machine import GpuUse
 from ingero.store.records import Process, Window
 from ingero.units import SECOND_NS
 
-WHICH_GPU = "which GPU"  # as what a rule wants: that the GPU of every process is proven
+WHICH_GPU = "which GPU"  # a name in `Rule.improves_with`: the GPU of every process is proven
 _MOST_NAMES = 3
 
 
-def samples_of(evidence: Evidence, process: Process, ordinal: int, windows: Iterable[Window]) -> list[GpuUse]:
-    """The samples of the GPU that an ordinal of a process means, in these windows; none where that is not known."""
+def gpu_samples_of(evidence: Evidence, process: Process, ordinal: int, windows: Iterable[Window]) -> list[GpuUse]:
+    """NVML's samples of the GPU behind an ordinal of a process in these windows; empty where the GPU is not known."""
     spans = Spans(windows)
-    near = [one for window in spans.near(SECOND_NS) for one in evidence.reader.gpu_samples(window)]
-    times = np.array([one.time_ns for one in near], np.int64)
-    found = [one for one, is_there in zip(near, spans.hold(times, times + 1).tolist(), strict=True) if is_there]
+    near = [sample for window in spans.near(SECOND_NS) for sample in evidence.reader.gpu_samples(window)]
+    times = np.array([sample.time_ns for sample in near], np.int64)
+    is_inside = spans.hold(times, times + 1).tolist()
     uuid = gpu_of_ordinal(evidence, process, ordinal)
-    return [one for one in found if one.uuid == uuid]
+    return [sample for sample, inside in zip(near, is_inside, strict=True) if inside and sample.uuid == uuid]
 
 
 def gpu_name(evidence: Evidence, process: Process, ordinal: int) -> tuple[str, str]:
-    """What tells the GPU that an ordinal of a process means from others, and its name in texts.
+    """The key that distinguishes the GPU behind an ordinal of a process from other GPUs, and its name in texts.
 
-    The driver's number where it is known: every rank that sees a single GPU calls it device 0. An ordinal whose GPU is
-    not known is told from those of all other processes.
+    The name is the driver's index where it is known: every rank that sees a single GPU calls it device 0. An ordinal
+    whose GPU is not known counts as different from the GPUs of all other processes.
     """
     uuid = gpu_of_ordinal(evidence, process, ordinal)
     index = next((one.gpu_index for one in evidence.gpu_samples if one.uuid == uuid), None)
@@ -40,26 +40,26 @@ def gpu_name(evidence: Evidence, process: Process, ordinal: int) -> tuple[str, s
 
 
 def gpu_of_ordinal(evidence: Evidence, process: Process, ordinal: int) -> str | None:
-    """The uuid of the GPU that an ordinal of a process means, as far as that is proven; None: not known.
+    """The uuid of the GPU behind an ordinal of a process, as far as it is proven; None: not known.
 
-    The driver's list of processes counts first; then what a process can reach, if that is a single GPU: of several, a
-    program may hide some from itself and number the rest anew.
+    The driver's list of processes counts first; then the GPUs that the process can reach, if it is only one: of
+    several, a program may hide some from itself and number the rest anew.
     """
-    told = evidence.process_gpus
+    recorded = evidence.process_gpus
     seen = evidence.gpus_of_pids.get(process.pid, set())
-    reachable = {uuid for (number, _), uuid in told.items() if number == process.process}
-    mine = told.get((process.process, -1)) or told.get((process.process, ordinal))
+    reachable = {uuid for (number, _), uuid in recorded.items() if number == process.process}
+    mine = recorded.get((process.process, -1)) or recorded.get((process.process, ordinal))
     if seen:
         return mine if mine in seen else next(iter(seen)) if len(seen) == 1 else None
     if reachable:
         return next(iter(reachable)) if len(reachable) == 1 else None
-    uuids = {one.uuid for one in evidence.gpu_samples}
-    # the only GPU that the driver shows; but where it lists processes and not this one, it may be on another
+    uuids = {sample.uuid for sample in evidence.gpu_samples}
+    # the only GPU that the driver shows, unless it lists processes without this one, which may be on another GPU
     return next(iter(uuids)) if len(uuids) == 1 and not evidence.gpus_of_pids else None
 
 
 def same_gpu(evidence: Evidence, one: tuple[int, int], other: tuple[int, int]) -> bool | None:
-    """Whether two (process, ordinal) mean the same GPU, or slice of one; None: that is not known."""
+    """Whether two (process, ordinal) pairs mean the same GPU or MIG slice; None: not known."""
     first, second = (
         gpu_of_ordinal(evidence, evidence.processes[process], ordinal) for process, ordinal in (one, other)
     )
@@ -73,9 +73,9 @@ def same_gpu(evidence: Evidence, one: tuple[int, int], other: tuple[int, int]) -
 
 
 def unknown_gpus(evidence: Evidence) -> str:
-    """Why it is not known which process used which GPU; empty where it is, or nothing hangs on it."""
+    """Why it is not known which process used which GPU; "" where it is known, or does not matter."""
     using = [evidence.processes[number] for number in evidence.main_streams if number in evidence.processes]
-    unknown = [one for one in using if gpu_of_ordinal(evidence, one, device_of(evidence, one.process)) is None]
+    unknown = [one for one in using if gpu_of_ordinal(evidence, one, gpu_ordinal_of(evidence, one.process)) is None]
     if not unknown or (len(using) < 2 and not evidence.gpu_samples):
         return ""
     names = ", ".join(f"{one.name} [{one.pid}]" for one in unknown[:_MOST_NAMES])
@@ -84,6 +84,6 @@ def unknown_gpus(evidence: Evidence) -> str:
     return f"which GPU {names}{more} used is unknown: {way}"
 
 
-def device_of(evidence: Evidence, process: int) -> int:
-    """The ordinal of the GPU that a process's main stream is on, as the process counts."""
+def gpu_ordinal_of(evidence: Evidence, process: int) -> int:
+    """The CUDA device ordinal of the GPU that a process's main stream is on."""
     return evidence.main_streams[process].device

@@ -1,4 +1,4 @@
-"""What a recording holds for a window, and what it does not: the base of `evidence.Evidence`."""
+"""The data that a recording holds for a window, and the data that it lacks: the base of `evidence.Evidence`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
-from ingero.diagnose.evidence.coverage_gaps import Gaps
+from ingero.diagnose.evidence.coverage_gaps import CoverageGaps
 from ingero.ops import Library, Source
 from ingero.store.reader import Reader
 from ingero.store.records import PYTHON_LINES, Session, Window
@@ -30,7 +30,7 @@ _TABLES |= {"cpu_seconds": "raw_cpu_seconds", GPU_ACTIVITIES: "raw_gpu_activitie
 # Durations of calls, and counts, that tracing may give up for a while beside the rest of a table.
 _TABLES |= dict.fromkeys((LAUNCHES, "launch_times", "allocation_times", "copies"), "raw_op_stats")
 _TABLES |= {ENQUEUES: "raw_sync_intervals"}
-# What is not there of a process one of whose libraries has no probes, or whose interpreter cannot be read.
+# The data that is missing of a process with a library without probes, or with an interpreter that cannot be read.
 _SEEN_BY = {
     Library.NCCL.value: Source.NCCL.name,
     Library.CUDA.value: SYNC_INTERVALS,
@@ -40,7 +40,7 @@ _SEEN_BY = {
 
 
 class Recorded:
-    """A window of a recording."""
+    """A window of a recording, with the reasons why data is missing in it."""
 
     def __init__(self, reader: Reader, window: Window) -> None:
         self.reader = reader
@@ -49,21 +49,18 @@ class Recorded:
 
     @cached_property
     def sessions(self) -> list[Session]:
-        """The recordings that touch the window."""
-        return [
-            one
-            for one in self.reader.sessions()
-            if one.started_ns < self.window.end_ns and (one.stopped_ns or one.last_seen_ns) >= self.window.begin_ns
-        ]
+        """The recording sessions that touch the window."""
+        begun = (session for session in self.reader.sessions() if session.started_ns < self.window.end_ns)
+        return [one for one in begun if (one.stopped_ns or one.last_seen_ns) >= self.window.begin_ns]
 
     def counting_since_ns(self, session: int) -> int:
-        """Begin of the first second of a recording; 0 where that does not touch the window."""
-        started = (one.started_ns for one in self.sessions if one.session == session)
+        """The begin of the first counted second of a session; 0 for a session that does not touch the window."""
+        started = (known.started_ns for known in self.sessions if known.session == session)
         return next((self.reader.counting_since_ns(at) for at in started), 0)
 
     @cached_property
     def not_traced(self) -> dict[str, str]:
-        """Sources of which nothing can be in the recording, with the reason."""
+        """Sources that were not traced, with the reason."""
         found: dict[str, str] = {}
         for session in self.sessions:
             found |= json.loads(session.not_traced)
@@ -71,8 +68,8 @@ class Recorded:
             found["end of the recording"] = f"the file lacks {self.reader.missing_end}"
         return found
 
-    def missing(self, needs: Sequence[str]) -> str:
-        """Why a rule with these needs cannot be evaluated; "" when it can."""
+    def why_unavailable(self, needs: Sequence[str]) -> str:
+        """Why a rule with these needs cannot be evaluated; "" if it can."""
         for name in needs:
             if name in self.not_traced:
                 return f"{name} not traced: {self.not_traced[name]}"
@@ -83,31 +80,31 @@ class Recorded:
         return ""
 
     def unseen(self, needs: Iterable[str]) -> list[str]:
-        """Why a part of what a rule needs is not there: files whose calls, or lines, could not be seen."""
+        """Why a part of these needs is missing: files whose calls or lines could not be traced."""
         return [reason for name in needs for reason in self._unseen.get(name, ())]
 
     @cached_property
     def _unseen(self) -> dict[str, list[str]]:
-        sessions = {one.session for one in self.sessions}
+        sessions = {session.session for session in self.sessions}
         found: dict[str, dict[str, None]] = defaultdict(dict)
-        for one in self.reader.unseen_files():
-            if one.session in sessions and one.symbol in _SEEN_BY:
-                found[_SEEN_BY[one.symbol]][one.reason] = None
+        for file in self.reader.unseen_files():
+            if file.session in sessions and file.symbol in _SEEN_BY:
+                found[_SEEN_BY[file.symbol]][file.reason] = None
         return {name: list(reasons) for name, reasons in found.items()}
 
     @cached_property
     def were_stacks_off(self) -> bool:
-        """Whether any of it was recorded with --no-stack."""
-        return any(json.loads(one.options).get("stack") is False for one in self.sessions)
+        """Whether any session of the window was recorded with --no-stack."""
+        return any(json.loads(session.options).get("stack") is False for session in self.sessions)
 
     @cached_property
-    def gaps(self) -> Gaps:
-        """What was not traced for a while."""
-        steps = self.reader.overhead_levels(self.window) if self.reader.is_recorded("raw_overhead_levels") else []
-        return Gaps(steps, self.sessions, self.window)
+    def gaps(self) -> CoverageGaps:
+        """Time ranges in which something was not traced."""
+        levels = self.reader.overhead_levels(self.window) if self.reader.is_recorded("raw_overhead_levels") else []
+        return CoverageGaps(levels, self.sessions, self.window)
 
     def text(self, number: int) -> str:
-        """The text behind a number of a column that says "string"."""
+        """The text behind the number in a string column."""
         number = int(number)
         if number not in self._texts:
             self._texts |= {number: ""} | self.reader.texts([number])

@@ -9,7 +9,7 @@ from ingero.diagnose.findings import Finding, FindingKind
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CaseFinding:
     """A finding and the case it is about; None: about the recording as a whole."""
 
     finding: Finding
@@ -17,24 +17,24 @@ class Found:
 
     @property
     def kind(self) -> FindingKind:
-        """What it claims; a bottleneck is counted against zero, so it is never added to an incident's lost time."""
+        """Kind of the finding; a bottleneck is counted against zero, so never added to an incident's lost time."""
         return self.finding.kind or (self.case.kind if self.case else FindingKind.EVENT)
 
     @property
     def process(self) -> int:
-        """Whose case it is about, or who lost the time; 0: nobody in particular."""
+        """The number of the process whose case it is, or that lost the time; 0: no particular process."""
         if self.case:
             return self.case.process.process
         return self.finding.affected.process if self.finding.affected else 0
 
     @property
     def begin_ns(self) -> int:
-        """When it began."""
+        """When the time that it is about began, Unix time; 0: not known."""
         return self._window[0]
 
     @property
     def end_ns(self) -> int:
-        """When it ended."""
+        """When the time that it is about ended, Unix time; 0: not known."""
         return self._window[1]
 
     @property

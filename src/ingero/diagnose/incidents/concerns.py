@@ -1,4 +1,4 @@
-"""Which incidents are about a process, or of a cause."""
+"""Filters a diagnosis by process and by cause."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from ingero.diagnose.findings import Diagnosis
 
 
 def is_about(pid: int, affected: Collection[int], root: str) -> bool:
-    """Whether an incident with these affected processes (pids) and this root is about a process, or about nobody in
-    particular.
+    """Whether an incident with these affected processes (pids) and this root is about a process, or about no process
+    in particular.
 
-    An event without lost time has no affected processes; whom it happened to is the first word of its root.
+    An event without lost time has no affected processes; the pid it happened to is the first word of its root.
     """
     if affected:
         return pid in affected
@@ -20,17 +20,17 @@ def is_about(pid: int, affected: Collection[int], root: str) -> bool:
     return not first.isdecimal() or int(first) == pid
 
 
-def chosen(diagnosis: Diagnosis, *, pid: int | None, rule: str | None) -> Diagnosis:
-    """What of it is about one process, and of one cause."""
+def filter_diagnosis(diagnosis: Diagnosis, *, pid: int | None, rule: str | None) -> Diagnosis:
+    """The part of a diagnosis that is about one process (pid) and one cause (rule); None: any."""
     incidents = tuple(
-        one
-        for one in diagnosis.incidents
-        if (rule is None or one.cause == rule)
-        and (pid is None or is_about(pid, [affected.pid for affected in one.affected], one.root))
+        incident
+        for incident in diagnosis.incidents
+        if (rule is None or incident.cause == rule)
+        and (pid is None or is_about(pid, [affected.pid for affected in incident.affected], incident.root))
     )
     return replace(
         diagnosis,
         incidents=incidents,
-        verdicts=tuple(one for one in diagnosis.verdicts if pid is None or one.pid == pid),
-        not_evaluated=tuple(one for one in diagnosis.not_evaluated if rule is None or one.cause == rule),
+        verdicts=tuple(verdict for verdict in diagnosis.verdicts if pid is None or verdict.pid == pid),
+        not_evaluated=tuple(spot for spot in diagnosis.not_evaluated if rule is None or spot.cause == rule),
     )

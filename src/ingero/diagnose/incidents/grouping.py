@@ -23,64 +23,64 @@ from ingero.diagnose.findings import (
     Where,
     severity_of,
 )
-from ingero.diagnose.incidents.bottleneck_merge import with_bases
-from ingero.diagnose.incidents.case_finding import Found
+from ingero.diagnose.incidents.bottleneck_merge import merge_bottlenecks
+from ingero.diagnose.incidents.case_finding import CaseFinding
 from ingero.diagnose.incidents.subsumption import explained_ratio
 from ingero.diagnose.incidents.where import where_of, where_of_event
 
-_CONTRIBUTES = 0.10  # of the lost time, from which on another cause of it is named
-_SAME_INCIDENT_NS = 10_000_000_000  # quiet time between two time ranges of one fault
+_MIN_CONTRIBUTING_RATIO = 0.10  # of the lost time: another cause of it is named from here on
+_SAME_INCIDENT_NS = 10_000_000_000  # longest quiet time between two time ranges of one incident
 
 
-def merge(found: Iterable[Found]) -> tuple[Incident, ...]:
-    """Incidents, worst first; numbered by their begin."""
-    groups: dict[Identity, list[Found]] = defaultdict(list)
-    for one in _absorbed(with_bases(found)):
+def merge_findings(found: Iterable[CaseFinding]) -> tuple[Incident, ...]:
+    """Groups findings into incidents, worst first; numbered by when they began."""
+    groups: dict[Identity, list[CaseFinding]] = defaultdict(list)
+    for one in _absorb_reasons(merge_bottlenecks(found)):
         finding = one.finding
         groups[finding.cause, finding.resource, finding.root, one.kind is FindingKind.BOTTLENECK].append(one)
     incidents = [_incident(part) for group in groups.values() for part in _by_time(group)]
-    incidents.sort(key=lambda one: (one.start_ns, one.cause))
+    incidents.sort(key=lambda incident: (incident.start_ns, incident.cause))
     numbered = [replace(one, number=number) for number, one in enumerate(incidents, 1)]
     return tuple(sorted(numbered, key=lambda one: (-one.severity, -one.lost_ns, one.number)))
 
 
-def _absorbed(found: list[Found]) -> Iterator[Found]:
-    """A finding that names other processes' findings as its reason takes them in: chain, line, fixes and numbers."""
-    gone: set[int] = set()
+def _absorb_reasons(found: list[CaseFinding]) -> Iterator[CaseFinding]:
+    """Merges findings of other processes into the one that names them as its reason: chain, line, fixes, evidence."""
+    absorbed_ids: set[int] = set()
     for one in found:
         reasons = [other for other in found if other is not one and _is_reason(one, other)]
-        gone |= {id(other) for other in reasons}
+        absorbed_ids |= {id(other) for other in reasons}
         if reasons:
             yield _with_reasons(one, reasons)
     absorbing = {id(one) for one in found if any(_is_reason(one, other) for other in found if other is not one)}
-    yield from (one for one in found if id(one) not in gone and id(one) not in absorbing)
+    yield from (one for one in found if id(one) not in absorbed_ids and id(one) not in absorbing)
 
 
-def _is_reason(one: Found, other: Found) -> bool:
+def _is_reason(found: CaseFinding, other: CaseFinding) -> bool:
     process = other.case.process.process if other.case else other.finding.process
-    if not one.finding.absorbs or other.finding.absorbs:
+    if not found.finding.absorbed_processes or other.finding.absorbed_processes:
         return False
-    overlap = min(one.end_ns, other.end_ns) - max(one.begin_ns, other.begin_ns)
-    return process in one.finding.absorbs and overlap > 0
+    overlap = min(found.end_ns, other.end_ns) - max(found.begin_ns, other.begin_ns)
+    return process in found.finding.absorbed_processes and overlap > 0
 
 
-def _with_reasons(one: Found, reasons: list[Found]) -> Found:
+def _with_reasons(found: CaseFinding, reasons: list[CaseFinding]) -> CaseFinding:
     worst = max(reasons, key=lambda other: other.finding.lost_ns).finding
     finding = replace(
-        one.finding,
-        summary=f"{one.finding.summary}: {worst.summary}",
-        culprits=(*one.finding.culprits, *worst.culprits),
-        line=one.finding.line or worst.line,
-        chain=(*one.finding.chain, *worst.chain),
-        fixes=(*worst.fixes, *one.finding.fixes),
-        evidence={**worst.evidence, **one.finding.evidence, "because": worst.cause},
+        found.finding,
+        summary=f"{found.finding.summary}: {worst.summary}",
+        culprits=(*found.finding.culprits, *worst.culprits),
+        line=found.finding.line or worst.line,
+        chain=(*found.finding.chain, *worst.chain),
+        fixes=(*worst.fixes, *found.finding.fixes),
+        evidence={**worst.evidence, **found.finding.evidence, "because": worst.cause},
     )
-    return Found(finding, one.case)
+    return CaseFinding(finding, found.case)
 
 
-def _by_time(group: Sequence[Found]) -> list[list[Found]]:
-    """Findings with a long quiet time between them are incidents of their own."""
-    parts: list[list[Found]] = []
+def _by_time(group: Sequence[CaseFinding]) -> list[list[CaseFinding]]:
+    """Splits findings of one identity into incidents, where a long quiet time lies between them."""
+    parts: list[list[CaseFinding]] = []
     end_ns = 0
     for one in sorted(group, key=lambda one: one.begin_ns):
         if parts and one.begin_ns - end_ns <= _SAME_INCIDENT_NS:
@@ -91,23 +91,24 @@ def _by_time(group: Sequence[Found]) -> list[list[Found]]:
     return parts
 
 
-_OF_STEPS = {Part.IDLE: "host", Part.LAUNCH: "host", Part.GPU: "blocked"}
+_STEP_PARTS = {Part.IDLE: "host", Part.LAUNCH: "host", Part.GPU: "blocked"}
 
 
-def _place(found: Found, bucket: Bucket) -> str:
-    """Where time was lost, by "part.state"."""
+def _place(found: CaseFinding, bucket: Bucket) -> str:
+    """Where time was lost, as "part.state": a key of an incident's breakdown."""
     knows_idle = found.case is None or found.case.knows_idle
-    part = bucket.part.value if knows_idle else _OF_STEPS.get(bucket.part, bucket.part.value)
+    part = bucket.part.value if knows_idle else _STEP_PARTS.get(bucket.part, bucket.part.value)
     return f"{part}.{bucket.state}"
 
 
-def _incident(part: Sequence[Found]) -> Incident:
+def _incident(part: Sequence[CaseFinding]) -> Incident:
     lead = max(part, key=lambda one: one.finding.lost_ns)
     case, finding = lead.case, lead.finding
-    drops = _losses(part)
-    worst = max(drops, key=lambda process: drops[process])
-    lost = drops[worst]
-    ratio = lost / max(_wall_of(part, case), 1) if case else lost / max(finding.wall_ns, 1) if finding.wall_ns else 0.0
+    lost_ns_of = _lost_ns_by_process(part)
+    worst = max(lost_ns_of, key=lambda process: lost_ns_of[process])
+    lost_ns = lost_ns_of[worst]
+    wall_ns = _wall_ns_of(part, case) if case else finding.wall_ns
+    ratio = lost_ns / max(wall_ns, 1) if case or wall_ns else 0.0
     breakdown: dict[str, int] = defaultdict(int)
     for one in (one for one in part if one.process == worst):
         for bucket, ns in one.finding.claims.items():
@@ -122,18 +123,18 @@ def _incident(part: Sequence[Found]) -> Incident:
         severity=max(one.finding.severity or severity_of(ratio) for one in part),
         start_ns=min(one.begin_ns for one in part),
         end_ns=max(one.end_ns for one in part),
-        lost_ns=lost,
+        lost_ns=lost_ns,
         lost_ratio=ratio,
         explained_ratio=_explained(case),
         peak_ratio=max((one.case.peak_ratio for one in part if one.case), default=ratio),
         summary=finding.summary,
-        affected=_all_affected(part, drops),
+        affected=_all_affected(part, lost_ns_of),
         culprits=_culprits(part),
         line=line,
         where=_where(lead, line),
         contributing=_contributing(lead),
         chain=tuple(finding.chain),
-        fixes=_beginning_plainly(finding.fixes),
+        fixes=_without_leading_or(finding.fixes),
         breakdown=dict(breakdown),
         evidence=dict(finding.evidence) | _sampled(case),
         impact=impact_of(case) if case else None,
@@ -141,43 +142,45 @@ def _incident(part: Sequence[Found]) -> Incident:
     )
 
 
-def _where(lead: Found, line: CodeLine | None) -> Where:
+def _where(lead: CaseFinding, line: CodeLine | None) -> Where:
     return where_of(lead.case, line, lead.finding.claims) if lead.case else where_of_event(line)
 
 
-def _contributing(lead: Found) -> tuple[Contributing, ...]:
-    """The other causes of the same lost time, from a tenth of it, most first."""
+def _contributing(lead: CaseFinding) -> tuple[Contributing, ...]:
+    """The other causes of the case's lost time that explain at least a tenth of it, most first."""
     lost_ns = max(lead.case.lost_ns, 1) if lead.case else 1
-    others = [one for one in lead.case.findings if one.cause != lead.finding.cause] if lead.case else []
+    others = [finding for finding in lead.case.findings if finding.cause != lead.finding.cause] if lead.case else []
     found = [
-        Contributing(cause=one.cause, lost_ns=one.lost_ns, share_ratio=one.lost_ns / lost_ns, headline=one.summary)
-        for one in others
-        if one.lost_ns >= _CONTRIBUTES * lost_ns
+        Contributing(
+            cause=other.cause, lost_ns=other.lost_ns, share_ratio=other.lost_ns / lost_ns, headline=other.summary
+        )
+        for other in others
+        if other.lost_ns >= _MIN_CONTRIBUTING_RATIO * lost_ns
     ]
     return tuple(sorted(found, key=lambda one: -one.lost_ns))
 
 
-def _beginning_plainly(fixes: Sequence[Fix]) -> tuple[Fix, ...]:
-    """Each further way out says "or"; which one comes first a rule knows only when it has left some out."""
-    return tuple(replace(one, text=one.text.removeprefix("or ")) for one in fixes[:1]) + tuple(fixes[1:])
+def _without_leading_or(fixes: Sequence[Fix]) -> tuple[Fix, ...]:
+    """The fixes, the first without its leading "or ": a rule writes it before all that may follow another."""
+    return tuple(replace(fix, text=fix.text.removeprefix("or ")) for fix in fixes[:1]) + tuple(fixes[1:])
 
 
 def _sampled(case: Case | None) -> dict[str, Fact]:
-    """How much was read whole, where that is not all."""
+    """How many sync intervals were read in full, where that is not all of them."""
     if case is None or not case.is_sampled:
         return {}
     return {"sync intervals read whole": len(case.sync_intervals), "sync_intervals": case.sync_interval_count}
 
 
-def _losses(part: Sequence[Found]) -> dict[int, int]:
-    """By process. Ranks lose the same second together: their lost times are not added, those of one process are."""
-    lost: dict[int, int] = defaultdict(int)
+def _lost_ns_by_process(part: Sequence[CaseFinding]) -> dict[int, int]:
+    """Lost time by process: added up per process, never over ranks, which lose the same second together."""
+    lost_ns: dict[int, int] = defaultdict(int)
     for one in part:
-        lost[one.process] += one.finding.lost_ns
-    return lost
+        lost_ns[one.process] += one.finding.lost_ns
+    return lost_ns
 
 
-def _wall_of(part: Sequence[Found], case: Case | None) -> int:
+def _wall_ns_of(part: Sequence[CaseFinding], case: Case | None) -> int:
     mine = [one.case for one in part if one.case and case and one.case.process == case.process]
     return sum({id(one): one.wall_ns for one in mine}.values())
 
@@ -186,17 +189,17 @@ def _explained(case: Case | None) -> float:
     return explained_ratio(case) if case else 1.0
 
 
-def _all_affected(part: Sequence[Found], drops: Mapping[int, int]) -> tuple[Affected, ...]:
-    """Each with what it lost by this cause, in all its time ranges."""
+def _all_affected(part: Sequence[CaseFinding], lost_ns_of: Mapping[int, int]) -> tuple[Affected, ...]:
+    """The affected processes, each with what it lost by this cause in all its time ranges."""
     found: dict[int, Affected] = {}
     for one in part:
         affected = one.case.affected if one.case else one.finding.affected
         if affected:
-            found[one.process] = replace(affected, lost_ns=drops[one.process])
+            found[one.process] = replace(affected, lost_ns=lost_ns_of[one.process])
     return tuple(sorted(found.values(), key=lambda affected: -affected.lost_ns))
 
 
-def _culprits(part: Sequence[Found]) -> tuple[Culprit, ...]:
+def _culprits(part: Sequence[CaseFinding]) -> tuple[Culprit, ...]:
     found: dict[tuple[int, str], Culprit] = {}
     for one in part:
         for culprit in one.finding.culprits:

@@ -1,6 +1,6 @@
-"""What happens to an incident while it is watched: as it is told to whoever shows or stores it.
+"""Changes of an incident while a recording is watched, for the code that shows or stores them.
 
-Who only passes them on need not load the diagnosis.
+Kept apart from the diagnosis, so that code that only passes changes on need not load it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ChangeKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One incident and what happened to it; end_ns of the incident is None until it is closed."""
+    """One incident and what happened to it; the incident's end_ns is None until it is closed."""
 
     kind: ChangeKind
     incident: Incident

@@ -1,6 +1,6 @@
-"""An incident in its one form, as JSON: `trace --json`, `explain --json`, MCP and the dashboard give the same keys.
+"""An incident as JSON: `trace --json`, `explain --json`, MCP and the dashboard give the same keys.
 
-Keys are in the order in which people read them; `serve/text/incident_form.py` makes the text of the same parts. Keys
+Keys are in the order in which people read them; `serve/text/incident_form.py` renders the same parts as text. Keys
 may be added within a version; none is renamed or removed.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
 Object: TypeAlias = "dict[str, Json]"
 
-# The parts of a step or sync interval in which time is lost: by `model.Part`, the name in JSON and the words.
+# The parts of a step or sync interval in which time is lost: by `findings.Part`, the name in JSON and the text.
 _PARTS = {
     "idle": ("idle", "GPU idle (nothing queued)"),
     "launch": ("launch", "while launching"),
@@ -32,7 +32,10 @@ _STATES = STATE_TEXTS | {"gpu_execution": "GPU execution", "unknown": "unattribu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """Lost time of one part of the steps in one state of the critical-path thread. share_ratio: of the incident's."""
+    """Lost time in one part of the steps and one state of the critical-path thread.
+
+    share_ratio: of the incident's lost time.
+    """
 
     part: str
     state: str
@@ -56,26 +59,26 @@ def incident_json(incident: Incident) -> Object:
         "headline": incident.summary,
         "impact": impact_json(incident),
         "where": where_json(incident.where),
-        "fix": [record_json(one) for one in incident.fixes],
+        "fix": [record_json(fix) for fix in incident.fixes],
         "breakdown": breakdown_json(incident.breakdown),
-        "affected": [record_json(one) for one in incident.affected],
-        "culprits": [culprit_json(record_json(one)) for one in incident.culprits],
-        "contributing": [record_json(one) for one in incident.contributing],
+        "affected": [record_json(affected_process) for affected_process in incident.affected],
+        "culprits": [culprit_json(record_json(culprit)) for culprit in incident.culprits],
+        "contributing": [record_json(contribution) for contribution in incident.contributing],
         "evidence": [evidence_json(record_json(one)) for one in incident.chain],
-        "timeline": [asdict(one) for one in incident.timeline],
+        "timeline": [asdict(piece) for piece in incident.timeline],
         "details": dict(incident.evidence),
     }
 
 
 def impact_json(incident: Incident) -> Object:
-    """What the affected process lost; beside it what the worst one noticed, null where no step of it is known."""
+    """Lost time of the incident, and its impact on the worst affected process; null where no step of it is known."""
     return lost_json(
         incident.lost_ns, incident.lost_ratio, incident.peak_ratio, incident.explained_ratio
-    ) | noticed_json(incident.impact)
+    ) | impact_details_json(incident.impact)
 
 
 def lost_json(lost_ns: int, lost_ratio: float, peak_ratio: float, explained_ratio: float) -> Object:
-    """The lost time, its share of wall time, that of the worst second, and how much of it all causes explain."""
+    """The lost time, its share of wall time, the peak share in one second, and the share that all causes explain."""
     return {
         "lost_ns": lost_ns,
         "lost_ratio": lost_ratio,
@@ -84,9 +87,9 @@ def lost_json(lost_ns: int, lost_ratio: float, peak_ratio: float, explained_rati
     }
 
 
-def noticed_json(impact: Impact | None) -> Object:
+def impact_details_json(impact: Impact | None) -> Object:
     """Steps or sync intervals and context switches, against the baseline."""
-    from ingero.diagnose.findings import Impact  # noqa: PLC0415  # the diagnosis: whoever only reads needs none of it
+    from ingero.diagnose.findings import Impact  # noqa: PLC0415  # the diagnosis: code that only reads needs none of it
 
     return {name: getattr(impact, name) if impact else None for name in Impact.__dataclass_fields__}
 
@@ -119,7 +122,7 @@ def breakdown_of(breakdown: Mapping[str, int]) -> tuple[Lost, ...]:
 
 
 def breakdown_json(breakdown: Mapping[str, int]) -> list[Object]:
-    """The same as JSON."""
+    """The lost time of an incident by "part.state" as JSON, most first."""
     return [asdict(one) for one in breakdown_of(breakdown)]
 
 
@@ -131,15 +134,15 @@ def _lost(name: str, lost_ns: int, total: int) -> Lost:
 
 
 def culprit_json(culprit: Mapping[str, Json]) -> Object:
-    """A culprit as it is stored, by its published keys."""
+    """A culprit, stored by field names, under its published keys."""
     return {"context_switches" if name == "switches" else name: value for name, value in culprit.items()}
 
 
 def evidence_json(link: Mapping[str, Json]) -> Object:
-    """A link of the chain of proof as it is stored, by its published keys."""
+    """A link of the chain of evidence, stored by field names, under its published keys."""
     return {"source" if name == "structure" else name: value for name, value in link.items()}
 
 
 def record_json(record: Affected | Culprit | Link | Fix | CodeLine | Contributing) -> Object:
-    """One part of an incident by the names of its fields; rows of incidents are stored so."""
+    """One part of an incident by the names of its fields, as stored incidents hold it."""
     return asdict(record)

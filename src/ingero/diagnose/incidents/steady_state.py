@@ -1,4 +1,4 @@
-"""Whether the lost times that were told go on as they were: explaining them again would only say the same."""
+"""Steady state of the lost times that were reported: while nothing changes, they need no new explanation."""
 
 from __future__ import annotations
 
@@ -9,68 +9,70 @@ from typing import TypeAlias
 from ingero.diagnose.cases.case import Case
 from ingero.diagnose.findings import UNEXPLAINED, Bucket, FindingKind, Identity, Incident
 from ingero.diagnose.incidents.tracker import UPDATE_NS
-from ingero.diagnose.lost_time.time_ranges import MIN_RATIO
+from ingero.diagnose.lost_time.time_ranges import MIN_LOST_RATIO
 
 _CaseKey: TypeAlias = "tuple[int, int]"
 
-_EXPLAIN_AGAIN_NS = UPDATE_NS  # what goes on as it was told; sooner than one that is over is closed
-_CHANGE = 0.25  # of what a bucket loses a second, by which that may grow
+_EXPLAIN_AGAIN_NS = UPDATE_NS  # a lost time in steady state; sooner than an incident that is over is closed
+_MAX_GROWTH_RATIO = 0.25  # of a bucket's expected loss: growth up to this needs no new explanation
 
 
 @dataclass(frozen=True, slots=True)
-class _Weight:
-    """How much a case had lost. end_ns: of its window."""
+class _LostSoFar:
+    """How much time a case had lost when it was explained. end_ns: end of its window."""
 
     end_ns: int
     wall_ns: int
     buckets: Mapping[Bucket, int]
 
 
-class Explained:
-    """What a look found, and the cases that it was about. at_ns: until when it looked."""
+class LastExplanation:
+    """The incidents of the last full diagnosis and the cases they explain. at_ns: end of its window, Unix time."""
 
     def __init__(self, cases: Iterable[Case], incidents: Sequence[Incident], at_ns: int) -> None:
         self.at_ns = at_ns
         cases = tuple(cases)
-        self._youngest_ns = min((at_ns - one.window.begin_ns for one in cases), default=0)
+        self._youngest_ns = min((at_ns - case.window.begin_ns for case in cases), default=0)
         self._incidents = tuple(incidents)
-        self._weights = {_key(one): _Weight(one.window.end_ns, one.wall_ns, dict(one.buckets)) for one in cases}
-        self._has_cause_for_all = all(any(_is_cause_of(one, case) for one in incidents) for case in cases)
+        self._lost_so_far = {
+            _key(case): _LostSoFar(case.window.end_ns, case.wall_ns, dict(case.buckets)) for case in cases
+        }
+        self._has_cause_for_all = all(any(_is_cause_of(incident, case) for incident in incidents) for case in cases)
 
     def is_due(self, until_ns: int) -> bool:
-        """Whether it is time to explain all of it again: soon where little had been seen of a lost time."""
+        """Whether all cases are to be explained again: soon where little had been seen of a lost time."""
         return until_ns - self.at_ns >= min(_EXPLAIN_AGAIN_NS, self._youngest_ns)
 
     def holds(self, cases: Iterable[Case]) -> bool:
-        """Whether these are the same cases, all with a cause, and lose no more in any bucket than they lost before.
+        """Whether these are the same cases, all with a cause, and lose time in no bucket faster than before.
 
-        What grows by as much as is worth a finding is to be explained anew.
+        A bucket that grows by as much as is worth a finding needs a new explanation.
         """
-        now = {_key(one): one for one in cases}
+        now = {_key(case): case for case in cases}
         return (
             self._has_cause_for_all
-            and now.keys() == self._weights.keys()
-            and all(_goes_on(self._weights[key], one) for key, one in now.items())
+            and now.keys() == self._lost_so_far.keys()
+            and all(_is_steady(self._lost_so_far[key], case) for key, case in now.items())
         )
 
     def covers(self, watched: Iterable[Incident]) -> bool:
-        """Whether all that rules have seen without a case since was there before."""
-        return {one.identity for one in watched} <= {one.identity for one in self._incidents}
+        """Whether all incidents that rules found without a case (watched) were in the last diagnosis, too."""
+        return {one.identity for one in watched} <= {incident.identity for incident in self._incidents}
 
     def until(self, until_ns: int, cases: Iterable[Case], watched: Iterable[Incident]) -> tuple[Incident, ...]:
-        """What was found, as it is by now. What has been lost since is counted when it is explained again."""
-        ends = {self._weights[_key(one)].end_ns: one.window.end_ns for one in cases}
+        """The incidents of the last diagnosis, extended until now; time lost since is counted by the next one."""
+        ends = {self._lost_so_far[_key(case)].end_ns: case.window.end_ns for case in cases}
         anew = {one.identity: one for one in watched}
-        return tuple(self._gone_on(one, until_ns, ends, anew) for one in self._incidents)
+        return tuple(self._extended(incident, until_ns, ends, anew) for incident in self._incidents)
 
-    def _gone_on(
-        self, one: Incident, until_ns: int, ends: Mapping[int, int], anew: Mapping[Identity, Incident]
+    def _extended(
+        self, incident: Incident, until_ns: int, ends: Mapping[int, int], anew: Mapping[Identity, Incident]
     ) -> Incident:
-        if one.end_ns is not None and one.end_ns in ends:
-            return replace(one, end_ns=ends[one.end_ns])
-        if one.end_ns is not None and one.kind is FindingKind.BOTTLENECK:
-            return replace(one, end_ns=one.end_ns + until_ns - self.at_ns)
-        return anew.get(one.identity, one)
+        if incident.end_ns is not None and incident.end_ns in ends:
+            return replace(incident, end_ns=ends[incident.end_ns])
+        if incident.end_ns is not None and incident.kind is FindingKind.BOTTLENECK:
+            return replace(incident, end_ns=incident.end_ns + until_ns - self.at_ns)
+        return anew.get(incident.identity, incident)
 
 
 def _key(case: Case) -> _CaseKey:
@@ -78,7 +80,7 @@ def _key(case: Case) -> _CaseKey:
 
 
 def _is_cause_of(incident: Incident, case: Case) -> bool:
-    """Whether it says where a case's time, or a part of it, went to."""
+    """Whether an incident explains a case's lost time, or a part of it."""
     window = case.window
     end_ns = window.end_ns if incident.end_ns is None else incident.end_ns
     is_then = incident.start_ns < window.end_ns and end_ns > window.begin_ns
@@ -86,12 +88,12 @@ def _is_cause_of(incident: Incident, case: Case) -> bool:
     return incident.kind is FindingKind.INCIDENT and incident.cause != UNEXPLAINED and is_then and is_affected
 
 
-def _goes_on(before: _Weight, now: Case) -> bool:
-    """Whether no bucket grew by more than was to be expected; one that grew by less has no other cause."""
+def _is_steady(before: _LostSoFar, now: Case) -> bool:
+    """Whether no bucket of a case grew by more than expected; one that grew by less has no new cause."""
     passed_ns = now.wall_ns - before.wall_ns
     for bucket, ns in now.buckets.items():
         lost_ns = max(before.buckets.get(bucket, 0), 0)
         expected_ns = lost_ns / max(before.wall_ns, 1) * passed_ns
-        if ns - lost_ns - expected_ns > max(MIN_RATIO * passed_ns, _CHANGE * expected_ns):
+        if ns - lost_ns - expected_ns > max(MIN_LOST_RATIO * passed_ns, _MAX_GROWTH_RATIO * expected_ns):
             return False
     return passed_ns >= 0

@@ -1,9 +1,9 @@
-"""Findings of one case that are one incident, so that nobody is told of one fault twice.
+"""Subsumption: findings of one case that are symptoms of another are merged into it, so each fault is reported once.
 
-Threads of one job crowd each other when one of them comes to compute more: that belongs to the work. A thread that
-writes a checkpoint is on a CPU at the same line at which it waits for the disk: that belongs to the disk, and what it
-computes where it allocates to the allocator, if that took more. Short memory slows launches, too. Data that come late
-because of a disk or a network are late for that.
+Threads of one job contend for CPUs when one of them computes more: the contention belongs to that work. A thread that
+writes a checkpoint runs at the same line at which it waits for the disk: that belongs to the disk, and what it
+computes where it allocates belongs to the allocator, if that took more. Memory pressure slows launches, too. Input data
+that come late because of a disk or a network belong to the disk or the network.
 """
 
 from __future__ import annotations
@@ -22,104 +22,111 @@ from ingero.diagnose.causes.host_memory import major_page_faults, memory_pressur
 from ingero.diagnose.causes.network import network_retransmit
 from ingero.diagnose.causes.storage import block_io
 from ingero.diagnose.findings import Bucket, Finding
-from ingero.diagnose.lost_time.time_ranges import NEVER_RATIO
+from ingero.diagnose.lost_time.time_ranges import REPORT_ONLY_JOINED
 from ingero.units import format_ns
 
-_OF_ALLOCATOR = frozenset({allocation_churn.CAUSE, allocator_retry.CAUSE})
-_OF_MEMORY = frozenset({memory_pressure.CAUSE, major_page_faults.CAUSE})
-_LITTLE = 0.25
-_SOURCES = {DISK: block_io.CAUSE, NETWORK: network_retransmit.CAUSE}
-_AT_WORK = frozenset({ON_CPU, COLLECTING, PASSING})
+_ALLOCATOR_CAUSES = frozenset({allocation_churn.CAUSE, allocator_retry.CAUSE})
+_MEMORY_CAUSES = frozenset({memory_pressure.CAUSE, major_page_faults.CAUSE})
+_MAX_MINOR_RATIO = 0.25
+_CAUSE_OF_STATE = {DISK: block_io.CAUSE, NETWORK: network_retransmit.CAUSE}
+_COMPUTING_STATES = frozenset({ON_CPU, COLLECTING, PASSING})
 
 
-def joined(findings: Sequence[Finding], amount: Callable[[int], str] = format_ns) -> list[Finding]:
-    """The findings of one case, each with the lost time of those that belong to it.
+def subsume(findings: Sequence[Finding], amount: Callable[[int], str] = format_ns) -> list[Finding]:
+    """The findings of one case, each with the lost time of the findings that it subsumes.
 
-    amount: lost time as their summaries say it, so that they say all of it.
+    amount: formats lost time as the summaries do, so that a summary can state the sum instead.
     """
     found = list(findings)
     for cause, owner_of, more in (
-        (host_bound.CAUSE, _same_line_of, "computing at the same line"),
-        (launch_bound.CAUSE, _pressure_of, "inside launches"),
-        (data_starvation.CAUSE, _source_of, "waiting for data of a worker that waited for it"),
-        (self_oversubscription.CAUSE, _work_of, "while its own threads waited for a CPU"),
+        (host_bound.CAUSE, _owner_at_same_line, "computing at the same line"),
+        (launch_bound.CAUSE, _memory_pressure_of, "inside launches"),
+        (data_starvation.CAUSE, _data_source_of, "waiting for data of a worker that waited for it"),
+        (self_oversubscription.CAUSE, _contended_work_of, "while its own threads waited for a CPU"),
     ):
-        part = next((one for one in found if one.cause == cause), None)
+        part = next((finding for finding in found if finding.cause == cause), None)
         owner = owner_of(part, found) if part else None
         if part and owner:
-            found = [_join(one, part, more, amount) if one is owner else one for one in found if one is not part]
-    return [replace(one, least_ratio=NEVER_RATIO) if _is_rest_of_waits(one, found) else one for one in found]
+            found = [
+                _merge_into(finding, part, more, amount) if finding is owner else finding
+                for finding in found
+                if finding is not part
+            ]
+    return [
+        replace(finding, min_wall_ratio=REPORT_ONLY_JOINED) if _is_rest_of_waits(finding, found) else finding
+        for finding in found
+    ]
 
 
 def explained_ratio(case: Case) -> float:
-    """Which share of a case's lost time its findings own."""
-    owned = sum(one.lost_ns for one in joined(case.findings) if one.is_whole)
-    return min(1.0, owned / max(case.lost_ns, 1))
+    """The share of a case's lost time that its findings explain."""
+    explained_ns = sum(one.lost_ns for one in subsume(case.findings) if one.stands_alone)
+    return min(1.0, explained_ns / max(case.lost_ns, 1))
 
 
-def _same_line_of(computing: Finding, found: Iterable[Finding]) -> Finding | None:
-    """The wait for a disk, or the larger one for an allocator, at whose line a thread computed."""
-    here = [one for one in found if one.line and computing.line and _place(one) == _place(computing)]
+def _owner_at_same_line(computing: Finding, found: Iterable[Finding]) -> Finding | None:
+    """The finding about a disk, or a larger one about an allocator, at the line at which a thread computed."""
+    here = [finding for finding in found if finding.line and computing.line and _place(finding) == _place(computing)]
     disk = (one for one in here if one.cause == block_io.CAUSE)
-    allocator = (one for one in here if one.cause in _OF_ALLOCATOR and one.lost_ns >= computing.lost_ns)
+    allocator = (one for one in here if one.cause in _ALLOCATOR_CAUSES and one.lost_ns >= computing.lost_ns)
     return next(disk, None) or next(allocator, None)
 
 
-def _pressure_of(_launches: Finding, found: Iterable[Finding]) -> Finding | None:
-    """What slows whatever touches memory."""
-    return next((one for one in found if one.cause in _OF_MEMORY), None)
+def _memory_pressure_of(_launches: Finding, found: Iterable[Finding]) -> Finding | None:
+    """The finding about memory pressure or major page faults, which slow all code that touches memory."""
+    return next((finding for finding in found if finding.cause in _MEMORY_CAUSES), None)
 
 
-def _source_of(starving: Finding, found: Iterable[Finding]) -> Finding | None:
-    """What the worker that was late waited for itself; not for the little that it computed in the same waits."""
-    source = _named_source(starving, found)
-    return source if source and not _is_little(starving, source) else None
+def _data_source_of(starving: Finding, found: Iterable[Finding]) -> Finding | None:
+    """The finding about the disk or network that the late worker waited for; None where starvation is a minor part."""
+    source = _source_named_by(starving, found)
+    return source if source and not _is_minor(starving, source) else None
 
 
-def _named_source(starving: Finding, found: Iterable[Finding]) -> Finding | None:
-    """The finding about what the worker waited for itself."""
-    cause = _SOURCES.get(str(starving.evidence.get("worker was")))
-    return next((one for one in found if one.cause == cause), None)
+def _source_named_by(starving: Finding, found: Iterable[Finding]) -> Finding | None:
+    """The finding about the disk or network that the late worker waited for, if any."""
+    cause = _CAUSE_OF_STATE.get(str(starving.evidence.get("worker was")))
+    return next((finding for finding in found if finding.cause == cause), None)
 
 
-def _is_little(starving: Finding, source: Finding) -> bool:
-    return starving.lost_ns <= _LITTLE * source.lost_ns
+def _is_minor(starving: Finding, source: Finding) -> bool:
+    return starving.lost_ns <= _MAX_MINOR_RATIO * source.lost_ns
 
 
-def _is_rest_of_waits(one: Finding, found: Iterable[Finding]) -> bool:
-    """Whether it is the little that a worker computed while it waited for a disk or a network that is told."""
-    source = _named_source(one, found) if one.cause == data_starvation.CAUSE and one.claims else None
-    return source is not None and _is_little(one, source)
+def _is_rest_of_waits(finding: Finding, found: Iterable[Finding]) -> bool:
+    """Whether a finding is the minor time that a worker computed besides a disk or network wait that is reported."""
+    source = _source_named_by(finding, found) if finding.cause == data_starvation.CAUSE and finding.claims else None
+    return source is not None and _is_minor(finding, source)
 
 
 def _place(finding: Finding) -> tuple[str, str] | None:
     return (finding.line.file, finding.line.function) if finding.line else None
 
 
-def _work_of(contention: Finding, found: Iterable[Finding]) -> Finding | None:
-    """The larger finding whose work the threads crowd each other for; or that of the very thread that took most."""
-    busy = [one for one in found if one is not contention and _computes(one)]
+def _contended_work_of(contention: Finding, found: Iterable[Finding]) -> Finding | None:
+    """The larger finding about the work that the threads contend for CPUs to do; else the culprit thread's own."""
+    busy = [finding for finding in found if finding is not contention and _computes(finding)]
     work = max(busy, key=lambda one: one.lost_ns, default=None)
     if work and work.lost_ns >= contention.lost_ns:
         return work
-    return next((one for one in busy if _is_of_who_took(contention, one)), None)
+    return next((one for one in busy if _is_culprits_lock(contention, one)), None)
 
 
-def _is_of_who_took(contention: Finding, work: Finding) -> bool:
-    """Whether the thread that took most of the CPUs held the interpreter lock, for more than a moment."""
+def _is_culprits_lock(contention: Finding, work: Finding) -> bool:
+    """Whether the thread that used most CPU time held the interpreter lock, and for more than a minor time."""
     cpu_users = [(one.pid, one.name) for one in (*contention.culprits[:1], *work.culprits[:1])]
     is_same = len(cpu_users) == 2 and cpu_users[0] == cpu_users[1]
-    return is_same and work.cause == gil.CAUSE and not _is_little(work, contention)
+    return is_same and work.cause == gil.CAUSE and not _is_minor(work, contention)
 
 
 def _computes(finding: Finding) -> bool:
-    """Whether most of it is time in which the job's own threads ran."""
+    """Whether most of a finding's lost time is time in which the job's own threads ran."""
     ran = sum(ns for bucket, ns in finding.claims.items() if bucket.state == "run")
     is_held = finding.cause == gil.CAUSE  # by a thread that computes with it
-    return 2 * ran > finding.lost_ns > 0 or finding.evidence.get("worker was") in _AT_WORK or is_held
+    return 2 * ran > finding.lost_ns > 0 or finding.evidence.get("worker was") in _COMPUTING_STATES or is_held
 
 
-def _join(owner: Finding, part: Finding, more: str, amount: Callable[[int], str]) -> Finding:
+def _merge_into(owner: Finding, part: Finding, more: str, amount: Callable[[int], str]) -> Finding:
     whole = owner.summary.replace(amount(owner.lost_ns), amount(owner.lost_ns + part.lost_ns), 1)
     return replace(
         owner,
@@ -128,7 +135,7 @@ def _join(owner: Finding, part: Finding, more: str, amount: Callable[[int], str]
         line=owner.line or part.line,
         chain=(*owner.chain, *(replace(one, text=f"with it, {one.text}") for one in part.chain[:1])),
         evidence={**owner.evidence, f"of it {part.cause} (ns)": part.lost_ns},
-        waits_for=tuple(sorted({*owner.waits_for, *part.waits_for})),
+        waited_for_pids=tuple(sorted({*owner.waited_for_pids, *part.waited_for_pids})),
     )
 
 

@@ -1,9 +1,9 @@
-"""The best sustained regime of a stream: what a sync interval of each class takes when nothing is wrong.
+"""The best sustained regime of a stream: the length of a sync interval of each step type when nothing is wrong.
 
-Sync intervals of one class are cut into chunks; the chunks as fast as the fastest are pooled and make the reference.
-Pooling keeps the minimum over many chunks from being a lucky one. A chunk slowed by an incident never joins, so that
-the reference is frozen while one goes on. The newest chunk may hold the end of something slow: the mean of both is no
-sync interval's, so that it is cut where its sync intervals became faster.
+Sync intervals of one step type are cut into chunks, and the chunks as fast as the fastest are pooled into the
+reference, so that the minimum over many chunks is no lucky one. A chunk slowed by an incident never joins, so that the
+reference is frozen during an incident. The newest chunk may begin with the end of something slow: the mean of both
+would be the length of neither, so that the chunk is cut where its sync intervals became faster.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from ingero.store.records import Window
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-CHUNK_NS = 1_500_000_000
-_LAST_NS = (
-    CHUNK_NS // 2
-)  # of the newest, which is not whole yet: a few sync intervals of a loop that varies are fast by chance
-REFERENCE_NS = 30_000_000_000  # of healthy time whose clocks and culprits are read
+CHUNK_NS = 1_500_000_000  # docs/adr/0027
+# Of the newest chunk, which is still incomplete: in a loop that varies, a few sync intervals are fast by chance.
+_MIN_LAST_NS = CHUNK_NS // 2
+REFERENCE_NS = 30_000_000_000  # healthy time whose thread states and culprits are read
 SAME_REGIME = 0.01  # means this close are one regime: healthy seconds of one loop differ by 0.1 to 0.7%
-_FAR = 0.03  # that a mean is off: as much as the least lost time that is told
-_NO_CHANCE = 2.0  # a sum of differences that rises so far, in sigmas of the whole sum: 0.03% of equal sync intervals do
-_SIGMA_OF_MAD = 1.48
-_SIGMA_OF_MEAN = 1.2533  # the same of a mean difference
-_MOST_POOLED = 256  # chunks of a reference; medians of so many do not move any more
-_SPARSE = 3  # a chunk that spans more than this times its own sync intervals is read sync interval by sync interval,
-_MOST_APART = 64  # this many of them
+_MIN_MEAN_SHIFT = 0.03  # of a chunk's mean, before the chunk is cut: as much as the least lost time that is reported
+_MIN_RISE = 2.0  # of the sum of differences, in sigmas of that sum: 0.03% of runs of equal sync intervals rise so far
+_SIGMA_OF_MAD = 1.48  # one sigma of a normal distribution in median absolute deviations
+_SIGMA_OF_MEAN = 1.2533  # one sigma of a normal distribution in mean absolute deviations
+_MAX_POOLED = 256  # chunks of a reference; the medians of more hardly change
+_SPARSE_RATIO = 3  # a chunk that spans more than this times its own sync intervals is read interval by interval,
+_MAX_SPARSE = 64  # at most this many of them
 _NOT_RECORDED = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usual:
-    """One class at its best: the reference, the clocks of each part per sync interval (ns, order of STATES), and when.
+class ClassReference:
+    """One step type at its best: the mean sync interval, its thread-state times, and when they were measured.
 
-    The clocks are 0 until `with_clocks` has read them. healthy: begins and ends of the time ranges that the reference
-    comes from. windows: the longest of these, REFERENCE_NS at most: more would be read without telling more.
-    spread_ratio: how much healthy sync intervals differ, one sigma. chunk_noise_ratio: the same of the means of healthy
-    chunks.
+    idle_state_ns, launch_state_ns, sync_state_ns: ns per sync interval in the order of STATES; 0 until
+    `with_thread_states` has read them. healthy: begins and ends of the time ranges that the reference comes from.
+    windows: the longest of these ranges, at most REFERENCE_NS in all, since reading more would add nothing.
+    spread_ratio: one sigma of healthy sync intervals, as a ratio of their median. chunk_noise_ratio: one sigma of the
+    means of healthy chunks, as a ratio.
     """
 
     reference: Reference
@@ -58,35 +58,38 @@ class Usual:
     windows: tuple[Window, ...]
 
     def noise_of(self, sync_intervals: int) -> float:
-        """One sigma of the mean length of so many sync intervals, as a ratio."""
+        """One sigma of the mean length of this many sync intervals, as a ratio."""
         alone = self.spread_ratio / max(sync_intervals, 1) ** 0.5
         return float(
             max(alone, self.chunk_noise_ratio * min(1.0, (self.chunk_sync_intervals / max(sync_intervals, 1)) ** 0.5))
         )
 
 
-def usual_sync_intervals(sync_intervals: Array) -> dict[int, Usual]:
-    """The best regime of each class with enough sync intervals; `sync_intervals` are of one stream, in time order."""
+def class_references(sync_intervals: Array) -> dict[int, ClassReference]:
+    """The best regime of each step type with enough sync intervals. sync_intervals: of one stream, in time order."""
     keys = np.ascontiguousarray(sync_intervals["step_type"])
-    found: dict[int, Usual] = {}
+    found: dict[int, ClassReference] = {}
     for key, count in zip(*np.unique(keys, return_counts=True), strict=True):
         if count >= MIN_SYNC_INTERVALS:
-            found[int(key)] = _usual(sync_intervals if count == len(sync_intervals) else sync_intervals[keys == key])
+            found[int(key)] = _class_reference(
+                sync_intervals if count == len(sync_intervals) else sync_intervals[keys == key]
+            )
     return found
 
 
-def reference_windows(usual: Mapping[int, Usual], keys: Collection[int] = ()) -> tuple[Window, ...]:
-    """The time ranges that the references come from, joined where they touch.
+def reference_windows(references: Mapping[int, ClassReference], keys: Collection[int] = ()) -> tuple[Window, ...]:
+    """The time ranges that the references come from, merged where they touch.
 
-    keys: only those of these classes, with the sync intervals of other classes between them; none: of all classes.
+    keys: step types to which these ranges are limited, including sync intervals of other types in between; empty: all.
     """
-    if not keys or len(keys) == len(usual):
-        return joined(window for one in usual.values() for window in one.windows)
-    between_ns = 2 * sum(one.reference.t_ns for key, one in usual.items() if key not in keys)  # of a step, with noise
-    return joined((window for key in keys for window in usual[key].windows), apart_ns=int(between_ns))
+    if not keys or len(keys) == len(references):
+        return joined(window for best in references.values() for window in best.windows)
+    others = [best for key, best in references.items() if key not in keys]
+    between_ns = 2 * sum(best.reference.t_ns for best in others)  # of a step, with noise
+    return joined((window for key in keys for window in references[key].windows), apart_ns=int(between_ns))
 
 
-def _usual(members: Array) -> Usual:
+def _class_reference(members: Array) -> ClassReference:
     begins, ends = np.ascontiguousarray(members["prev_sync_end_ns"]), np.ascontiguousarray(members["sync_end_ns"])
     lengths = ends - begins
     starts, means = _chunks(begins, ends)
@@ -95,12 +98,12 @@ def _usual(members: Array) -> Usual:
     lucky = 2 + (2 * np.log(len(starts))) ** 0.5  # sigmas: so far below the others is the best of many equal chunks
     slack = max(SAME_REGIME, lucky * _noise_of_mean(lengths[starts[best] : stops[best]]))
     healthy = np.flatnonzero(means <= means.min() * (1 + slack))
-    pooled = healthy[np.unique(np.linspace(0, len(healthy) - 1, min(len(healthy), _MOST_POOLED)).astype(np.int64))]
+    pooled = healthy[np.unique(np.linspace(0, len(healthy) - 1, min(len(healthy), _MAX_POOLED)).astype(np.int64))]
     pool = np.concatenate([members[starts[at] : stops[at]] for at in pooled])
-    usual = _reference(pool)
-    ratios = means[healthy] / max(usual.t_ns, 1) - 1
-    return Usual(
-        reference=usual,
+    reference = _reference(pool)
+    ratios = means[healthy] / max(reference.t_ns, 1) - 1
+    return ClassReference(
+        reference=reference,
         spread_ratio=_spread(_lengths(pool)),
         chunk_noise_ratio=float(np.median(np.abs(ratios - np.median(ratios)))) * _SIGMA_OF_MAD,
         chunk_sync_intervals=int(np.median(stops[healthy] - starts[healthy])),
@@ -110,7 +113,7 @@ def _usual(members: Array) -> Usual:
 
 
 def _reference(pool: Array) -> Reference:
-    """Means, so that the parts add up: nothing but healthy chunks is in the pool."""
+    """The reference of pooled sync intervals, by means, so that the parts add up: the pool has only healthy chunks."""
     lengths = _lengths(pool)
     median = float(np.median(lengths))
     return Reference(
@@ -124,35 +127,36 @@ def _reference(pool: Array) -> Reference:
     )
 
 
-def with_clocks(usual: Mapping[int, Usual], read: Callable[[Window], Array]) -> dict[int, Usual]:
-    """The same with the clocks of their sync intervals. read: the whole sync intervals that ended in a window."""
-    if not usual:
+def with_thread_states(
+    references: Mapping[int, ClassReference], read: Callable[[Window], Array]
+) -> dict[int, ClassReference]:
+    """These references with their thread-state times. read: the whole sync intervals that ended in a window."""
+    if not references:
         return {}
-    whole: Array = np.concatenate([read(window) for window in reference_windows(usual)])
-    found = {}
-    for key, one in usual.items():
+    whole: Array = np.concatenate([read(window) for window in reference_windows(references)])
+    found = dict(references)
+    for key, best in references.items():
         mine: Array = whole[whole["step_type"] == key]
-        pool = mine[Spans(one.windows).have_inside(mine["sync_end_ns"])]
+        pool = mine[Spans(best.windows).have_inside(mine["sync_end_ns"])]
         if len(pool):
-            empty, enqueue, sync = (_clocks(pool, part) for part in ("idle", "launch", "sync"))
-            one = replace(one, idle_state_ns=empty, launch_state_ns=enqueue, sync_state_ns=sync)  # noqa: PLW2901
-        found[key] = one
+            idle, launch, sync = (_mean_state_ns(pool, part) for part in ("idle", "launch", "sync"))
+            found[key] = replace(best, idle_state_ns=idle, launch_state_ns=launch, sync_state_ns=sync)
     return found
 
 
-def at_best(sync_intervals: Array, usual: Mapping[int, Usual]) -> Array:
-    """Which of these sync intervals the references come from, or have a class without one."""
+def at_best(sync_intervals: Array, references: Mapping[int, ClassReference]) -> Array:
+    """A mask of the sync intervals that the references come from, or whose step type has no reference."""
     keys = np.ascontiguousarray(sync_intervals["step_type"])
-    chosen: Array = ~np.isin(keys, list(usual))
-    for key, one in usual.items():
-        begins, ends = one.healthy
+    chosen: Array = ~np.isin(keys, list(references))
+    for key, best in references.items():
+        begins, ends = best.healthy
         run = np.searchsorted(begins, sync_intervals["prev_sync_end_ns"], side="right") - 1
         chosen |= (keys == key) & (run >= 0) & (sync_intervals["sync_end_ns"] <= ends[run.clip(min=0)])
     return chosen
 
 
 def _runs(begins: Array, ends: Array, healthy: Array) -> tuple[Array, Array]:
-    """First begin and last end of each run of healthy chunks."""
+    """Begins and ends of the runs of healthy chunks."""
     breaks = np.flatnonzero(np.diff(healthy) > 1)
     firsts, lasts = healthy[np.append(0, breaks + 1)], healthy[np.append(breaks, len(healthy) - 1)]
     return begins[firsts], ends[lasts]
@@ -161,8 +165,8 @@ def _runs(begins: Array, ends: Array, healthy: Array) -> tuple[Array, Array]:
 def _windows(begins: Array, ends: Array, starts: Array, stops: Array, healthy: Array) -> list[Window]:
     """The longest runs of healthy chunks, REFERENCE_NS in all, in order of time.
 
-    begins, ends: of the sync intervals. starts, stops: of the chunks, in sync intervals. Of a chunk whose sync
-    intervals lie far apart each has a window of its own.
+    begins, ends: of the sync intervals. starts, stops: of the chunks, as indexes of sync intervals. Where the sync
+    intervals of a chunk lie far apart, each has a window of its own.
     """
     runs = np.split(healthy, np.flatnonzero(np.diff(healthy) > 1) + 1)
     chosen: list[Window] = []
@@ -171,18 +175,18 @@ def _windows(begins: Array, ends: Array, starts: Array, stops: Array, healthy: A
         if left_ns <= 0:
             break
         first, last = int(starts[at]), int(stops[at])
-        spent = int((ends[first:last] - begins[first:last]).sum())
-        left_ns -= spent
-        if ends[last - 1] - begins[first] <= _SPARSE * spent:
+        covered_ns = int((ends[first:last] - begins[first:last]).sum())
+        left_ns -= covered_ns
+        if ends[last - 1] - begins[first] <= _SPARSE_RATIO * covered_ns:
             chosen.append(Window(begin_ns=int(begins[first]), end_ns=int(ends[last - 1]) + 1))
         else:
-            pairs = zip(begins[first:last][:_MOST_APART].tolist(), ends[first:last][:_MOST_APART].tolist(), strict=True)
+            pairs = zip(begins[first:last][:_MAX_SPARSE].tolist(), ends[first:last][:_MAX_SPARSE].tolist(), strict=True)
             chosen += [Window(begin_ns=begin, end_ns=end + 1) for begin, end in pairs]
-    return sorted(chosen, key=lambda one: one.begin_ns)
+    return sorted(chosen, key=lambda window: window.begin_ns)
 
 
 def _chunks(begins: Array, ends: Array) -> tuple[Array, Array]:
-    """Where each begins, in sync intervals, and their mean length, ns; inf: too few to say anything."""
+    """The index at which each chunk begins, and the mean length of its sync intervals, ns; inf: too few to judge."""
     lengths = ends - begins
     starts = _chunk_starts(begins, ends)
     means = _means(lengths, starts)
@@ -190,19 +194,22 @@ def _chunks(begins: Array, ends: Array) -> tuple[Array, Array]:
     if last > 0 and means.argmin() == last and (slow := _slow_first(lengths[starts[last] :])):
         starts = np.append(starts, starts[last] + slow)
         means = _means(lengths, starts)
-        if len(begins) - starts[-1] < MIN_SYNC_INTERVALS or ends[-1] - begins[starts[-1]] < _LAST_NS:
+        if len(begins) - starts[-1] < MIN_SYNC_INTERVALS or ends[-1] - begins[starts[-1]] < _MIN_LAST_NS:
             means[-1] = np.inf
     return starts, means
 
 
 def _chunk_starts(begins: Array, ends: Array) -> Array:
-    """Where pieces of at least MIN_SYNC_INTERVALS and CHUNK_NS begin, the last of _LAST_NS; what is left joins that."""
+    """The indexes at which chunks of at least MIN_SYNC_INTERVALS and CHUNK_NS begin.
+
+    The last one has at least _MIN_LAST_NS, else it belongs to the chunk before.
+    """
     starts = [0]
     while True:
         begin = starts[-1]
         late_enough = int(np.searchsorted(ends, begins[begin] + CHUNK_NS))
         after = max(begin + MIN_SYNC_INTERVALS, late_enough + 1)
-        if after + MIN_SYNC_INTERVALS > len(begins) or ends[-1] - begins[after] < _LAST_NS:
+        if after + MIN_SYNC_INTERVALS > len(begins) or ends[-1] - begins[after] < _MIN_LAST_NS:
             break
         starts.append(after)
     return np.array(starts, np.int64)
@@ -214,39 +221,39 @@ def _lengths(sync_intervals: Array) -> Array:
 
 
 def _spread(lengths: Array) -> float:
-    """How much they differ, one sigma, as a ratio of their median; a stall now and then hardly counts.
+    """One sigma of these lengths as a ratio of their median; an occasional stall hardly counts.
 
-    Not by the median of the differences: of sync intervals that are short or long by chance it would see one kind only.
+    By the mean of the differences: if sync intervals are either short or long, the median would see one kind only.
     """
     median = float(np.median(lengths))
     return float(np.abs(lengths - median).mean()) * _SIGMA_OF_MEAN / max(median, 1)
 
 
 def _means(lengths: Array, starts: Array) -> Array:
-    """Of the chunks; a median does not see one stall in eight."""
+    """The mean length of each chunk's sync intervals; a median would not see one stall in eight."""
     means: Array = np.add.reduceat(lengths, starts) / np.diff(starts, append=len(lengths))
     return means
 
 
 def _slow_first(lengths: Array) -> int:
-    """How many of the first are slower than the rest, not by chance and by so much that the mean misleads; 0 for none.
+    """How many of the first are slower than the rest, by more than chance and enough to mislead the mean; else 0.
 
-    The test of Kolmogorov and Smirnov: what each differs from the mean, added up, is a walk that returns to zero, and
-    rises above x times its sigma by chance with exp(-2 x^2). One stall, or two, or three, rise less.
+    The Kolmogorov-Smirnov test: the running sum of differences from the mean returns to zero, and rises above x times
+    its sigma by chance with a probability of exp(-2 x^2). One to three stalls rise less.
     """
     rise = np.cumsum(lengths - lengths.mean())
     at = int(rise.argmax())
-    is_far = rise[at] > max(_NO_CHANCE * lengths.std() * len(lengths) ** 0.5, _FAR * lengths.sum())
+    is_far = rise[at] > max(_MIN_RISE * lengths.std() * len(lengths) ** 0.5, _MIN_MEAN_SHIFT * lengths.sum())
     return at + 1 if is_far else 0
 
 
 def _noise_of_mean(lengths: Array) -> float:
-    """Its standard error, as a ratio."""
+    """The standard error of the mean length, as a ratio."""
     return float(lengths.std() / max(lengths.mean(), 1) / len(lengths) ** 0.5)
 
 
-def _clocks(pool: Array, part: str) -> Array:
-    clocks = pool[f"{part}_state_ns"]
-    known = clocks[clocks[:, 0] != _NOT_RECORDED]
-    mean: Array = known.mean(axis=0) if len(known) else np.zeros(clocks.shape[1])
+def _mean_state_ns(pool: Array, part: str) -> Array:
+    state_ns = pool[f"{part}_state_ns"]
+    known = state_ns[state_ns[:, 0] != _NOT_RECORDED]
+    mean: Array = known.mean(axis=0) if len(known) else np.zeros(state_ns.shape[1])
     return mean

@@ -1,7 +1,8 @@
-"""Sync intervals and steps within which tracing changed: compared with others where all of their work was traced.
+"""Sync intervals and steps within which tracing changed: kept where all of their work was traced anyway.
 
-The less a program does, the more of it tracing can afford: coverage changes in just the intervals that wait longest.
-Where an interval made as many calls of each kind as others make, none was missed, and its length and clocks are exact.
+The less a program does, the more of it tracing can afford, so that coverage changes in just the intervals that wait
+longest. Where an interval made as many calls of each kind as others do, none was missed, and its length and
+thread-state times are exact.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from ingero.events import SyncIntervalFlag
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _CHANGED = int(SyncIntervalFlag.COVERAGE_CHANGED)
-_OF_STEPS = _CHANGED | int(SyncIntervalFlag.LAUNCHES_UNSEEN)  # none is unseen where as many were seen as usual
+# In a step that has as many launches as others of its type, no launch was missed.
+_STEP_CHANGED = _CHANGED | int(SyncIntervalFlag.LAUNCHES_UNSEEN)
 
 
-class WholeWork:
-    """The work of a stream's intervals within which tracing did not change.
+class FullyTracedWork:
+    """The work of a stream's intervals within which tracing did not change, by number of launches and step type.
 
-    intervals: sync intervals in short, or steps by repetition (are_steps). The type of a step within which tracing
-    changed says what was not traced: it has the type of the others with as many launches, if all these have one.
+    intervals: sync intervals in short, or steps by repetition (are_steps). Where tracing changed within a step, its own
+    type is wrong: it gets the type of the other steps with as many launches, if these are all of one type.
     """
 
     def __init__(self, intervals: Array, *, are_steps: bool) -> None:
@@ -31,8 +33,8 @@ class WholeWork:
 
     @cached_property
     def _known(self) -> frozenset[tuple[int, int]]:
-        """(launches, step type)."""
-        unlike = _OF_STEPS if self._are_steps else _CHANGED
+        """The pairs (launches, step type) of fully traced intervals."""
+        unlike = _STEP_CHANGED if self._are_steps else _CHANGED
         whole = self._intervals[_has_begin(self._intervals) & (self._intervals["flags"] & unlike == 0)]
         pairs = np.unique(np.stack([whole["launches"], whole["step_type"]], axis=1), axis=0)
         if self._are_steps:
@@ -41,23 +43,23 @@ class WholeWork:
         return frozenset(map(tuple, pairs.tolist()))
 
     def comparable(self, intervals: Array) -> Array:
-        """Those of the same stream, whole or in short, that can be compared with others."""
+        """The intervals of the same stream, whole or in short, that can be compared with others."""
         is_usable, is_changed = _has_begin(intervals), intervals["flags"] & _CHANGED != 0
         if not is_changed.any():
             return intervals if is_usable.all() else intervals[is_usable]
         types = dict(self._known) if self._are_steps else {}
         found: Array = intervals.copy()
         for index in np.flatnonzero(is_usable & is_changed).tolist():
-            one = found[index]
-            launches, step_type = int(one["launches"]), int(one["step_type"])
+            interval = found[index]
+            launches, step_type = int(interval["launches"]), int(interval["step_type"])
             step_type = types.get(launches, step_type)
             is_usable[index] = (launches, step_type) in self._known
-            one["step_type"], one["flags"] = step_type, int(one["flags"]) & ~_OF_STEPS
+            interval["step_type"], interval["flags"] = step_type, int(interval["flags"]) & ~_STEP_CHANGED
         result: Array = found[is_usable]
         return result
 
 
 def _has_begin(intervals: Array) -> Array:
-    """Whether it is known when it began, and when its first launch was."""
+    """A mask of the intervals with a known begin and a known first launch."""
     known: Array = (intervals["prev_sync_end_ns"] > 0) & (intervals["flags"] & int(SyncIntervalFlag.FIRST_UNKNOWN) == 0)
     return known

@@ -1,4 +1,4 @@
-"""What a time range lost against a healthier one, end to end: signed, by class of sync interval, split by part.
+"""Lost time of a time range against a healthier one, end to end: signed, by step type, divided by part.
 
 Never the sum of slow calls: launches run ahead of the GPU, and a stall that run-ahead hides costs nothing. All
 functions take the sync intervals of one stream (`store.arrays.SYNC_INTERVAL_DTYPE`); streams are never summed.
@@ -14,17 +14,17 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MIN_SYNC_INTERVALS = 20  # fewer say nothing about what is usual
-MAX_DEVICE_NOISE = 0.25  # MAD/median; above, the class does different work each time: no verdict about the GPU
+MIN_SYNC_INTERVALS = 20  # of a step type, before they make a reference
+MAX_GPU_NOISE = 0.25  # MAD/median; above, the step type does different work each time: no verdict about the GPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """What a sync interval of one class usually takes: t = idle + busy + return delay. In ns.
+    """The healthy length of a sync interval of one step type, ns: t = idle + busy + return delay.
 
-    t is the median; the three parts divide it as the middle half of the sync intervals (by length) divide theirs, so
-    that they add up, which medians of each would not. launch_ns: median from the first launch to the sync. noise_ratio:
-    MAD/median of t.
+    By `references`, t is the median, and the three parts divide it as the middle half of the sync intervals (by length)
+    divide theirs, so that they add up, which medians of each part would not. launch_ns: median from the first launch
+    to the sync. noise_ratio: MAD/median of t.
     """
 
     sync_intervals: int
@@ -36,20 +36,19 @@ class Reference:
     noise_ratio: float
 
     @property
-    def can_judge_device(self) -> bool:
-        """Whether the class repeats itself well enough for a verdict about the GPU."""
-        return self.noise_ratio <= MAX_DEVICE_NOISE
+    def can_judge_gpu(self) -> bool:
+        """Whether the step type is steady enough for a verdict about the GPU."""
+        return self.noise_ratio <= MAX_GPU_NOISE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostTime:
-    """Time lost by sync intervals of known classes, ns: lost time = idle + busy + return delay. Negative: they caught
-    up.
+    """Time lost by sync intervals of step types with a reference, ns: idle + busy + return delay; negative: caught up.
 
-    host_low_ns and host_high_ns bound what of `busy_ns` the host alone would have caused (a counterfactual, so that a
-    slower device may own the same time, too); what exceeds host_high_ns is the GPU's. noise_ns: what the lost time
-    would be if each sync interval were off by the usual deviation of its class, in one direction. Sync intervals of
-    classes without a reference count only as `unjudged`.
+    host_low_ns and host_high_ns bound the part of `busy_ns` that the host alone would have caused (a counterfactual: a
+    slower GPU may have caused the same time); what exceeds host_high_ns is the GPU's. noise_ns: the lost time if each
+    sync interval were longer by the normal deviation of its step type. Sync intervals of step types without a reference
+    count only as `unjudged`.
     """
 
     sync_intervals: int
@@ -65,12 +64,12 @@ class LostTime:
 
     @property
     def lost_ns(self) -> int:
-        """End to end."""
+        """Lost time end to end, ns."""
         return self.idle_ns + self.busy_ns + self.return_delay_ns
 
 
 def references(baseline: Array, *, min_sync_intervals: int = MIN_SYNC_INTERVALS) -> dict[int, Reference]:
-    """The usual sync interval of each class (by step_type) in a healthy time range; none for classes with too few."""
+    """The reference of each step type in a healthy time range; none for types with too few sync intervals."""
     found = {}
     for key in np.unique(baseline["step_type"]):
         members = baseline[baseline["step_type"] == key]
@@ -79,19 +78,21 @@ def references(baseline: Array, *, min_sync_intervals: int = MIN_SYNC_INTERVALS)
     return found
 
 
-def lost_time(sync_intervals: Array, usual: Mapping[int, Reference]) -> LostTime:
-    """What these sync intervals took beyond the usual ones of their classes."""
-    judged = [(sync_intervals[sync_intervals["step_type"] == key], reference) for key, reference in usual.items()]
+def lost_time(sync_intervals: Array, reference_of: Mapping[int, Reference]) -> LostTime:
+    """The time of these sync intervals beyond the references of their step types."""
+    judged = [
+        (sync_intervals[sync_intervals["step_type"] == key], reference) for key, reference in reference_of.items()
+    ]
     sums = np.sum([_type_lost(members, reference) for members, reference in judged], axis=0) if judged else np.zeros(6)
-    empty, busy, late, host_low, host_high, noise = (round(float(value)) for value in sums)
-    is_known = np.isin(sync_intervals["step_type"], list(usual))
+    idle, busy, return_delay, host_low, host_high, noise = (round(float(value)) for value in sums)
+    is_known = np.isin(sync_intervals["step_type"], list(reference_of))
     lengths = sync_intervals["sync_end_ns"] - sync_intervals["prev_sync_end_ns"]
     return LostTime(
         sync_intervals=int(is_known.sum()),
         wall_ns=int(lengths[is_known].sum()),
-        idle_ns=empty,
+        idle_ns=idle,
         busy_ns=busy,
-        return_delay_ns=late,
+        return_delay_ns=return_delay,
         host_low_ns=min(host_low, host_high),
         host_high_ns=host_high,
         noise_ns=noise,
@@ -101,10 +102,10 @@ def lost_time(sync_intervals: Array, usual: Mapping[int, Reference]) -> LostTime
 
 
 def host_paced_ns(sync_intervals: Array, busy_ns: float) -> Array:
-    """How long the GPU had been busy with the host's launches as they were and a device that needs `busy_ns` for them.
+    """How long the GPU would have been busy with these launches if it needed `busy_ns` for them.
 
-    At checkpoint j, j * step launches were made and the rest yet to come: a lower end, because a stop between two
-    checkpoints is only seen at the later one.
+    At checkpoint j, j * step launches were made and the rest yet to come. This is a lower bound, because a stop between
+    two checkpoints is only seen at the later one.
     """
     first = sync_intervals["first_launch_ns"]
     paced = np.maximum(sync_intervals["sync_start_ns"] - first, busy_ns)
@@ -123,29 +124,29 @@ def _reference(sync_intervals: Array) -> Reference:
     low, high = np.quantile(lengths, (0.25, 0.75))
     middle = sync_intervals[(lengths >= low) & (lengths <= high)]
     parts = np.array([middle[name].sum(dtype=np.float64) for name in ("idle_ns", "busy_ns", "return_delay_ns")])
-    e, x, p = t * parts / max(parts.sum(), 1)
+    idle, busy, return_delay = t * parts / max(parts.sum(), 1)
     return Reference(
         sync_intervals=len(sync_intervals),
         t_ns=t,
-        idle_ns=float(e),
-        busy_ns=float(x),
-        return_delay_ns=float(p),
+        idle_ns=float(idle),
+        busy_ns=float(busy),
+        return_delay_ns=float(return_delay),
         launch_ns=float(np.median(sync_intervals["sync_start_ns"] - sync_intervals["first_launch_ns"])),
         noise_ratio=float(np.median(np.abs(lengths - t))) / max(t, 1),
     )
 
 
-def _type_lost(sync_intervals: Array, usual: Reference) -> tuple[float, float, float, float, float, float]:
-    busy = sync_intervals["busy_ns"] - usual.busy_ns
-    replayed = np.minimum(host_paced_ns(sync_intervals, usual.busy_ns) - usual.busy_ns, busy)
-    enqueue_excess = np.maximum(
-        sync_intervals["sync_start_ns"] - sync_intervals["first_launch_ns"] - usual.launch_ns, 0
+def _type_lost(sync_intervals: Array, reference: Reference) -> tuple[float, float, float, float, float, float]:
+    busy = sync_intervals["busy_ns"] - reference.busy_ns
+    replayed = np.minimum(host_paced_ns(sync_intervals, reference.busy_ns) - reference.busy_ns, busy)
+    launch_excess = np.maximum(
+        sync_intervals["sync_start_ns"] - sync_intervals["first_launch_ns"] - reference.launch_ns, 0
     )
     return (
-        float((sync_intervals["idle_ns"] - usual.idle_ns).sum()),
+        float((sync_intervals["idle_ns"] - reference.idle_ns).sum()),
         float(busy.sum()),
-        float((sync_intervals["return_delay_ns"] - usual.return_delay_ns).sum()),
+        float((sync_intervals["return_delay_ns"] - reference.return_delay_ns).sum()),
         float(replayed.sum()),
-        float(np.minimum(enqueue_excess, np.maximum(busy, 0)).sum()),
-        len(sync_intervals) * usual.noise_ratio * usual.t_ns,
+        float(np.minimum(launch_excess, np.maximum(busy, 0)).sum()),
+        len(sync_intervals) * reference.noise_ratio * reference.t_ns,
     )

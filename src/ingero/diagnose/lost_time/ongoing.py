@@ -1,4 +1,4 @@
-"""Whether an open incident goes on where tracing has changed, so that its lost time has nothing to compare with."""
+"""Whether an incident is still ongoing after tracing has changed, when its lost time has nothing to compare with."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ from typing import Any
 import numpy as np
 
 from ingero.diagnose.findings import FindingKind, Incident
-from ingero.diagnose.lost_time.best_regime import usual_sync_intervals
+from ingero.diagnose.lost_time.best_regime import class_references
 from ingero.events import SyncIntervalFlag
 from ingero.units import SECOND_NS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_RECENT_NS = 2 * SECOND_NS  # of intervals that are looked at; and from its last lost time to the change, at most
-_MIN_INTERVALS = 5  # in that time, before anything is said
-_LESS_TRACED = int(
-    SyncIntervalFlag.ENQUEUES_UNSEEN | SyncIntervalFlag.UNTIMED
-)  # of sync intervals, and of steps by repetition
-_STILL = 0.5  # of what an interval of the incident took beyond the usual; traced less, a step costs less
+_RECENT_NS = 2 * SECOND_NS  # of intervals that are judged; also the longest time from the last lost time to the change
+_MIN_INTERVALS = 5  # in that time, before they are judged
+_LESS_TRACED = int(SyncIntervalFlag.ENQUEUES_UNSEEN | SyncIntervalFlag.UNTIMED)  # sync intervals, and steps
+# Of the incident's excess per interval that must remain; with less tracing, a step costs less.
+_MIN_REMAINING = 0.5
 
 
-def goes_on(gpu_stream: Array, incident: Incident, lost_until_ns: int) -> bool:
-    """Whether the intervals of its affected process are still as long since launches are not traced, or are again.
+def is_ongoing(gpu_stream: Array, incident: Incident, lost_until_ns: int) -> bool:
+    """Whether the affected process's intervals stayed as long when launches ceased to be traced, or are traced again.
 
-    stream: of the affected process, in order of time. What is found anew is never compared across such a change; here
-    it only tells whether what was proven before it is over.
+    gpu_stream: of the affected process, in order of time. New lost time is never compared across such a change; the
+    comparison here only decides whether an incident that was proven before the change is over.
     """
     if incident.kind is FindingKind.BOTTLENECK or len(gpu_stream) < _MIN_INTERVALS:
         return False
@@ -37,18 +36,19 @@ def goes_on(gpu_stream: Array, incident: Incident, lost_until_ns: int) -> bool:
     recent = ~other & (
         gpu_stream["prev_sync_end_ns"] >= max(change_ns, int(gpu_stream["sync_end_ns"][-1]) - _RECENT_NS)
     )
-    took_ns, usual_ns = _lengths_ns(gpu_stream[other], incident)
-    if recent.sum() < _MIN_INTERVALS or not usual_ns:
+    incident_ns, baseline_ns = _mean_lengths_ns(gpu_stream[other], incident)
+    if recent.sum() < _MIN_INTERVALS or not baseline_ns:
         return False
     now_ns = float((gpu_stream["sync_end_ns"] - gpu_stream["prev_sync_end_ns"])[recent].mean())
-    return now_ns >= usual_ns + _STILL * max(took_ns - usual_ns, 0.0)
+    return now_ns >= baseline_ns + _MIN_REMAINING * max(incident_ns - baseline_ns, 0.0)
 
 
-def _lengths_ns(gpu_stream: Array, incident: Incident) -> tuple[float, float]:
-    """What an interval of the incident took on average, and what is usual for such; 0 where nothing is."""
-    usual = usual_sync_intervals(gpu_stream)
-    during = gpu_stream[(gpu_stream["sync_end_ns"] > incident.start_ns) & np.isin(gpu_stream["step_type"], list(usual))]
+def _mean_lengths_ns(gpu_stream: Array, incident: Incident) -> tuple[float, float]:
+    """The mean length of the incident's intervals, and by their references; 0 where none has a reference."""
+    references = class_references(gpu_stream)
+    has_reference = np.isin(gpu_stream["step_type"], list(references))
+    during = gpu_stream[(gpu_stream["sync_end_ns"] > incident.start_ns) & has_reference]
     if not len(during):
         return 0.0, 0.0
-    expected = [usual[key].reference.t_ns for key in during["step_type"].tolist()]
+    expected = [references[key].reference.t_ns for key in during["step_type"].tolist()]
     return float((during["sync_end_ns"] - during["prev_sync_end_ns"]).mean()), float(np.mean(expected))

@@ -1,4 +1,4 @@
-"""How a lost time came and went: its share of wall time, piece by piece, from before the time range until after it."""
+"""The timeline of lost time: its share of wall time, piece by piece, from before a time range until after it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ingero.store.records import Window
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_MOST_PIECES = 40
-_AROUND = 0.25  # of the time range's length, shown before and after it
-_SHORTEST_NS = 100_000_000
+_MAX_PIECES = 40
+_AROUND_RATIO = 0.25  # of the time range's length, shown before and after it
+_MIN_PIECE_NS = 100_000_000
 
 
 def timeline(sync_intervals: Array, excess: Array, window: Window) -> tuple[Moment, ...]:
-    """The pieces around a window; a sync interval belongs to the piece that it ended in. Catching up counts as 0."""
-    around = int(window.duration_ns * _AROUND)
+    """The pieces in and around a window. A sync interval counts where it ended; catching up counts as 0."""
+    around = int(window.duration_ns * _AROUND_RATIO)
     begin = max(window.begin_ns - around, int(sync_intervals["prev_sync_end_ns"][0]))
     end = min(window.end_ns + around, int(sync_intervals["sync_end_ns"][-1]) + 1)
-    piece = max(_SHORTEST_NS, -(-(end - begin) // _MOST_PIECES))
+    piece = max(_MIN_PIECE_NS, -(-(end - begin) // _MAX_PIECES))
     count = -(-(end - begin) // piece)
     inside = (sync_intervals["sync_end_ns"] > begin) & (sync_intervals["sync_end_ns"] < end)
     places = (sync_intervals["sync_end_ns"][inside] - begin) // piece

@@ -1,1 +1,1 @@
-"""Why threads slept: the critical path back through whoever woke them."""
+"""The critical path through threads that waited for each other, and waits for the interpreter lock."""

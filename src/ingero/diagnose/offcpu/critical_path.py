@@ -1,43 +1,44 @@
-"""Why a thread slept: the critical path back from its wake-up through whoever woke it.
+"""The critical path of a sleep, back from the wake-up through the thread that woke the sleeper, its waker, and so on.
 
-Walking back from the end of a sleep, each moment belongs to one thread in one state: the waker ran, or it was runnable
-and others ran, or it slept itself, and then the path goes on with its own waker. Producers that work side by side need
-no special rule: only the one that delivered last is on the critical path.
+Back from the end of a sleep, each instant belongs to one thread in one state: the waker ran, or it was runnable, or it
+slept itself, and then the path continues with its own waker. Producers that work side by side need no special rule:
+only the one that delivered last is on the critical path.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, namedtuple
-from collections.abc import Iterator, Mapping, Sequence
+from collections import namedtuple
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ingero.diagnose.offcpu.gil_waits import gil_waits
-from ingero.diagnose.offcpu.split_waits import in_one
+from ingero.diagnose.offcpu.split_waits import merge_split_waits
 from ingero.events import OWN_REQUEST, THREAD_STATES, WAKER_KINDS
 from ingero.store.arrays.arrays import OFFCPU_DTYPE
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MAX_DEPTH = 64  # hops: a question to another thread and its answer are two
-GIL = "gil"  # the state of a segment that waits for the interpreter lock of its process
+MAX_DEPTH = 64  # hops: a request to another thread and its answer are two
+GIL = "gil"  # the state of a segment that waits for the interpreter lock of its process, or holds it
 _THREAD = WAKER_KINDS.index("thread")
 _SLEEPING = frozenset(THREAD_STATES.index(name) for name in ("sleep", "io", "uninterruptible"))
 
-# A row of OFFCPU_DTYPE as Python's own numbers: paths ask for its fields one by one, thousands of times.
+# A row of OFFCPU_DTYPE as Python numbers: paths read single fields thousands of times, which numpy makes slow.
 _Interval = namedtuple("_Interval", OFFCPU_DTYPE.names or ())  # type: ignore[misc]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
-    """A piece of a path: what the thread on it did from begin_ns to end_ns.
+class PathSegment:
+    """A piece of a critical path: what the thread on it did from begin_ns to end_ns.
 
-    state: a name of STATES, or GIL, of who waits for it or holds it; for the end of a path that no thread's doing
-    explains, the state it slept in, with the kind of waker that ended it. waker: of that sleep.
-    is_own_request: it slept in a system call with which it asks for something, such as a write. is_gpu_call: it was
-    in a call that may wait for the GPU.
+    state: a name of STATES, or GIL for a thread that waits for the interpreter lock or holds it. Where the path ends,
+    it is the state of the sleep that no further thread explains; waker_kind and waker_pid are of that sleep.
+    culprit_pid, culprit_name: what ran instead of a runnable thread. depth: hops from the path's own thread.
+    is_own_request: the thread slept in a system call that requests something, such as a write. is_gpu_call: it was in
+    a call that may wait for the GPU.
     """
 
     pid: int
@@ -57,31 +58,31 @@ class Segment:
 
     @property
     def duration_ns(self) -> int:
-        """Its length."""
+        """The length of the segment, ns."""
         return self.end_ns - self.begin_ns
 
 
 @dataclass(frozen=True, slots=True)
 class _Thread:
-    """The intervals of one thread in order of time, with their begins and ends side by side for searching."""
+    """The off-CPU intervals of one thread in order of time, with contiguous begins and ends for searching."""
 
     rows: Array
     begins: Array
     ends: Array
 
     def within(self, begin_ns: int, end_ns: int) -> Array:
-        """Those that touch [begin_ns, end_ns)."""
+        """The intervals that touch [begin_ns, end_ns)."""
         return self.rows[self.ends.searchsorted(begin_ns, "right") : self.begins.searchsorted(end_ns, "left")]
 
     def latest_first(self, begin_ns: int, end_ns: int) -> list[Any]:
-        """The same to walk back through."""
+        """The intervals that touch [begin_ns, end_ns), latest first, as `_Interval`."""
         return [_Interval._make(row) for row in reversed(self.within(begin_ns, end_ns).tolist())]
 
 
-class Waits:
-    """Paths through the recorded intervals off the CPU (`store.arrays.OFFCPU_DTYPE`).
+class CriticalPaths:
+    """The critical paths through recorded off-CPU intervals (`store.arrays.OFFCPU_DTYPE`).
 
-    threads: (process, pid) of every traced thread: one without intervals ran all the time.
+    threads: (process, pid) of every traced thread by id; a traced thread without intervals ran all the time.
     """
 
     def __init__(self, offcpu: Array, threads: Mapping[int, tuple[int, int]]) -> None:
@@ -89,7 +90,7 @@ class Waits:
         ends = offcpu["start_ns"] + offcpu["duration_ns"]
         order = np.lexsort((ends, offcpu["tid"]))
         borders = np.flatnonzero(np.diff(offcpu["tid"][order])) + 1
-        parts = [in_one(mine) for mine in np.split(offcpu[order], borders) if len(mine)]
+        parts = [merge_split_waits(mine) for mine in np.split(offcpu[order], borders) if len(mine)]
         self._of_thread = {
             int(mine["tid"][0]): _Thread(
                 mine, np.ascontiguousarray(mine["start_ns"]), mine["start_ns"] + mine["duration_ns"]
@@ -101,31 +102,31 @@ class Waits:
         self._pid_of |= {tid: int(thread.rows["pid"][0]) for tid, thread in self._of_thread.items()}
 
     def intervals(self, tid: int, begin_ns: int, end_ns: int) -> Array:
-        """The intervals of a thread that touch [begin_ns, end_ns), by their end."""
+        """The off-CPU intervals of a thread that touch [begin_ns, end_ns), sorted by end."""
         mine = self._of_thread.get(tid)
         return np.zeros(0, OFFCPU_DTYPE) if mine is None else mine.within(begin_ns, end_ns)
 
-    def looks(self, tid: int) -> Array:
-        """Those sleeps of a thread whose frames were looked at as they began."""
+    def sleeps_with_stacks(self, tid: int) -> Array:
+        """The sleeps of a thread whose stack was taken as they began."""
         mine = self._of_thread.get(tid)
         return np.zeros(0, OFFCPU_DTYPE) if mine is None else mine.rows[mine.rows["stack_hash"] != 0]
 
-    def path(self, tid: int, begin_ns: int, end_ns: int, *, outside_gpu_calls: bool = False) -> list[Segment]:
-        """What the sleeps of a thread in [begin_ns, end_ns) went into, latest first.
+    def path(self, tid: int, begin_ns: int, end_ns: int, *, outside_gpu_calls: bool = False) -> list[PathSegment]:
+        """The path segments that explain the sleeps of a thread in [begin_ns, end_ns), latest first.
 
-        When it ran or was runnable itself is left out: its own clocks say that.
-        outside_gpu_calls: without its own sleeps inside calls that may wait for the GPU.
+        Time in which the thread itself ran or was runnable is left out, because its thread-state time already counts
+        it. outside_gpu_calls: without its own sleeps inside calls that may wait for the GPU.
         """
-        segments: list[Segment] = []
+        segments: list[PathSegment] = []
         for interval in self._latest_first(tid, begin_ns, end_ns):
             is_left_out = outside_gpu_calls and interval.is_gpu_call and _state(interval.state) == "sleep"
             if interval.state in _SLEEPING and not is_left_out:
                 self._interval(segments, interval, begin_ns, end_ns, 0)
-        return [one for one in segments if one.depth or one.state not in {"runq", "run"}]
+        return [segment for segment in segments if segment.depth or segment.state not in {"runq", "run"}]
 
-    def before(self, segment: Segment, length_ns: int) -> list[Segment]:
-        """What led to a piece of a path: what its thread did and waited for in so much time before; latest first."""
-        found: list[Segment] = []
+    def before(self, segment: PathSegment, length_ns: int) -> list[PathSegment]:
+        """The path that led to a segment: what its thread did and waited for in length_ns before it, latest first."""
+        found: list[PathSegment] = []
         if segment.tid in self._of_thread:
             at_ns = segment.begin_ns  # a wait for a CPU begins within an interval, whose first part is the sleep
             self._walk(found, segment.tid, at_ns - length_ns, at_ns, segment.depth, is_within=True)
@@ -135,7 +136,7 @@ class Waits:
         mine = self._of_thread.get(tid)
         return [] if mine is None else mine.latest_first(begin_ns, end_ns)
 
-    def _interval(self, found: list[Segment], interval: Any, begin_ns: int, end_ns: int, depth: int) -> None:
+    def _interval(self, found: list[PathSegment], interval: Any, begin_ns: int, end_ns: int, depth: int) -> None:
         start = max(interval.start_ns, begin_ns)
         end = min(interval.start_ns + interval.duration_ns, end_ns)
         state, woken = interval.state, interval.woken_ns
@@ -153,20 +154,20 @@ class Waits:
             reach = begin_ns if depth and self._is_handed_over(interval, depth) else start
             self._follow(found, interval, reach, woken, depth + 1)
             if is_gil:
-                found[first:] = [_held(one, interval.pid) for one in found[first:]]
+                found[first:] = [_held(segment, interval.pid) for segment in found[first:]]
         elif is_gil:
             found.append(_segment(interval, GIL, start, woken, depth))
         else:
             found.append(self._end(interval, _state(state), start, woken, depth))
 
-    def _end(self, interval: Any, state: str, begin: int, end: int, depth: int) -> Segment:
-        """A sleep whose waker is not followed; a thread that was never seen itself stands for its process."""
+    def _end(self, interval: Any, state: str, begin: int, end: int, depth: int) -> PathSegment:
+        """The segment of a sleep whose waker is not followed; an unknown waker thread counts as its own process."""
         tid = interval.waker_tid
         kind, pid = WAKER_KINDS[interval.waker_kind], interval.waker_pid or self._pid_of.get(tid, tid)
         return _segment(interval, state, begin, end, depth, kind, pid)
 
-    def _follow(self, found: list[Segment], sleeper: Any, begin_ns: int, at_ns: int, depth: int) -> None:
-        """What the waker of a sleep did until it woke the sleeper at at_ns."""
+    def _follow(self, found: list[PathSegment], sleeper: Any, begin_ns: int, at_ns: int, depth: int) -> None:
+        """Adds what the waker of a sleep did until it woke the sleeper at at_ns."""
         tid = sleeper.waker_tid
         if tid in self._of_thread:
             self._walk(found, tid, begin_ns, at_ns, depth)
@@ -174,11 +175,11 @@ class Waits:
             found.append(self._ran_or_unknown(sleeper, tid, begin_ns, at_ns, depth))
 
     def _walk(
-        self, found: list[Segment], tid: int, begin_ns: int, at_ns: int, depth: int, *, is_within: bool = False
+        self, found: list[PathSegment], tid: int, begin_ns: int, at_ns: int, depth: int, *, is_within: bool = False
     ) -> None:
-        """What a thread did until at_ns, back to begin_ns or to the sleep in which it waited for another thread.
+        """Adds what a thread did until at_ns, back to begin_ns or to the sleep in which it waited for another thread.
 
-        is_within: at_ns may lie in an interval, which counts up to then; else the thread ran at that moment.
+        is_within: at_ns may lie in an interval, which counts up to then; otherwise the thread ran at that time.
         """
         now = at_ns
         for interval in self._latest_first(tid, begin_ns, at_ns):
@@ -197,23 +198,23 @@ class Waits:
             first = _Interval._make(self._of_thread[tid].rows[0].tolist())
             found.append(_ran(first, begin_ns, now, depth))
 
-    def _ran_or_unknown(self, sleeper: Any, tid: int, begin_ns: int, at_ns: int, depth: int) -> Segment:
-        """A thread without intervals off the CPU: a traced one was on it."""
+    def _ran_or_unknown(self, sleeper: Any, tid: int, begin_ns: int, at_ns: int, depth: int) -> PathSegment:
+        """The segment of a waker without off-CPU intervals: a traced one ran, another one is not known."""
         if tid not in self._threads:
             return self._end(sleeper, "sleep", begin_ns, at_ns, depth - 1)
         process, pid = self._threads[tid]
         name = sleeper.waker_name
-        return Segment(
+        return PathSegment(
             pid=pid, tid=tid, process=process, comm=name, state="run", begin_ns=begin_ns, end_ns=at_ns, depth=depth
         )
 
     def _is_handed_over(self, interval: Any, depth: int) -> bool:
-        """Whether the path leaves this thread for its waker for good: what it did before its sleep is not on the
-        critical path.
+        """Whether the path leaves this thread for its waker for good, so that earlier work of the thread is not on it.
 
-        What the waker did before that sleep began is: an item is late because whoever made it began late or took long,
-        also while the one that fetches it was busy with others. The path stays where the waker was not traced, in a
-        wait in the kernel, whoever ended that, and in one for the interpreter lock, which is wanted only then.
+        What the waker did before the sleep began is on the path: an item is late because its maker began late or took
+        long, even while the thread that fetches it was busy with other items. The path stays with the thread where the
+        waker was not traced, in a wait in the kernel, and in a wait for the interpreter lock, because the thread had
+        not needed the lock before.
         """
         waker = interval.waker_tid
         is_followed = interval.waker_kind == _THREAD and (waker in self._of_thread or waker in self._threads)
@@ -228,8 +229,8 @@ def _state(number: int) -> str:
 
 def _segment(
     interval: Any, state: str, begin: int, end: int, depth: int, waker_kind: str = "none", waker_pid: int = 0
-) -> Segment:
-    return Segment(
+) -> PathSegment:
+    return PathSegment(
         pid=interval.pid,
         tid=interval.tid,
         process=interval.process,
@@ -247,13 +248,13 @@ def _segment(
     )
 
 
-def _held(one: Segment, pid: int) -> Segment:
-    """A piece of the path of a wait for the interpreter lock: while it ran, its thread held it."""
-    return replace(one, state=GIL) if one.state == "run" and one.pid == pid else one
+def _held(segment: PathSegment, pid: int) -> PathSegment:
+    """A segment in the path of a wait for the interpreter lock: a thread of the process that ran held the lock."""
+    return replace(segment, state=GIL) if segment.state == "run" and segment.pid == pid else segment
 
 
-def _ran(interval: Any, begin: int, end: int, depth: int) -> Segment:
-    return Segment(
+def _ran(interval: Any, begin: int, end: int, depth: int) -> PathSegment:
+    return PathSegment(
         pid=interval.pid,
         tid=interval.tid,
         process=interval.process,
@@ -263,11 +264,3 @@ def _ran(interval: Any, begin: int, end: int, depth: int) -> Segment:
         end_ns=end,
         depth=depth,
     )
-
-
-def waited_on(segments: Sequence[Segment]) -> Iterator[tuple[tuple[int, int, str, str], int]]:
-    """Time by (pid, thread's name number, state, kind of waker), most first."""
-    sums: dict[tuple[int, int, str, str], int] = defaultdict(int)
-    for one in segments:
-        sums[one.pid, one.comm, one.state, one.waker_kind] += one.duration_ns
-    yield from sorted(sums.items(), key=lambda item: -item[1])

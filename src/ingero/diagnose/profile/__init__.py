@@ -1,1 +1,1 @@
-"""What an imported profile says: the GPU's time as measured, and what the host did while it was idle."""
+"""Reports on imported profiles: GPU time as measured, and what the host did while the GPU was idle."""

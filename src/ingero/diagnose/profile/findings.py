@@ -1,4 +1,4 @@
-"""What findings about a profiled process have in common: when they are worth telling, and whose lost time it is."""
+"""Findings about a profiled process: when a lost time is worth reporting, and the finding of a bottleneck."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from ingero.diagnose.profile.report import ProfileReport
 from ingero.diagnose.profile.steps import MIN_STEPS
 from ingero.store.records import Process, Window
 
-_HELD_UP_BY_HOST = (Pacing.HOST, Pacing.MIXED)
+_HOST_PACED = (Pacing.HOST, Pacing.MIXED)
 
 
-def is_hosts_doing(report: ProfileReport, lost_ns: int, least_ratio: float) -> bool:
-    """Whether it is worth telling and the host holds the GPU up: of a GPU-bound program its host is not the trouble."""
-    return report.paced_by in _HELD_UP_BY_HOST and is_worth_telling(report, lost_ns, least_ratio)
+def is_caused_by_host(report: ProfileReport, lost_ns: int, min_ratio: float) -> bool:
+    """Whether a lost time is worth reporting and the host holds the GPU up; in a GPU-bound program it does not."""
+    return report.paced_by in _HOST_PACED and is_worth_reporting(report, lost_ns, min_ratio)
 
 
-def is_worth_telling(report: ProfileReport, lost_ns: int, least_ratio: float) -> bool:
-    """Whether that much of typical steps was lost; without enough steps, as much as wakes anybody."""
+def is_worth_reporting(report: ProfileReport, lost_ns: int, min_ratio: float) -> bool:
+    """Whether at least min_ratio of the typical steps was lost; without enough steps, at least MIN_LOST_NS, too."""
     typical = sum(step.is_typical for step in report.steps)
     is_sure = typical >= MIN_STEPS or lost_ns >= MIN_LOST_NS
-    return is_sure and lost_ns >= least_ratio * report.judged_ns
+    return is_sure and lost_ns >= min_ratio * report.judged_ns
 
 
 def bottleneck(
@@ -60,10 +60,10 @@ def bottleneck(
 
 
 def affected(process: Process) -> Affected:
-    """Who lost the time."""
+    """The process as the one that lost the time."""
     return Affected(process=process.process, pid=process.pid, name=process.name, rank=process.rank)
 
 
-def period(report: ProfileReport) -> str:
-    """Of which time shares are told."""
+def time_base_words(report: ProfileReport) -> str:
+    """The words for the time that shares are of: the steps, else the time that the profile covers."""
     return "of its steps" if len(report.steps) >= MIN_STEPS else "of the time that the profile covers"

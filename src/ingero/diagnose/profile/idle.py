@@ -1,4 +1,4 @@
-"""Where the GPU's idle time went: each gap is split by what the thread that launched next did; a ns has one owner."""
+"""Breaks GPU idle time down by owner: each gap by what the thread that launched next did; every ns has one owner."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ingero.ops import Kind
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Owners, in the order in which they claim what the launching thread did before its next launch. LAUNCH: from the begin
-# of the call that ended the gap to the begin of what it enqueued.
+# Owners of idle time, in the order in which they claim what the launching thread did before its next launch. LAUNCH:
+# from the begin of the call that ended the gap to the begin of the work that it enqueued.
 INPUT, SYNC, ALLOC, CALLS, HOST = "input_data", "sync_return_delay", "allocation", "cuda_calls", "host"
 LAUNCH = "launch_latency"
 UNATTRIBUTED = "unattributed"
@@ -28,11 +28,11 @@ LONG_GAP_NS = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Idle:
+class IdleGaps:
     """The idle gaps of the main GPU from its first step or activity to its last activity.
 
     tids: the thread that launched next, 0 where its call is not in the profile. launch_ns: begin of that call, not
-    before the gap. owned_ns: ns by owner (OWNERS) of each gap, which together are its length.
+    before the gap. owned_ns: for each owner (OWNERS) its ns of each gap; over all owners they sum to the gap's length.
     """
 
     begins: Array
@@ -43,25 +43,25 @@ class Idle:
 
     @property
     def lasted_ns(self) -> Array:
-        """The length of each."""
+        """The length of each gap in ns."""
         found: Array = self.ends - self.begins
         return found
 
     @property
     def is_long(self) -> Array:
-        """Whether it is more than the pace of launches."""
+        """Whether each gap is longer than the usual time between launches (LONG_GAP_NS)."""
         found: Array = self.lasted_ns >= LONG_GAP_NS
         return found
 
     def within(self, windows: Intervals) -> Array:
-        """Whether it lies in one of these, by its middle."""
+        """Whether the middle of each gap lies in these windows."""
         middle = (self.begins + self.ends) // 2
         found: Array = windows.between(middle, middle + 1) > 0
         return found
 
 
-def idle(profile: ProfiledProcess, busy: Intervals) -> Idle:
-    """Every gap with its owners."""
+def find_idle_gaps(profile: ProfiledProcess, busy: Intervals) -> IdleGaps:
+    """Finds every idle gap of the main GPU and its owners. busy: when the GPU was busy."""
     begins, ends = _gaps(profile, busy)
     tids, calls = _next_calls(profile, ends)
     launched = np.where(calls > 0, np.clip(calls, begins, ends), begins)
@@ -70,14 +70,14 @@ def idle(profile: ProfiledProcess, busy: Intervals) -> Idle:
     owned[LAUNCH] = np.where(known, ends - launched, 0)
     for tid in np.unique(tids[known]):
         mine = tids == tid
-        for name, covered in _owners(profile, int(tid), begins[mine], launched[mine]):
+        for name, covered in _time_by_owner(profile, int(tid), begins[mine], launched[mine]):
             owned[name][mine] = covered
     owned[UNATTRIBUTED] = (ends - begins) - np.sum(list(owned.values()), axis=0)
-    return Idle(begins=begins, ends=ends, tids=tids, launch_ns=launched, owned_ns=owned)
+    return IdleGaps(begins=begins, ends=ends, tids=tids, launch_ns=launched, owned_ns=owned)
 
 
 def _gaps(profile: ProfiledProcess, busy: Intervals) -> tuple[Array, Array]:
-    """Between activities, and from the begin of the first step to the first of them."""
+    """The gaps between activities, and from the begin of the first step to the first activity."""
     begins, ends = busy.gaps()
     first_ns = int(profile.steps["start_ns"].min()) if len(profile.steps) else profile.begin_ns
     if first_ns >= profile.begin_ns:
@@ -96,40 +96,43 @@ def _next_calls(profile: ProfiledProcess, ends: Array) -> tuple[Array, Array]:
     return tids, np.where(is_known, begun, 0)
 
 
-def _owners(profile: ProfiledProcess, tid: int, begins: Array, ends: Array) -> Iterator[tuple[str, Array]]:
-    """What each owner has of these time ranges of a thread: the first that covers a ns has it."""
+def _time_by_owner(profile: ProfiledProcess, tid: int, begins: Array, ends: Array) -> Iterator[tuple[str, Array]]:
+    """Time in ns of each owner in these time ranges of a thread: a ns belongs to the first owner that covers it."""
     before = united(np.zeros(0, np.int64), np.zeros(0, np.int64))
     had = np.zeros(len(begins), np.int64)
     for name, mine in _activities(profile, tid):
-        before = before.joined(mine)
+        before = before.union(mine)
         covered = before.between(begins, ends)
         yield name, covered - had
         had = covered
 
 
 def _activities(profile: ProfiledProcess, tid: int) -> Iterator[tuple[str, Intervals]]:
-    """What a thread did, by owner."""
+    """The activities of a thread, by owner of the idle time."""
     calls, is_its_call = profile.calls, profile.calls["tid"] == tid
     lasted = calls["end_ns"] - calls["start_ns"]
     waits = profile.is_kind(Kind.SYNC) | (profile.is_kind(Kind.COPY) & (lasted >= WAIT_NS))
     memory = profile.is_kind(Kind.MEMORY)
-    yield INPUT, _covered(profile.ranges_of("data_loading"), tid)
-    yield SYNC, _spans(calls[is_its_call & waits])
-    yield ALLOC, _spans(calls[is_its_call & memory])
-    yield CALLS, _spans(calls[is_its_call])
-    yield HOST, _covered(profile.ranges_of("range", "operator"), tid).joined(_python(profile, tid))
+    yield INPUT, _ranges_of_thread(profile.ranges_of("data_loading"), tid)
+    yield SYNC, _intervals_of(calls[is_its_call & waits])
+    yield ALLOC, _intervals_of(calls[is_its_call & memory])
+    yield CALLS, _intervals_of(calls[is_its_call])
+    yield (
+        HOST,
+        _ranges_of_thread(profile.ranges_of("range", "operator"), tid).union(_python_between_calls(profile, tid)),
+    )
 
 
-def _covered(ranges: Array, tid: int) -> Intervals:
-    return _spans(ranges[ranges["tid"] == tid])
+def _ranges_of_thread(ranges: Array, tid: int) -> Intervals:
+    return _intervals_of(ranges[ranges["tid"] == tid])
 
 
-def _spans(rows: Array) -> Intervals:
+def _intervals_of(rows: Array) -> Intervals:
     return united(rows["start_ns"], rows["end_ns"])
 
 
-def _python(profile: ProfiledProcess, tid: int) -> Intervals:
-    """From one call to the next where both have a stack: the code that both stacks share ran in between."""
+def _python_between_calls(profile: ProfiledProcess, tid: int) -> Intervals:
+    """The time from one call to the next where both have a stack: code that both stacks share ran in between."""
     calls = profile.calls[profile.calls["tid"] == tid]
     with_stack = calls["stack_hash"] != 0
     is_between = with_stack[:-1] & with_stack[1:]

@@ -1,4 +1,4 @@
-"""Sets of moments as disjoint intervals, and how much of any time range they cover."""
+"""Sets of disjoint time intervals, and how much of any time range they cover."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _NONE: Array = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Disjoint intervals in order. covered_ns: what those before each cover together, and behind the last one all."""
+    """Disjoint intervals in order.
+
+    covered_ns: cumulative length of the intervals before each one, with the total at the end (one entry more).
+    """
 
     begins: Array
     ends: Array
@@ -22,11 +25,11 @@ class Intervals:
 
     @property
     def total_ns(self) -> int:
-        """What they cover."""
+        """Total length of the intervals."""
         return int(self.covered_ns[-1])
 
     def until(self, times: Array) -> Array:
-        """What they cover before each of these moments."""
+        """How much time the intervals cover before each of these times."""
         if not len(self.begins):
             return np.zeros(len(times), np.int64)
         place = np.searchsorted(self.begins, times, "right") - 1
@@ -36,25 +39,25 @@ class Intervals:
         return found
 
     def between(self, begins: Array, ends: Array) -> Array:
-        """What they cover of each of these time ranges; of one that ends before it begins, nothing."""
+        """How much of each time range the intervals cover; 0 for a range that ends before it begins."""
         found: Array = self.until(np.maximum(begins, ends)) - self.until(begins)
         return found
 
     def of(self, begin_ns: int, end_ns: int) -> int:
-        """What they cover of one time range."""
+        """How much of one time range the intervals cover."""
         return int(self.between(np.array([begin_ns]), np.array([end_ns]))[0])
 
     def gaps(self) -> tuple[Array, Array]:
-        """Begins and ends of what lies between them."""
+        """Begins and ends of the gaps between the intervals."""
         return self.ends[:-1], self.begins[1:]
 
-    def joined(self, other: Intervals) -> Intervals:
-        """What either of them covers."""
+    def union(self, other: Intervals) -> Intervals:
+        """The time that either set covers."""
         return united(np.concatenate([self.begins, other.begins]), np.concatenate([self.ends, other.ends]))
 
 
 def united(begins: Array, ends: Array) -> Intervals:
-    """What these intervals cover, however they overlap; empty ones and such that end before they begin are nothing."""
+    """The union of intervals that may overlap; those that are empty or end before they begin are left out."""
     is_real = ends > begins
     begins, ends = begins[is_real], ends[is_real]
     if not len(begins):

@@ -1,4 +1,4 @@
-"""Lines and ranges behind waits and idle time: which call waited where, and which code ran while the GPU was idle."""
+"""Code lines and ranges behind waits and GPU idle time: which call waited where, what ran while the GPU was idle."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from typing import Any
 import numpy as np
 
 from ingero.diagnose.findings import CodeLine
-from ingero.diagnose.profile.blocked import Blocked
-from ingero.diagnose.profile.idle import Idle
+from ingero.diagnose.profile.blocked import GpuWaits
+from ingero.diagnose.profile.idle import IdleGaps
 from ingero.diagnose.profile.recording import ProfiledProcess, op_name
 from ingero.store.call_stacks import PythonPlace, StackBook, own_marks
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_MOST_GAPS = 500  # that are looked at one by one; what they do not hold of the idle time names nothing else
+_MAX_GAPS = 500  # longest idle gaps that get a place; the rest of the idle time would name no other place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitPlace:
-    """Waits for the GPU by one operation at one line. kind: as in `blocked`. host_memory: of copies, else ""."""
+    """Waits for the GPU by one operation at one line.
+
+    kind: SYNC to ALLOC of `blocked`. host_memory: pageable or pinned, of copies; else "".
+    """
 
     kind: str
     op: str
@@ -33,7 +36,7 @@ class WaitPlace:
 
     @property
     def text(self) -> str:
-        """As people say it: `cudaMemcpyAsync (pageable) at box_predictor() ...`."""
+        """The place as text: `cudaMemcpyAsync (pageable) at box_predictor() ...`."""
         memory = f" ({self.host_memory})" if self.host_memory else ""
         at = f" at {self.line}" if self.line else ""
         return f"{self.op}{memory}{at}"
@@ -50,12 +53,12 @@ class HostPlace:
 
     @property
     def text(self) -> str:
-        """The line, else the range."""
+        """The line as text, else the range."""
         return str(self.line) if self.line else f"in {self.range_name}" if self.range_name else "in no marked range"
 
 
-def wait_places(profile: ProfiledProcess, waits: Blocked, book: StackBook) -> list[WaitPlace]:
-    """All waits by operation and line, longest together first."""
+def wait_places(profile: ProfiledProcess, waits: GpuWaits, book: StackBook) -> list[WaitPlace]:
+    """All waits by operation and line, longest total first."""
     calls = profile.calls[waits.calls]
     book.read(int(number) for number in np.unique(calls["stack_hash"]))
     memory = _host_memory(profile, calls["start_ns"])
@@ -71,13 +74,13 @@ def wait_places(profile: ProfiledProcess, waits: Blocked, book: StackBook) -> li
         for (kind, op, host, line), (count, waited) in found.items()
         if waited
     ]
-    return sorted(places, key=lambda one: -one.waited_ns)
+    return sorted(places, key=lambda place: -place.waited_ns)
 
 
-def emptying_waits(
-    profile: ProfiledProcess, waits: Blocked, gaps: Idle, mine: Array, book: StackBook
+def waits_before_gaps(
+    profile: ProfiledProcess, waits: GpuWaits, gaps: IdleGaps, mine: Array, book: StackBook
 ) -> list[WaitPlace]:
-    """Before each of these gaps the longest wait since the one before it: behind it nothing was queued."""
+    """The longest wait between each of these gaps (mask mine) and the gap before it: after it nothing was queued."""
     begins = profile.calls["start_ns"][waits.calls]
     chosen = np.zeros(len(waits.calls), bool)
     since = 0
@@ -87,19 +90,19 @@ def emptying_waits(
             chosen[first + waits.waited_ns[first:last].argmax()] = True
         since = int(end)
     kinds = {name: mask[chosen] for name, mask in waits.kinds.items()}
-    some = Blocked(kinds=kinds, calls=waits.calls[chosen], waited_ns=waits.waited_ns[chosen], whole=waits.whole)
+    some = GpuWaits(kinds=kinds, calls=waits.calls[chosen], waited_ns=waits.waited_ns[chosen], whole=waits.whole)
     return wait_places(profile, some, book)
 
 
 def host_places(
-    profile: ProfiledProcess, gaps: Idle, mine: Array, owned_ns: Array, book: StackBook | None
+    profile: ProfiledProcess, gaps: IdleGaps, mine: Array, owned_ns: Array, book: StackBook | None
 ) -> list[HostPlace]:
-    """What the launching thread ran in these gaps, most time first.
+    """The code that the launching threads ran in these gaps (mask mine), most time first.
 
-    owned_ns: what of each gap is asked about. book: None where only ranges are to be named.
+    owned_ns: the part of each gap that counts. book: None where only ranges are to be named.
     """
     found: dict[tuple[CodeLine | None, str], list[int]] = defaultdict(lambda: [0, 0])
-    longest = sorted(np.flatnonzero(mine), key=lambda place: -owned_ns[place])[:_MOST_GAPS]
+    longest = sorted(np.flatnonzero(mine), key=lambda place: -owned_ns[place])[:_MAX_GAPS]
     for place in longest:
         tid, begin, end = int(gaps.tids[place]), int(gaps.begins[place]), int(gaps.launch_ns[place])
         line = _line(_shared_line(profile, tid, end, book)) if book else None
@@ -107,11 +110,11 @@ def host_places(
         found[line, name][0] += 1
         found[line, name][1] += int(owned_ns[place])
     places = [HostPlace(line=line, range_name=name, gaps=n, idle_ns=ns) for (line, name), (n, ns) in found.items()]
-    return sorted(places, key=lambda one: -one.idle_ns)
+    return sorted(places, key=lambda place: -place.idle_ns)
 
 
 def innermost_range(profile: ProfiledProcess, tid: int, at_ns: int) -> str:
-    """The name of the innermost range of a thread at a moment, an operator only where there is no other."""
+    """The name of the innermost range of a thread at a time; an operator only where there is no other range."""
     for kinds in (("data_loading", "range"), ("operator",)):
         ranges = profile.ranges_of(*kinds)
         inside = ranges[(ranges["tid"] == tid) & (ranges["start_ns"] <= at_ns) & (ranges["end_ns"] > at_ns)]
@@ -121,9 +124,9 @@ def innermost_range(profile: ProfiledProcess, tid: int, at_ns: int) -> str:
 
 
 def _shared_line(profile: ProfiledProcess, tid: int, until_ns: int, book: StackBook) -> PythonPlace | None:
-    """Where a thread was from its call before a moment to the one after: the innermost own line that holds both.
+    """Where a thread was between the calls around a time: the innermost line of its own code on both calls' stacks.
 
-    Compared from the outermost frame on: a function further in that both have may have been left and called again.
+    Stacks are compared from the outermost frame on: an inner function on both may have returned and been called again.
     """
     calls = profile.calls[profile.calls["tid"] == tid]
     after = int(np.searchsorted(calls["start_ns"], until_ns))
@@ -145,7 +148,7 @@ def _line(place: PythonPlace | None) -> CodeLine | None:
     return CodeLine(file=place.file, line=place.line, function=place.function) if place else None
 
 
-def _kind_names(waits: Blocked) -> Sequence[str]:
+def _kind_names(waits: GpuWaits) -> Sequence[str]:
     names = np.full(len(waits.calls), "", object)
     for name, mask in waits.kinds.items():
         names[mask] = name
@@ -154,7 +157,7 @@ def _kind_names(waits: Blocked) -> Sequence[str]:
 
 
 def _host_memory(profile: ProfiledProcess, begins: Array) -> Sequence[str]:
-    """Pageable or pinned, of the copies that calls with these begins made."""
+    """The host memory, pageable or pinned, of the copies made by the calls with these begins; "": not known."""
     copies = profile.activities[profile.activities["host_memory"] != 0]
     copies = copies[np.argsort(copies["call_ns"], kind="stable")]
     if not len(copies):

@@ -15,7 +15,9 @@ from ingero.store.records import Process, Window
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _SOURCES = (int(Source.CUDA), int(Source.DRIVER), int(Source.CUDA_GRAPH), int(Source.NCCL))
-_WAITING = "sync"  # kind of an activity that a profiler notes for a wait of the host: the GPU does nothing for it
+_HOST_WAIT_KIND = (
+    "sync"  # kind of an activity that a profiler notes for a wait of the host: the GPU does nothing for it
+)
 _OPS_PER_SOURCE = 1 << 16  # more than any source has codes
 _KINDS = {int(op.source) * _OPS_PER_SOURCE + op.code: int(op.kind) for op in OPS}
 _NAMES = {(int(op.source), op.code): op.name for op in OPS}
@@ -23,11 +25,11 @@ _NAMES = {(int(op.source), op.code): op.name for op in OPS}
 
 @dataclass(frozen=True, kw_only=True)
 class ProfiledProcess:
-    """One process. Arrays are those of `store.profile_arrays`, each by its begin.
+    """One profiled process. Arrays are those of `store.arrays.profile_arrays`, sorted by begin.
 
-    kinds: `ops.Kind` of each call. device, stream: those with most of its activities; the stream paces it. kernels:
-    short and whole names by function. texts: those that the arrays have numbers of. groups: of communicators, what all
-    its ranks have in common.
+    kinds: `ops.Kind` of each call. device, stream: the GPU and its stream with most activities; the stream paces the
+    process. kernels: short and full names by function. texts: the texts whose numbers are in the arrays. groups: by
+    communicator, the id that all its ranks share.
     """
 
     process: Process
@@ -44,13 +46,13 @@ class ProfiledProcess:
 
     @property
     def begin_ns(self) -> int:
-        """When the main GPU began with its first activity: what was before it the profile does not cover."""
-        return int(self._of_device["start_ns"][0])
+        """When the first activity of the main GPU began; the profile does not cover the time before it."""
+        return int(self._gpu_activities["start_ns"][0])
 
     @property
     def end_ns(self) -> int:
-        """When the main GPU was done with its last."""
-        return int(self._of_device["end_ns"].max())
+        """When the last activity of the main GPU ended."""
+        return int(self._gpu_activities["end_ns"].max())
 
     @property
     def wall_ns(self) -> int:
@@ -58,36 +60,36 @@ class ProfiledProcess:
         return max(self.end_ns - self.begin_ns, 1)
 
     def covers(self, begin_ns: int, end_ns: int) -> bool:
-        """Whether it shows what the GPU did in most of a step: one that goes on behind a cut it does not."""
+        """Whether the profile shows the GPU in most of a step; it does not for a step that continues after its end."""
         return (begin_ns + end_ns) // 2 <= self.end_ns
 
     @property
-    def _of_device(self) -> Array:
+    def _gpu_activities(self) -> Array:
         found: Array = self.activities[self.activities["device"] == self.device]
         return found
 
     def work(self) -> Array:
-        """What the main GPU did, whatever its stream."""
-        return self._of_device
+        """The activities of the main GPU, on all streams."""
+        return self._gpu_activities
 
     def busy(self) -> Intervals:
         """When the main GPU was busy."""
-        work = self._of_device
+        work = self._gpu_activities
         return united(work["start_ns"], work["end_ns"])
 
     def busy_stream(self) -> Intervals:
-        """When the main stream was."""
-        work = self._of_device
+        """When the main stream was busy."""
+        work = self._gpu_activities
         work = work[work["stream"] == self.stream]
         return united(work["start_ns"], work["end_ns"])
 
     def is_kind(self, kind: Kind) -> Array:
-        """Which calls are of one of these kinds."""
+        """Mask of the calls of one of these kinds."""
         found: Array = (self.kinds & int(kind)) != 0
         return found
 
     def number(self, text: str) -> int:
-        """The number of a text; -1, which no row has, where no row can."""
+        """The number of a text; -1, which no row has, if the text is not in the profile."""
         return next((number for number, known in self.texts.items() if known == text), -1)
 
     def ranges_of(self, *kinds: str) -> Array:
@@ -108,26 +110,28 @@ def op_name(source: int, op: int) -> str:
 
 
 def read_profile(reader: Reader, window: Window) -> list[ProfiledProcess]:
-    """The processes of which a profiler measured what their GPU did, by rank, else by GPU."""
+    """The processes for which a profiler measured the GPU's work, by rank, else by GPU."""
     numbers = set(reader.profiled_processes(window))
-    processes = [one for one in reader.processes(only_traced=False) if one.process in numbers] if numbers else []
+    processes = (
+        [process for process in reader.processes(only_traced=False) if process.process in numbers] if numbers else []
+    )
     found = [profile for process in processes if (profile := _read(reader, window, process))]
     return sorted(found, key=lambda one: (one.process.rank is None, one.process.rank or 0, one.device))
 
 
 def _read(reader: Reader, window: Window, process: Process) -> ProfiledProcess | None:
     number = process.process
-    activities = _lasting(reader.gpu_activities(window, process=number), 0)
+    activities = _lasting_at_least(reader.gpu_activities(window, process=number), 0)
     calls = reader.profiled_calls(window, sources=_SOURCES, process=number)
     ranges = reader.user_ranges(window, process=number)
-    steps = _lasting(reader.step_times(window, process=number), 1)
+    steps = _lasting_at_least(reader.step_times(window, process=number), 1)
     columns = [(activities, ("kind", "direction", "host_memory")), (ranges, ("kind", "name"))]
     columns.append((steps, ("how", "step_type")))
     numbers = np.unique(np.concatenate([array[name] for array, names in columns for name in names]))
     texts = reader.texts(numbers) | {0: ""}
-    activities = activities[[texts.get(int(kind)) != _WAITING for kind in activities["kind"]]]
+    activities = activities[[texts.get(int(kind)) != _HOST_WAIT_KIND for kind in activities["kind"]]]
     kinds = _kinds(calls)
-    if not len(activities) or not _is_shown(activities, calls, kinds):
+    if not len(activities) or not _has_launched_work(activities, calls, kinds):
         return None
     device, stream = _main_stream(activities)
     return ProfiledProcess(
@@ -141,18 +145,22 @@ def _read(reader: Reader, window: Window, process: Process) -> ProfiledProcess |
         stream=stream,
         kernels=reader.kernel_names(number),
         texts=texts,
-        groups={one.number: one.comm_id_hash or 0 for one in reader.communicators() if one.process == number},
+        groups={
+            communicator.number: communicator.comm_id_hash or 0
+            for communicator in reader.communicators()
+            if communicator.process == number
+        },
     )
 
 
-def _is_shown(activities: Array, calls: Array, kinds: Array) -> bool:
-    """Whether what most launches enqueued is in the file: otherwise the GPU would seem idle."""
+def _has_launched_work(activities: Array, calls: Array, kinds: Array) -> bool:
+    """Whether the work of most launches is in the profile: otherwise the GPU would seem idle."""
     launches = calls["start_ns"][(kinds & int(Kind.LAUNCH)) != 0]
     return 2 * int(np.isin(launches, activities["call_ns"]).sum()) >= len(launches)
 
 
-def _lasting(rows: Array, least_ns: int) -> Array:
-    """Rows that last so long: files may hold any numbers."""
+def _lasting_at_least(rows: Array, least_ns: int) -> Array:
+    """Rows that last at least so long: files may hold any numbers."""
     found: Array = rows[rows["end_ns"] - rows["start_ns"] >= least_ns]
     return found
 
@@ -165,9 +173,9 @@ def _kinds(calls: Array) -> Array:
 
 
 def _main_stream(activities: Array) -> tuple[int, int]:
-    """The GPU with the most activities, and of it the stream with the most.
+    """The GPU with the most activities, and its stream with the most.
 
-    Not the one busiest longest: a collective that waits for other ranks keeps its stream busy without work.
+    Not the stream with most busy time: a collective that waits for other ranks keeps its stream busy without work.
     """
     devices, counts = np.unique(activities["device"], return_counts=True)
     device = devices[counts.argmax()]

@@ -1,4 +1,4 @@
-"""What a profile says of one process: steps, pace, how busy its GPU was, where the rest went, what it waited for."""
+"""The report on one profiled process: its steps, pace, GPU busy and idle time, and what it waited for."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ingero.diagnose.profile.blocked import Blocked, blocked
-from ingero.diagnose.profile.collectives import Collective, collectives, waited_ns
-from ingero.diagnose.profile.idle import HOST, INPUT, OWNERS, Idle, idle
+from ingero.diagnose.profile.blocked import GpuWaits, find_waits
+from ingero.diagnose.profile.collectives import Collective, collectives, wait_ns_by_process
+from ingero.diagnose.profile.idle import HOST, INPUT, OWNERS, IdleGaps, find_idle_gaps
 from ingero.diagnose.profile.intervals import Intervals, united
 from ingero.diagnose.profile.pacing import MIN_ACTIVITIES, Pacing, pacing
-from ingero.diagnose.profile.places import HostPlace, WaitPlace, emptying_waits, host_places, wait_places
+from ingero.diagnose.profile.places import HostPlace, WaitPlace, host_places, wait_places, waits_before_gaps
 from ingero.diagnose.profile.recording import ProfiledProcess, read_profile
-from ingero.diagnose.profile.steps import Marks, StepUse, judged, marks_of, steps_of
+from ingero.diagnose.profile.steps import Marks, StepUse, marks_of, steps_of, typical_intervals
 from ingero.store.call_stacks import StackBook
 from ingero.store.reader import Reader
 from ingero.store.records import Process, Window
@@ -28,7 +28,7 @@ COPIES = "copies and fills"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleShare:
-    """Idle time of the GPU with one owner. long_ns: what of it lies in gaps of a millisecond and more."""
+    """GPU idle time of one owner. long_ns: the part of it in gaps of a millisecond and more."""
 
     owner: str
     idle_ns: int
@@ -38,7 +38,7 @@ class IdleShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelShare:
-    """One kernel, or the copies of one direction: how often it ran and how long together."""
+    """One kernel, or all copies and fills: how often it ran and for how long in total."""
 
     name: str
     count: int
@@ -48,15 +48,15 @@ class KernelShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileReport:
-    """One process.
+    """The report on one process.
 
-    wall_ns: from the first activity of its main GPU to the last. judged_ns: of that the typical steps, all of it where
-    there are too few; idle, gaps, places and copy_only_ratio are of these.
+    wall_ns: from the first activity of its main GPU to the last. judged_ns: the part of it in typical steps, or all of
+    it where these are too few; idle, gaps, places and copy_only_ratio are of this time.
     busy_ratio: any stream of the main GPU; main_stream_busy_ratio: the stream with most activities. blocked: ratio of
     wall_ns by kind of call. copy_only_ratio: no kernel ran, only copies between host and GPU. data_loading_ratio: a
     launching thread was in the data loader, idle GPU or not; of the marked steps where there are any. emptied: the
-    wait that most of the long idle gaps came after. work: share of each kernel, by whole name, among those that ran.
-    collective_wait_ns: what its collectives' kernels waited for other ranks; the GPU counts as busy then.
+    wait that most of the long idle gaps came after. work: share of each kernel, by full name, among those that ran.
+    collective_wait_ns: time its collectives' kernels waited for other ranks; the GPU counts as busy then.
     """
 
     process: Process
@@ -92,7 +92,7 @@ class ProfileReport:
         return max(self.end_ns - self.begin_ns, 1)
 
     def idle_of(self, owner: str) -> IdleShare:
-        """What one owner has of the idle time."""
+        """The idle time of one owner."""
         return next(share for share in self.idle if share.owner == owner)
 
 
@@ -104,28 +104,28 @@ class Profiles:
     collectives: tuple[Collective, ...]
 
 
-def profiles(reader: Reader, window: Window) -> Profiles:
-    """What the profiles in a window say."""
+def profile_reports(reader: Reader, window: Window) -> Profiles:
+    """The reports on all profiled processes of a window."""
     book = StackBook(reader)
     found = read_profile(reader, window)
     together = collectives(found)
-    waits = waited_ns(together)
+    waits = wait_ns_by_process(together)
     reports = (_report(profile, book) for profile in found)
     return Profiles(
-        reports=tuple(replace(one, collective_wait_ns=waits.get(one.process.process, 0)) for one in reports),
+        reports=tuple(replace(report, collective_wait_ns=waits.get(report.process.process, 0)) for report in reports),
         collectives=together,
     )
 
 
 def _report(profile: ProfiledProcess, book: StackBook) -> ProfileReport:
     busy = profile.busy()
-    waits, gaps = blocked(profile, busy), idle(profile, busy)
+    waits, gaps = find_waits(profile, busy), find_idle_gaps(profile, busy)
     steps = steps_of(profile, busy, waits)
     whole = united(np.array([profile.begin_ns]), np.array([profile.end_ns]))
-    windows = judged([step for step in steps if profile.covers(step.start_ns, step.end_ns)]) or whole
+    windows = typical_intervals([step for step in steps if profile.covers(step.start_ns, step.end_ns)]) or whole
     busy_ratio, blocked_ratio = _share(busy, windows), _share(waits.whole, windows)
     mine = gaps.within(windows)
-    is_input, is_host = _mainly(gaps, INPUT) & mine, _mainly(gaps, HOST) & mine
+    is_input, is_host = _is_mainly(gaps, INPUT) & mine, _is_mainly(gaps, HOST) & mine
     copies, copied_bytes = _only_copies(profile)
     return ProfileReport(
         process=profile.process,
@@ -147,7 +147,7 @@ def _report(profile: ProfiledProcess, book: StackBook) -> ProfileReport:
         waits=tuple(wait_places(profile, waits, book)),
         input_places=tuple(host_places(profile, gaps, is_input, gaps.owned_ns[INPUT], None)),
         host_places=tuple(host_places(profile, gaps, is_host, gaps.owned_ns[HOST], book)),
-        emptied=next(iter(emptying_waits(profile, waits, gaps, is_input | is_host, book)), None),
+        emptied=next(iter(waits_before_gaps(profile, waits, gaps, is_input | is_host, book)), None),
         data_loading_ratio=_data_loading_ratio(profile, whole),
         copy_only_ratio=_share(copies, windows),
         copied_bytes=copied_bytes,
@@ -174,35 +174,35 @@ def _data_loading_ratio(profile: ProfiledProcess, whole: Intervals) -> float:
     return _share(united(loading["start_ns"], loading["end_ns"]), steps)
 
 
-def _mainly(gaps: Idle, owner: str) -> Array:
-    """Long gaps that belong to one owner for the most part."""
+def _is_mainly(gaps: IdleGaps, owner: str) -> Array:
+    """Mask of long gaps that belong mostly to one owner."""
     found: Array = gaps.is_long & (2 * gaps.owned_ns[owner] > gaps.lasted_ns)
     return found
 
 
-def _blocked_ratios(profile: ProfiledProcess, waits: Blocked) -> dict[str, float]:
+def _blocked_ratios(profile: ProfiledProcess, waits: GpuWaits) -> dict[str, float]:
     return {name: int(waits.waited_ns[mask].sum()) / profile.wall_ns for name, mask in waits.kinds.items()}
 
 
-def _idle_shares(gaps: Idle, mine: Array, wall_ns: int) -> Iterator[IdleShare]:
+def _idle_shares(gaps: IdleGaps, mine: Array, wall_ns: int) -> Iterator[IdleShare]:
     for owner in OWNERS:
         owned = gaps.owned_ns[owner]
-        spent, long = int(owned[mine].sum()), int(owned[mine & gaps.is_long].sum())
-        yield IdleShare(owner=owner, idle_ns=spent, long_ns=long, ratio=spent / max(wall_ns, 1))
+        spent_ns, long = int(owned[mine].sum()), int(owned[mine & gaps.is_long].sum())
+        yield IdleShare(owner=owner, idle_ns=spent_ns, long_ns=long, ratio=spent_ns / max(wall_ns, 1))
 
 
 def _only_copies(profile: ProfiledProcess) -> tuple[Intervals, int]:
-    """When only copies between host and GPU ran, and what they moved; those on the GPU need no link."""
+    """When only copies between host and GPU ran, and the bytes they moved; copies within the GPU use no link."""
     work = profile.work()
     links = [profile.number("host_to_gpu"), profile.number("gpu_to_host")]
     is_copy = np.isin(work["direction"], links)
     others = united(work["start_ns"][~is_copy], work["end_ns"][~is_copy])
-    begins, ends = _without(united(work["start_ns"][is_copy], work["end_ns"][is_copy]), others)
+    begins, ends = _difference(united(work["start_ns"][is_copy], work["end_ns"][is_copy]), others)
     return united(begins, ends), int(work["bytes"][is_copy].sum())
 
 
-def _without(first: Intervals, second: Intervals) -> tuple[Array, Array]:
-    """What only the first covers: between two edges of either, all or nothing is covered."""
+def _difference(first: Intervals, second: Intervals) -> tuple[Array, Array]:
+    """Begins and ends of the time that only the first set covers."""
     edges = np.unique(np.concatenate([first.begins, first.ends, second.begins, second.ends]))
     begins, ends = edges[:-1], edges[1:]
     alone = (first.between(begins, ends) > 0) & (second.between(begins, ends) == 0)
@@ -210,7 +210,7 @@ def _without(first: Intervals, second: Intervals) -> tuple[Array, Array]:
 
 
 def _kernels(profile: ProfiledProcess) -> Sequence[KernelShare]:
-    """Most time first; several at once count each."""
+    """The kernels, most time first; kernels that run concurrently each count in full."""
     work = profile.work()
     found: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for function, lasted in _by_function(work):
@@ -221,11 +221,11 @@ def _kernels(profile: ProfiledProcess) -> Sequence[KernelShare]:
         KernelShare(name=name, count=count, busy_ns=ns, ratio=ns / profile.wall_ns)
         for name, (count, ns) in found.items()
     ]
-    return sorted(shares, key=lambda one: -one.busy_ns)
+    return sorted(shares, key=lambda share: -share.busy_ns)
 
 
 def _work(profile: ProfiledProcess) -> dict[str, float]:
-    """Share of each kernel among those that ran, by its whole name."""
+    """Share of each kernel among the kernels that ran, by its full name."""
     work = profile.work()
     counts: dict[str, int] = defaultdict(int)
     for function, lasted in _by_function(work):
@@ -236,7 +236,7 @@ def _work(profile: ProfiledProcess) -> dict[str, float]:
 
 
 def _by_function(work: Array) -> Iterator[tuple[int, Array]]:
-    """What ran how long, by function; 0: copies and fills."""
+    """The durations of the activities by function; 0: copies and fills."""
     order = np.argsort(work["function"], kind="stable")
     functions, firsts = np.unique(work["function"][order], return_index=True)
     lasted = (work["end_ns"] - work["start_ns"])[order]

@@ -1,4 +1,4 @@
-"""What changed in the steps of two recordings, and in what a profiler measured of their GPUs."""
+"""Changes in the steps of two recordings, and in what a profiler measured of their GPUs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ingero.diagnose.comparison.change_verdict import Verdict, verdict_of
 from ingero.diagnose.evidence.evidence import Evidence
-from ingero.diagnose.profile.step_comparison import StepGroup, StepPair, is_same_work, step_pairs
-from ingero.diagnose.profile.words import who
+from ingero.diagnose.profile.step_comparison import StepGroup, StepPair, runs_same_kernels, step_pairs
+from ingero.diagnose.profile.words import process_label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class ProfileChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepChanges:
-    """All of it. are_known: one of the recordings has steps."""
+    """All changes between two recordings. are_known: at least one of them has steps."""
 
     steps: tuple[StepChange, ...]
     profiles: tuple[ProfileChange, ...]
@@ -65,7 +65,7 @@ class StepChanges:
 class ProfileSide:
     """One process of one recording, as a profiler measured it: shares of the time that the profile covers.
 
-    work: share of each kernel, by whole name.
+    work: share of each kernel, by full name.
     """
 
     process: str
@@ -85,20 +85,20 @@ class StepSide:
 
 
 def profile_sides(evidence: Evidence) -> Iterator[ProfileSide]:
-    """Of each profiled process."""
-    for one in evidence.profiles.reports:
+    """One side of the comparison for each profiled process."""
+    for report in evidence.profiles.reports:
         yield ProfileSide(
-            process=who(one.process),
-            work=one.work,
-            busy_ratio=one.busy_ratio,
-            blocked_ratio=sum(one.blocked.values()),
-            data_loading_ratio=one.data_loading_ratio,
-            collective_wait_ratio=one.collective_wait_ns / one.wall_ns,
+            process=process_label(report.process),
+            work=report.work,
+            busy_ratio=report.busy_ratio,
+            blocked_ratio=sum(report.blocked.values()),
+            data_loading_ratio=report.data_loading_ratio,
+            collective_wait_ratio=report.collective_wait_ns / report.wall_ns,
         )
 
 
 def step_changes(before: StepSide, after: StepSide) -> StepChanges:
-    """Of steps of one type in one process, most time first."""
+    """The changes by step type and process, most time first."""
     return StepChanges(
         steps=tuple(_step_change(pair) for pair in step_pairs(before.steps, after.steps)),
         profiles=tuple(_profile_changes(before.profiles, after.profiles)),
@@ -129,9 +129,9 @@ def _step_change(pair: StepPair) -> StepChange:
 
 
 def _profile_changes(first: Sequence[ProfileSide], second: Sequence[ProfileSide]) -> Iterator[ProfileChange]:
-    """Where both have as many processes that run the same kernels."""
+    """The changes of the processes that run the same kernels, if both recordings have equally many processes."""
     pairs = zip(first, second, strict=True) if len(first) == len(second) else ()
-    for was, now in (pair for pair in pairs if is_same_work(pair[0].work, pair[1].work)):
+    for was, now in (pair for pair in pairs if runs_same_kernels(pair[0].work, pair[1].work)):
         yield ProfileChange(
             process=was.process,
             before_busy_ratio=was.busy_ratio,

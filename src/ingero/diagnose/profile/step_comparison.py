@@ -1,7 +1,7 @@
 """Two recordings of one program compared step by step, where there are steps and no sync intervals.
 
-Steps are of one type if they do the same work: about as many enqueues, and the same kernels. A change of the mean is
-told, and called one if that of the median, which no single slow step moves, is larger than the noise of both.
+Steps are of one type if they do the same work: about as many enqueues, and the same kernels. The change of the mean is
+reported; it counts as a change if that of the median, which no single slow step moves, exceeds the noise of both.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ingero.diagnose.profile.steps import MIN_STEPS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Of the launches in a step: two settings of one loader differ by 1.8%, programs by 5% and more.
-_SAME_LAUNCHES = 0.03
-# Of the kernels that ran, by whole name: two recordings of one program share 97%, of two programs at most 31%.
-_SAME_KERNELS = 0.6
+# Of the launches in a step: two settings of one data loader differ by 1.8%, programs by 5% and more.
+_MAX_LAUNCH_DIFFERENCE_RATIO = 0.03
+# Of the kernels that ran, by full name: two recordings of one program share 97%, of two programs at most 31%.
+_MIN_SHARED_KERNELS_RATIO = 0.6
 _MEDIAN_ERROR = 1.2533  # of a median's standard error to a mean's, of a normal distribution
 _SIGMA_PER_DEVIATION = 1.4826  # of a normal distribution's median absolute deviation
 
@@ -64,7 +64,7 @@ class StepPair:
 
 
 def step_pairs(before: Sequence[StepGroup], after: Sequence[StepGroup]) -> Iterator[StepPair]:
-    """Most time first. Processes are paired by rank, else by GPU, else in order."""
+    """Pairs of step groups, most time first. Processes are paired by rank, else by GPU, else in order."""
     second = list(after)
     for group in sorted(before, key=lambda one: -one.sum_ns):
         other = next((one for one in second if _is_same(group, one)), None)
@@ -75,7 +75,7 @@ def step_pairs(before: Sequence[StepGroup], after: Sequence[StepGroup]) -> Itera
 
 def step_groups(evidence: Evidence) -> Iterator[StepGroup]:
     """The steps of each process, as a profiler measured them, else as they were found while it was recorded."""
-    yield from _measured(evidence) if evidence.profiles.reports else _found(evidence)
+    yield from _groups_of_profiles(evidence) if evidence.profiles.reports else _groups_of_recording(evidence)
 
 
 def _group(
@@ -96,7 +96,7 @@ def _group(
     )
 
 
-def _measured(evidence: Evidence) -> Iterator[StepGroup]:
+def _groups_of_profiles(evidence: Evidence) -> Iterator[StepGroup]:
     reports = evidence.profiles.reports
     ranks = [report.process.rank for report in reports]
     gpus = [report.device for report in reports]
@@ -110,13 +110,13 @@ def _measured(evidence: Evidence) -> Iterator[StepGroup]:
 
 
 def _role(ranks: Sequence[int | None], gpus: Sequence[int], place: int) -> str:
-    """What tells a process from the others of its job in any recording."""
+    """A name that identifies a process among those of its job in any recording."""
     if ranks[place] is not None:
         return f"rank {ranks[place]}"
     return f"GPU {gpus[place]}" if len(set(gpus)) == len(gpus) else f"process {place + 1}"
 
 
-def _found(evidence: Evidence) -> Iterator[StepGroup]:
+def _groups_of_recording(evidence: Evidence) -> Iterator[StepGroup]:
     """Steps of a live recording."""
     reader, window = evidence.reader, evidence.window
     for place, process in enumerate(reader.processes_with_steps(window), 1):
@@ -134,13 +134,13 @@ def _is_same(first: StepGroup, second: StepGroup) -> bool:
         return False
     if not first.work or not second.work:
         return first.step_type == second.step_type
-    is_alike = abs(second.launches / max(first.launches, 1) - 1) <= _SAME_LAUNCHES
-    return is_alike and is_same_work(first.work, second.work)
+    is_alike = abs(second.launches / max(first.launches, 1) - 1) <= _MAX_LAUNCH_DIFFERENCE_RATIO
+    return is_alike and runs_same_kernels(first.work, second.work)
 
 
-def is_same_work(first: Mapping[str, float], second: Mapping[str, float]) -> bool:
+def runs_same_kernels(first: Mapping[str, float], second: Mapping[str, float]) -> bool:
     """Whether two programs run the same kernels, by their shares."""
-    return sum(min(share, second.get(name, 0.0)) for name, share in first.items()) >= _SAME_KERNELS
+    return sum(min(share, second.get(name, 0.0)) for name, share in first.items()) >= _MIN_SHARED_KERNELS_RATIO
 
 
 def _pair(first: StepGroup, second: StepGroup) -> StepPair:

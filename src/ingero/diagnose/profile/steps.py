@@ -8,20 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from ingero.diagnose.profile.blocked import Blocked
+from ingero.diagnose.profile.blocked import GpuWaits
 from ingero.diagnose.profile.intervals import Intervals, united
 from ingero.diagnose.profile.recording import ProfiledProcess
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MIN_STEPS = 3  # from here on a median says something, and one slow step does not decide
-# Of the median: above it a step is a warm-up or an accident, which says nothing about the program's pace.
-TYPICAL = 1.25
+MIN_STEPS = 3  # from here on a median is meaningful, and one slow step does not decide
+# Times the median: a longer step is a warm-up or an accident and says nothing about the program's pace.
+MAX_TYPICAL_RATIO = 1.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepUse:
-    """One step: its time, and of that the GPU's busy time and what the launching threads waited for it."""
+    """One step: its time, the GPU's busy time within it, and how long the launching threads waited for the GPU."""
 
     start_ns: int
     end_ns: int
@@ -34,25 +34,25 @@ class StepUse:
 
     @property
     def step_ns(self) -> int:
-        """Its time."""
+        """Duration of the step."""
         return self.end_ns - self.start_ns
 
     @property
     def idle_ns(self) -> int:
-        """Of that, what the GPU was idle."""
+        """GPU idle time within the step."""
         return self.step_ns - self.busy_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """What the program itself marked as its steps: how many, and when each began and ended."""
+    """The steps that the program itself marked: how many, and when each began and ended."""
 
     count: int
     start_ns: tuple[int, ...]
     end_ns: tuple[int, ...]
 
 
-def steps_of(profile: ProfiledProcess, busy: Intervals, waits: Blocked) -> tuple[StepUse, ...]:
+def steps_of(profile: ProfiledProcess, busy: Intervals, waits: GpuWaits) -> tuple[StepUse, ...]:
     """The steps, in order."""
     rows = profile.steps
     if not len(rows):
@@ -80,15 +80,15 @@ def is_typical(lasted: Array, types: Array) -> Array:
     found = np.zeros(len(lasted), bool)
     for number in np.unique(types):
         mine = types == number
-        found[mine] = lasted[mine] <= TYPICAL * np.median(lasted[mine])
+        found[mine] = lasted[mine] <= MAX_TYPICAL_RATIO * np.median(lasted[mine])
     return found
 
 
-def judged(steps: Sequence[StepUse]) -> Intervals | None:
-    """The time of the typical steps, of which what is said of the program holds; None where there are too few."""
+def typical_intervals(steps: Sequence[StepUse]) -> Intervals | None:
+    """The time of the typical steps, which the report is about; None where there are too few steps."""
     if len(steps) < MIN_STEPS:
         return None
-    mine = [one for one in steps if one.is_typical]
+    mine = [step for step in steps if step.is_typical]
     return united(np.array([one.start_ns for one in mine]), np.array([one.end_ns for one in mine]))
 
 

@@ -1,4 +1,4 @@
-"""How texts about a profile name its parts."""
+"""Texts for the parts of a profile: owners of idle time, kinds of waits, processes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ BLOCKED_TEXTS: Mapping[str, str] = {
     blocked.ALLOC: "in allocations and frees",
 }
 
-# What a file of a profiler cannot hold, and so no diagnosis of it can say: as a reason, which each such cause has, and
-# as a sentence, said once.
+# Causes whose evidence no profiler's file can hold: the reason given for each of them, and the sentence given once.
 NOT_IN_A_PROFILE = "not in a profile"
 WHY_NOT_IN_A_PROFILE = (
     f"a profile does not show why a thread did not run; record with `{command('trace', as_root=True)}` for that"
@@ -38,7 +37,7 @@ def percent(ratio: float) -> str:
     return f"{100 * ratio:.1f}%" if abs(ratio) < 0.0995 else f"{100 * ratio:.0f}%"
 
 
-def who(process: Process) -> str:
-    """A process as texts name it."""
+def process_label(process: Process) -> str:
+    """A process as texts name it: `python [4100] rank 3`."""
     rank = f" rank {process.rank}" if process.rank is not None else ""
     return f"{process.name} [{process.pid}]{rank}"

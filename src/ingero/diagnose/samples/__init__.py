@@ -1,1 +1,1 @@
-"""Where threads were, from samples of their stacks, and what kind of process that shows."""
+"""Stack samples of threads: the lines at which time was spent, and the kind of process that they show."""

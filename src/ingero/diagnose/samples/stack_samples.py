@@ -1,4 +1,4 @@
-"""Where threads were, from samples of them: the line at which most of some chosen time was spent, and doing what."""
+"""Stack samples in chosen time: the line with most of that time, and what the thread was doing there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.findings import CodeLine
-from ingero.diagnose.offcpu.critical_path import Segment
+from ingero.diagnose.offcpu.critical_path import PathSegment
 from ingero.events import THREAD_STATES
 from ingero.store.arrays.arrays import OFFCPU_DTYPE, SAMPLE_DTYPE
 from ingero.store.arrays.spans import Spans as WindowSpans
@@ -22,14 +22,14 @@ from ingero.store.call_stacks import CallStack, PythonPlace, own_place
 from ingero.store.records import Window
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Spans: TypeAlias = Mapping[int, Sequence[tuple[int, int]]]  # by thread: from, to, in ns
+Spans: TypeAlias = Mapping[int, Sequence[tuple[int, int]]]  # by thread id: begins and ends, unix ns
 
 RUN = THREAD_STATES.index("run")
 SLEEP = THREAD_STATES.index("sleep")
 _ASLEEP = tuple(THREAD_STATES.index(name) for name in ("sleep", "io", "uninterruptible"))
-MIN_SAMPLES = 5  # fewer name no line
-_JUST_BEFORE_NS = 11_000_000  # what a sample stands for at the highest rate
-_SIGMAS = 2  # a sampled time is believed to be at most so much more
+MIN_SAMPLES = 5  # fewer name no line (docs/adr/0030)
+_JUST_BEFORE_NS = 11_000_000  # the time that one sample stands for at the highest rate
+_SIGMAS = 2  # standard errors by which sampled time may be too short (docs/adr/0030)
 _PASSING = re.compile(r"/multiprocessing/(queues|reductions?|connection|synchronize|managers|shared_memory)\.py$")
 _FORKED = re.compile(r"/multiprocessing/process\.py$")
 _LOADER = re.compile(r"/utils/data/")
@@ -44,7 +44,7 @@ _RUNS_PROGRAM = re.compile(r"/(subprocess|multiprocessing/popen_\w+)\.py$")
 
 
 class Doing(enum.Enum):
-    """What a thread on a CPU outside calls was busy with, as far as its stack shows."""
+    """What a running thread outside calls was doing, as far as its stack shows. The values are texts."""
 
     COLLECTING = "collecting garbage"
     PASSING = "passing items between processes"
@@ -53,7 +53,7 @@ class Doing(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
+class SampleGroup:
     """Samples of one thread in one state with one stack."""
 
     tid: int
@@ -64,12 +64,12 @@ class Stay:
 
     @property
     def doing(self) -> Doing:
-        """What it was busy with."""
+        """What the thread was doing."""
         return Doing.COLLECTING if self.is_collecting else doing_of(self.stack)
 
     @property
     def line(self) -> CodeLine | None:
-        """The user's own line, else the innermost one; a native function where there is no Python."""
+        """The user's own line, else the innermost one; a native function in a stack without Python frames."""
         if self.stack is None:
             return None
         own = own_place(_of_this_process(self.stack.python))
@@ -80,8 +80,8 @@ class Stay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
-    """Sampled time of one kind. line: where most of it went; at_most_ns: what it may be, with the samples' error."""
+class SampledTime:
+    """The time that some samples stand for. line: the line with most of it."""
 
     ns: float
     count: int
@@ -89,17 +89,17 @@ class Spent:
 
     @property
     def at_most_ns(self) -> float:
-        """The upper end of what the samples say."""
+        """The upper bound of the time, with the error of the samples, ns."""
         return self.ns * (1 + _SIGMAS / math.sqrt(max(self.count, 1)))
 
     @property
     def is_enough(self) -> bool:
-        """Whether there are enough samples to name it."""
+        """Whether there are enough samples to name a line."""
         return self.count >= MIN_SAMPLES
 
 
 def doing_of(stack: CallStack | None) -> Doing:
-    """What a running thread with this stack is busy with."""
+    """What a running thread with this stack is doing."""
     frames = stack.python if stack else ()
     if frames and _PASSING.search(frames[0].file):
         return Doing.PASSING
@@ -112,38 +112,38 @@ def doing_of(stack: CallStack | None) -> Doing:
 
 
 def waits_for_items(stack: CallStack | None) -> bool:
-    """Whether a sleeping thread waits for something that another one makes (a queue, a condition, a future)."""
+    """Whether a sleeping thread waits for something from another thread (a queue, a condition, a future)."""
     return bool(stack and stack.python and _WAITS_FOR_ITEMS.search(stack.python[0].file))
 
 
 def gets_an_item(stack: CallStack | None) -> bool:
-    """Whether it waits at a queue or a data loader, however often it looks meanwhile."""
+    """Whether a sleeping thread waits at a queue or a data loader, even if it wakes up to check in between."""
     return bool(waits_for_items(stack) and stack and any(_GETS.search(place.file) for place in stack.python))
 
 
 def asks_another(stack: CallStack | None) -> bool:
-    """Whether a sleeping thread waits for the answer of another process that it has asked."""
+    """Whether a sleeping thread waits for the answer to a request to another process."""
     return bool(stack and any(_ASKS_ANOTHER.search(place.file) for place in stack.python))
 
 
 def runs_program(stack: CallStack | None) -> bool:
-    """Whether a sleeping thread waits for a program or a process that it has started: for what it says, or its end."""
+    """Whether a sleeping thread waits for output or the end of a program or process that it has started."""
     return bool(stack and any(_RUNS_PROGRAM.search(place.file) for place in _of_this_process(stack.python)))
 
 
 # Chosen time
 
 
-def empty_spans(sync_intervals: Array) -> Spans:
-    """When nothing was enqueued, by syncing thread."""
+def idle_spans(sync_intervals: Array) -> Spans:
+    """Time in which nothing was queued on the GPU, by the thread that synced before."""
     return _spans(sync_intervals, "prev_sync_tid", "prev_sync_end_ns", "first_launch_ns")
 
 
 def host_spans(sync_intervals: Array) -> Spans:
-    """When nothing was enqueued and while it was enqueued, by the critical-path threads."""
+    """Time in which nothing was queued, or work was being launched, by critical-path thread."""
     spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for part in (
-        empty_spans(sync_intervals),
+        idle_spans(sync_intervals),
         _spans(sync_intervals, "first_launch_tid", "first_launch_ns", "sync_start_ns"),
     ):
         for tid, found in part.items():
@@ -151,11 +151,11 @@ def host_spans(sync_intervals: Array) -> Spans:
     return spans
 
 
-def spans_of(segments: Iterable[Segment]) -> Spans:
-    """When the threads of these pieces of paths were on them."""
+def spans_of(segments: Iterable[PathSegment]) -> Spans:
+    """The time of these path segments, by thread."""
     spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for one in segments:
-        spans[one.tid].append((one.begin_ns, one.end_ns))
+    for segment in segments:
+        spans[segment.tid].append((segment.begin_ns, segment.end_ns))
     return spans
 
 
@@ -169,30 +169,33 @@ def _spans(sync_intervals: Array, tid: str, begin: str, end: str) -> Spans:
 # Samples in it
 
 
-def stays(evidence: Evidence, process: int, windows: Iterable[Window], spans: Spans | None, state: int) -> list[Stay]:
-    """Where threads of a process ran (RUN) or slept (SLEEP) within the spans (None: in all windows), most time first.
+def group_samples(
+    evidence: Evidence, process: int, windows: Iterable[Window], spans: Spans | None, state: int
+) -> list[SampleGroup]:
+    """The samples of a process's threads that ran (RUN) or slept (SLEEP) in the spans, grouped, most time first.
 
-    A sleep is known by what its thread did as it began; where too few were looked at so, by who was seen asleep.
+    spans None: all of the windows. For sleep the stacks taken as sleeps began are used; where there are too few of
+    them, periodic samples of sleeping threads.
     """
     rows = evidence.samples(windows, process)
     rows = rows[np.isin(rows["state"], _ASLEEP) if state == SLEEP else rows["state"] == state]
     if spans is not None and len(rows):
         rows = rows[_is_inside(rows, spans)]
     if spans is not None and state == SLEEP:
-        rows = _better(rows, _looks(evidence, process, spans))
+        rows = _prefer_sleep_stacks(rows, _sleep_stacks(evidence, process, spans))
     counts: Counter[tuple[int, bool, int]] = Counter()
     sums: Counter[tuple[int, bool, int]] = Counter()
     for tid, mark, stack, ns in rows[["tid", "is_collecting", "stack_hash", "weight_ns"]].tolist():
         counts[tid, bool(mark), stack] += 1
         sums[tid, bool(mark), stack] += ns
     evidence.stacks.read(stack for _, _, stack in sums)
-    return [Stay(*key[:2], evidence.stacks.of(key[2]), counts[key], ns) for key, ns in sums.most_common()]
+    return [SampleGroup(*key[:2], evidence.stacks.of(key[2]), counts[key], ns) for key, ns in sums.most_common()]
 
 
-def _looks(evidence: Evidence, process: int, spans: Spans) -> Array:
-    """What of the sleeps that were looked at as they began lies within the spans, each in the form of a sample."""
-    found = evidence.waits.looks(spans) if evidence.has_offcpu else np.zeros(0, OFFCPU_DTYPE)
-    # in a call that may wait for the GPU it is at no place of its own
+def _sleep_stacks(evidence: Evidence, process: int, spans: Spans) -> Array:
+    """Sleeps within the spans whose stacks were taken as they began, each as a sample with its time in the spans."""
+    found = evidence.critical_paths.sleeps_with_stacks(spans) if evidence.has_offcpu else np.zeros(0, OFFCPU_DTYPE)
+    # a sleep in a call that may wait for the GPU is not at a place of the program's own
     found = found[(found["process"] == process) & np.isin(found["state"], _ASLEEP) & (found["is_gpu_call"] == 0)]
     begins, ends = found["start_ns"], found["start_ns"] + found["duration_ns"]
     ends = np.where(found["woken_ns"] > 0, np.clip(found["woken_ns"], begins, ends), ends)
@@ -203,19 +206,18 @@ def _looks(evidence: Evidence, process: int, spans: Spans) -> Array:
     for tid, mine in spans.items():
         chosen = found["tid"] == tid
         if chosen.any():
-            meant = WindowSpans(Window(begin_ns=begin, end_ns=end) for begin, end in mine)
-            rows["weight_ns"][chosen] = meant.shares(begins[chosen], ends[chosen]) * (ends - begins)[chosen]
+            inside = WindowSpans(Window(begin_ns=begin, end_ns=end) for begin, end in mine)
+            rows["weight_ns"][chosen] = inside.shares(begins[chosen], ends[chosen]) * (ends - begins)[chosen]
     asleep: Array = rows[rows["weight_ns"] > 0]
     return asleep
 
 
-def _better(samples: Array, looks: Array) -> Array:
-    """Of each thread the looks at its sleeps, unless there are few and it was seen asleep more often."""
-    threads, counts = np.unique(looks["tid"], return_counts=True)
+def _prefer_sleep_stacks(samples: Array, sleeps: Array) -> Array:
+    """For each thread its sleeps with stacks, or its samples where such sleeps are few and samples are more."""
+    threads, counts = np.unique(sleeps["tid"], return_counts=True)
     known = Counter(samples["tid"][samples["stack_hash"] != 0].tolist())
     chosen = [tid for tid, count in zip(threads.tolist(), counts, strict=True) if count >= min(MIN_SAMPLES, known[tid])]
-    left, taken = samples[~np.isin(samples["tid"], chosen)], looks[np.isin(looks["tid"], chosen)]
-    return np.concatenate([left, taken])
+    return np.concatenate([samples[~np.isin(samples["tid"], chosen)], sleeps[np.isin(sleeps["tid"], chosen)]])
 
 
 def _is_inside(rows: Array, spans: Spans) -> Array:
@@ -230,52 +232,54 @@ def _is_inside(rows: Array, spans: Spans) -> Array:
     return inside
 
 
-def spent(found: Sequence[Stay]) -> Spent:
-    """These samples together, with the most frequent line of the function that they were in most."""
+def sampled_time(groups: Sequence[SampleGroup]) -> SampledTime:
+    """The time of these samples, with the line of most time in the function of most time."""
     by_function: Counter[tuple[str, str]] = Counter()
     by_line: Counter[CodeLine] = Counter()
-    for one in found:
-        if one.line:
-            by_function[one.line.file, one.line.function] += one.ns
-            by_line[one.line] += one.ns
+    for group in groups:
+        if group.line:
+            by_function[group.line.file, group.line.function] += group.ns
+            by_line[group.line] += group.ns
     line = None
     if by_function:
         function = by_function.most_common(1)[0][0]
         line = next(place for place, _ in by_line.most_common() if (place.file, place.function) == function)
-    return Spent(ns=sum(one.ns for one in found), count=sum(one.count for one in found), line=line)
+    return SampledTime(ns=sum(group.ns for group in groups), count=sum(group.count for group in groups), line=line)
 
 
-def waited_at(evidence: Evidence, process: int, windows: Sequence[Window], waits: Sequence[Segment]) -> CodeLine | None:
-    """The line at which a process went to sleep for these waits in the kernel, or was seen in such ones.
+def line_of_kernel_waits(
+    evidence: Evidence, process: int, windows: Sequence[Window], waits: Sequence[PathSegment]
+) -> CodeLine | None:
+    """The line at which a process went to sleep for these waits in the kernel, or was sampled during such waits.
 
-    Where nobody looked at it then, as at few short waits: the line at which it was seen to run just before.
+    Without a stack of either kind, as for a few short waits, the line at which it ran just before them.
     """
-    asleep = spent(stays(evidence, process, windows, spans_of(waits), SLEEP)).line
+    asleep = sampled_time(group_samples(evidence, process, windows, spans_of(waits), SLEEP)).line
     seen = (evidence.sampled_line(window, process, states=("io", "uninterruptible")) for window in windows)
     return asleep or next((line for line in seen if line), None) or _ran_before(evidence, process, windows, waits)
 
 
 def _ran_before(
-    evidence: Evidence, process: int, windows: Sequence[Window], waits: Sequence[Segment]
+    evidence: Evidence, process: int, windows: Sequence[Window], waits: Sequence[PathSegment]
 ) -> CodeLine | None:
     just_before = spans_of(replace(one, begin_ns=one.begin_ns - _JUST_BEFORE_NS, end_ns=one.begin_ns) for one in waits)
-    return spent(stays(evidence, process, windows, just_before, RUN)).line
+    return sampled_time(group_samples(evidence, process, windows, just_before, RUN)).line
 
 
 def at(line: CodeLine | None) -> str:
-    """The line in a sentence."""
+    """The line as the end of a clause, after a comma; "" without a line."""
     return f", {line}" if line else ""
 
 
-def matching(found: Iterable[Stay], is_meant: Callable[[CallStack | None], bool]) -> float:
-    """Of these samples with a stack, the share that is meant."""
-    known = [one for one in found if one.stack is not None and one.stack.python]
-    total = sum(one.ns for one in known)
-    return sum(one.ns for one in known if is_meant(one.stack)) / total if total else 0.0
+def matching_share(groups: Iterable[SampleGroup], matches: Callable[[CallStack | None], bool]) -> float:
+    """The share of time, 0 to 1, with a matching stack in the samples with Python frames."""
+    known = [group for group in groups if group.stack is not None and group.stack.python]
+    total = sum(group.ns for group in known)
+    return sum(group.ns for group in known if matches(group.stack)) / total if total else 0.0
 
 
 def _of_this_process(frames: Sequence[PythonPlace]) -> Sequence[PythonPlace]:
-    """The frames inside the begin of a forked worker: what lies outside it is where its parent forked."""
+    """The frames inside a forked worker's entry function; the frames outside are its parent's where it forked."""
     begins = (index for index, place in enumerate(frames) if _FORKED.search(place.file))
     return frames[: next(begins, len(frames))]
 

@@ -1,7 +1,7 @@
-"""Which streams of a process can be judged by their sync intervals, where other streams work beside them.
+"""The streams of a process that can be judged by their sync intervals, beside other streams with work.
 
-A synced copy stream beside a compute stream that nobody waits for is idle most of the time, whatever the GPU does: in
-three of 27 recordings of real programs it was taken for the GPU, which was 83 and 96% busy.
+A synced copy stream beside a compute stream without syncs is idle most of the time, whatever the GPU does: in three of
+27 recordings of real programs the copy stream was taken for the GPU, which was 83 and 96% busy.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ingero.store.arrays.gpu_streams import GpuStream
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MOST_CUT_SHORT = 0.5  # of a stream's intervals; a prefetched batch is in flight at the end of some
+MAX_CUT_SHORT = 0.5  # of a stream's intervals; a prefetched batch is in flight at the end of some
 
 
 def judged_alone(gpu_streams: Iterable[GpuStream], launches_of: Callable[[int], float]) -> list[GpuStream]:
-    """Without the streams that others cut short, while these launch more than they and are not waited for.
+    """The streams that can be judged: without those cut short by streams that launch more and are never synced.
 
-    streams: all that a window has. launches_of: all launches of a process in it; asked for streams that are cut short.
+    gpu_streams: all streams of a window. launches_of: all launches of a process in the window, synced or not.
     """
     gpu_streams = list(gpu_streams)
     synced = Counter[int]()
@@ -39,10 +39,10 @@ def judged_alone(gpu_streams: Iterable[GpuStream], launches_of: Callable[[int], 
 
 
 def are_cut_short(sync_intervals: Array) -> bool:
-    """Whether at the end of most of these intervals other streams of the process had work that nobody waited for."""
+    """Whether at the end of most intervals other streams of the process had work that was not waited for."""
     return (
         bool(len(sync_intervals))
-        and float(np.mean((sync_intervals["flags"] & int(SyncIntervalFlag.PARTIAL)) != 0)) > MOST_CUT_SHORT
+        and float(np.mean((sync_intervals["flags"] & int(SyncIntervalFlag.PARTIAL)) != 0)) > MAX_CUT_SHORT
     )
 
 

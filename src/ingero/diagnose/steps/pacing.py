@@ -1,7 +1,7 @@
-"""What sets the pace of a program's steps: its host, the GPU, or both in turn, by the time it is blocked for the GPU.
+"""What sets the pace of a program's steps: the host, the GPU, or both in turn, by the time blocked for the GPU.
 
-On 27 recordings of real programs the share of time in calls that waited for the GPU told host-bound from GPU-bound in
-20 of the 23 that it decided: at most 8% where the host set the pace, at least 30% where the GPU did.
+On 27 recordings of real programs the share of time in calls that waited for the GPU decided 23, and was right for 20:
+at most 8% where the host set the pace, at least 30% where the GPU did.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ingero.events import SyncIntervalFlag
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-HOST_BOUND = 0.08  # of the time blocked, at most
-GPU_BOUND = 0.30  # at least
-_FULL_AFTER = QUEUE_DEPTH / GPU_BOUND  # launches: of so many the GPU works off the rest meanwhile
+HOST_BOUND = 0.08  # share of time blocked for the GPU, at most
+GPU_BOUND = 0.30  # share of time blocked for the GPU, at least
+_FULL_AFTER = QUEUE_DEPTH / GPU_BOUND  # launches: the GPU works off all but QUEUE_DEPTH of them meanwhile
 
 
 class PacedBy(enum.Enum):
-    """Who sets the pace. The values are published."""
+    """What sets the pace. The values are published."""
 
     HOST = "host"
     GPU = "gpu"
@@ -32,7 +32,7 @@ class PacedBy(enum.Enum):
 
 
 class Lead(enum.IntEnum):
-    """Who set the pace of one step, in arrays; by the waits around it (`leads`)."""
+    """What set the pace of one step by the waits around it (`host_lead.HostLeads`), as a number in arrays."""
 
     NOT_KNOWN = 0
     HOST = 1
@@ -40,9 +40,9 @@ class Lead(enum.IntEnum):
 
 
 def paced_by(steps: Array) -> PacedBy:
-    """Who paces these steps (`store.steps`), of either kind of array.
+    """What sets the pace of these steps, whole or in short.
 
-    Where launches had no durations, time on a full queue is missing: then only what is blocked anyway can tell.
+    Where launches have no durations, the time on a full queue is missing, so that only a large blocked share decides.
     """
     if len(_timed(steps)):
         share = blocked_share(steps)
@@ -53,7 +53,7 @@ def paced_by(steps: Array) -> PacedBy:
 
 
 def is_untimed(steps: Array) -> Array:
-    """Of which of these steps it is not known what their launches were blocked for on a full queue."""
+    """A mask of the steps whose launches have no durations, so that their wait on a full queue is not known."""
     found: Array = (steps["flags"] & int(SyncIntervalFlag.UNTIMED)) != 0
     return found
 
@@ -64,25 +64,25 @@ def _timed(steps: Array) -> Array:
 
 
 def blocked_share(steps: Array) -> float:
-    """Of their time, blocked in calls that waited for the GPU; of those whose launches were timed, if there are any."""
+    """The share of time blocked in calls that waited for the GPU, 0 to 1; of steps with timed launches, if any."""
     timed = _timed(steps)
     steps = timed if len(timed) else steps
     return float(steps["busy_ns"].sum()) / max(float((steps["sync_end_ns"] - steps["prev_sync_end_ns"]).sum()), 1.0)
 
 
-def paces(steps: Array) -> dict[int, PacedBy]:
-    """Who paces the steps of each type, by step_type; where that is not known, who paces all of them."""
+def paced_by_type(steps: Array) -> dict[int, PacedBy]:
+    """What sets the pace by step type; for a type without an answer, what sets the pace of all steps."""
     found = {int(key): paced_by(steps[steps["step_type"] == key]) for key in np.unique(steps["step_type"])}
     of_all = paced_by(steps)
     return {key: of_all if pace is PacedBy.UNKNOWN else pace for key, pace in found.items()}
 
 
-def refills(steps: Array, pace: Mapping[int, PacedBy]) -> Array:
-    """Which steps of types that the GPU paces fill its queue: that a wait for the stream has emptied, or at the begin.
+def is_refill(steps: Array, pace: Mapping[int, PacedBy]) -> Array:
+    """A mask of GPU-paced steps that fill the launch queue, at the start or after a wait for the stream emptied it.
 
-    They take as long as the host needs, until one of them has to wait for the GPU: no measure of either. What they are
-    short by, the step that waited was long by. A host that the GPU paces has filled it after so many launches; one that
-    has become slower may never fill it.
+    They take as long as the host needs, until one of them has to wait for the GPU, so that they measure neither host
+    nor GPU: they are as much too short as the step that waited was too long. If the GPU still sets the pace, the queue
+    is full after _FULL_AFTER launches; a host that has become slower may never fill it.
     """
     is_paced = np.isin(steps["step_type"], [key for key, one in pace.items() if one is PacedBy.GPU])
     has_waited = is_untimed(steps) | (
@@ -98,21 +98,21 @@ def refills(steps: Array, pace: Mapping[int, PacedBy]) -> Array:
 
 
 def as_paced(steps: Array, pace: Mapping[int, PacedBy], leads: Array, ahead_ns: float) -> Array:
-    """The steps as the diagnosis takes them: where the GPU paces, all of a step is its time until proven otherwise.
+    """The steps as the diagnosis judges them: where the GPU sets the pace, all of a step is GPU time.
 
-    The host works ahead then, so that what it does costs nothing as long as it still has to wait. Where the host paces,
-    launches do not wait, whether their durations are known or not.
+    The host works ahead then, so that its own work costs nothing as long as it still has to wait. Where the host sets
+    the pace, launches do not wait, whether their durations are known or not.
 
-    pace: by type. leads: for each step what waits say (`leads.Leads.of`), which goes before it where launches had no
-    durations. ahead_ns: the most that the host was ahead of the GPU; how long a step waited for that is not known then.
+    pace: by step type. leads: a `Lead` for each step (`host_lead.HostLeads.of`), which outranks `pace` where launches
+    have no durations. ahead_ns: the most that the host was ahead of the GPU; it bounds the wait of such a step.
     """
     if not len(steps):
         return steps
     result: Array = steps.copy()
-    is_told = is_untimed(steps) & (leads != Lead.NOT_KNOWN)
+    has_lead = is_untimed(steps) & (leads != Lead.NOT_KNOWN)
     gpu, host = (
-        np.where(is_told, leads == lead, np.isin(steps["step_type"], [key for key, one in pace.items() if one is who]))
-        for who, lead in ((PacedBy.GPU, Lead.GPU), (PacedBy.HOST, Lead.HOST))
+        np.where(has_lead, leads == lead, np.isin(steps["step_type"], [key for key, by in pace.items() if by is paced]))
+        for paced, lead in ((PacedBy.GPU, Lead.GPU), (PacedBy.HOST, Lead.HOST))
     )
     result["flags"][host] &= ~int(SyncIntervalFlag.UNTIMED)
     result["first_launch_ns"][gpu] = steps["prev_sync_end_ns"][gpu]
@@ -126,7 +126,7 @@ def as_paced(steps: Array, pace: Mapping[int, PacedBy], leads: Array, ahead_ns: 
 
 
 def waited_ns(sync_intervals: Array) -> Array:
-    """How long the thread waited for the GPU at the end of each sync interval; of a step, in all, as far as known."""
+    """The wait for the GPU at the end of each sync interval, ns; of a step, all its known waits."""
     found: Array = np.where(
         is_step(sync_intervals),
         sync_intervals["busy_ns"],
@@ -136,6 +136,6 @@ def waited_ns(sync_intervals: Array) -> Array:
 
 
 def is_step(sync_intervals: Array) -> Array:
-    """Which of these are steps found by repetition."""
+    """A mask of the intervals that are steps found by repetition."""
     found: Array = (sync_intervals["flags"] & int(SyncIntervalFlag.STEP)) != 0
     return found

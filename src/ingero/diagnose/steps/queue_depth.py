@@ -1,4 +1,4 @@
-"""Whether a sync interval's launches had filled the GPU's queue: then the host was ahead, and its launches waited."""
+"""Whether the launches of a sync interval filled the launch queue: then the host was ahead, and its launches waited."""
 
 from __future__ import annotations
 
@@ -8,30 +8,32 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-AHEAD = 900  # launches that had not run when the sync began; a stream takes about a thousand before a launch waits
+# That had not run when the sync began; a stream takes about a thousand launches before one has to wait.
+MIN_QUEUED_LAUNCHES = 900
 
 
-def was_full(sync_intervals: Array) -> Array:
-    """Per sync interval, whether about as many launches were still waiting at its end as the queue can hold.
+def was_queue_full(sync_intervals: Array) -> Array:
+    """A mask of the sync intervals at whose end about as many launches were waiting as the queue can hold.
 
-    Launches that wait for a place in the queue are slow, but the GPU has never less to do by that. A host that is
-    itself too slow has none of its launches waiting.
+    A launch that waits for room in the queue is slow, but the GPU has no less work for that. If the host itself is too
+    slow, none of its launches are waiting.
     """
     launches = np.maximum(sync_intervals["launches"], 1)
     per_launch = np.maximum(sync_intervals["busy_ns"], 1) / launches
     waiting: Array = np.maximum(sync_intervals["gpu_done_ns"] - sync_intervals["sync_start_ns"], 0) / per_launch
-    full: Array = (sync_intervals["launches"] > AHEAD) & (waiting >= AHEAD) & ~_has_run_dry(sync_intervals, per_launch)
+    has_many = (sync_intervals["launches"] > MIN_QUEUED_LAUNCHES) & (waiting >= MIN_QUEUED_LAUNCHES)
+    full: Array = has_many & ~_has_run_dry(sync_intervals, per_launch)
     return full
 
 
 def _has_run_dry(sync_intervals: Array, per_launch_ns: Array) -> Array:
-    """Whether the host is seen to pause between two checkpoints for longer than a full queue lasts."""
+    """A mask of the intervals in which the host paused between two checkpoints for longer than a full queue lasts."""
     if "checkpoint_step" not in (sync_intervals.dtype.names or ()):
         return np.zeros(len(sync_intervals), bool)
     steps = np.where(
         sync_intervals["checkpoint_step"] > 0, sync_intervals["checkpoint_step"], sync_intervals["launches"]
     )
-    lasts_ns = (steps + AHEAD) * per_launch_ns
+    lasts_ns = (steps + MIN_QUEUED_LAUNCHES) * per_launch_ns
     before = sync_intervals["first_launch_ns"]
     dry = np.zeros(len(sync_intervals), bool)
     for time in (*sync_intervals["checkpoint_ns"].T, sync_intervals["sync_start_ns"]):

@@ -1,7 +1,7 @@
-"""Sync intervals whose launches were not traced: what is the host's part and what the wait is known, the GPU's is not.
+"""Sync intervals whose launches were not traced: the host's part and the wait are known, the GPU's time is not.
 
-From one sync's return to the next one's entry is the host's part, and GPU busy is the wait in that. Part of the host's
-time passed while the GPU was busy, so that only what made the whole interval longer was lost by it.
+The host's part is from the return of one sync to the start of the next one, and GPU busy is the wait inside that sync.
+Part of the host's time passed while the GPU was busy, so that it lost only what made the entire interval longer.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ from ingero.events import SyncIntervalFlag
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-NO_WAIT_RATIO = (
-    0.05  # of an interval; with less the GPU had finished before the host asked, so that the host set the pace
-)
+# Of an interval; with a shorter wait the GPU was done before the host synced, so that the host set the pace.
+NO_WAIT_RATIO = 0.05
 
 
-def is_unseen(sync_intervals: Array) -> Array:
-    """Per interval, whether some of its launches, copies or events were not traced."""
+def has_untraced_launches(sync_intervals: Array) -> Array:
+    """A mask of the intervals some of whose launches, copies or events were not traced."""
     found: Array = (sync_intervals["flags"] & int(SyncIntervalFlag.ENQUEUES_UNSEEN)) != 0
     return found
 
 
 def is_host_paced(sync_intervals: Array) -> Array:
-    """Per interval, whether the sync found the GPU ready: then the host's part is all of it."""
+    """A mask of the intervals whose sync found the GPU done, so that the host's part is all of the interval."""
     found: Array = sync_intervals["busy_ns"] < NO_WAIT_RATIO * (
         sync_intervals["sync_end_ns"] - sync_intervals["prev_sync_end_ns"]
     )
@@ -34,9 +33,9 @@ def is_host_paced(sync_intervals: Array) -> Array:
 
 
 def host_growth_ns(sync_intervals: Array, host_ns: float, wait_ns: float) -> Array:
-    """Of each interval's growth beyond the usual host's part and wait, what the host's part made longer; signed.
+    """The part of each interval's growth that the host caused, ns, signed. host_ns, wait_ns: of the reference.
 
-    A host that is late makes the wait shorter, and only the rest of its delay is lost. The remainder is the GPU's.
+    A late host makes the wait shorter, and only the rest of its delay is lost. The remaining growth is the GPU's.
     """
     host = sync_intervals["idle_ns"] - host_ns
     grown = host + sync_intervals["busy_ns"] - wait_ns

@@ -1,4 +1,4 @@
-"""Nodes that others know: of a Slurm job, behind a selector in Kubernetes, of a service in the DNS.
+"""Discovers nodes: of a Slurm job, behind a selector in Kubernetes, of a service in the DNS.
 
-Whoever answers is asked for a bounded time, and what it answers is taken for hostile like what a node answers.
+Queries are bounded in time, and answers are as untrusted as those of nodes.
 """

@@ -1,4 +1,4 @@
-"""Who is asked for the nodes that a word of a list stands for."""
+"""Chooses the service that knows the nodes a word of a list stands for."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from ingero.fleet.node_lists import KUBERNETES, SLURM, Node
 
 
 def discovery(environ: Mapping[str, str], home: Path) -> Callable[[str], Iterable[Node]]:
-    """What `parse_nodes` asks. environ: names PATH, KUBECONFIG and the cluster that this runs in. home: of ~/.kube.
+    """The discovery function for `parse_nodes`. environ: PATH, KUBECONFIG, the cluster's variables. home: of ~/.kube.
 
-    Nothing is looked for in the current folder.
+    The current folder is not searched.
     """
 
     def nodes(word: str) -> Iterable[Node]:

@@ -16,11 +16,11 @@ from ingero.errors import IngeroError
 from ingero.fleet.node_lists import SERVICE, Node, NodeListError, is_host
 
 _NAME = re.compile(r"(_[a-z0-9-]{1,62}\.){2}([a-z0-9_-]{1,63}\.)*[a-z0-9-]{1,63}\.?")
-_MOST_NAME = 253
+_MAX_NAME = 253
 _RESOLV_CONF = Path("/etc/resolv.conf")
-_PORT, _MOST_SERVERS = 53, 3  # as resolv.conf(5): MAXNS
+_PORT, _MAX_SERVERS = 53, 3  # as resolv.conf(5): MAXNS
 _ROUNDS, _WAIT_S = 2, 2.0  # for each server, as resolv.conf(5) says with 5 s
-_MOST_UDP_BYTES, _MOST_BYTES = 1232, 64 << 10  # what passes every network whole (DNS flag day 2020); a length over TCP
+_MAX_UDP_BYTES, _MAX_BYTES = 1232, 64 << 10  # what passes every network whole (DNS flag day 2020); a length over TCP
 _SRV, _IN, _OPT = 33, 1, 41
 _IS_ANSWER, _IS_CUT, _WANTS_RECURSION, _RCODE = 0x8000, 0x0200, 0x0100, 0x000F
 _NO_SUCH_NAME = 3
@@ -44,15 +44,15 @@ class Service:
 def service_nodes(name: str, servers: Sequence[tuple[str, int]] | None = None) -> Iterator[Node]:
     """The nodes, by priority and name. servers: (address, port) of those to ask; None: this system's.
 
-    All have to be below the domain of the service. An answer of the DNS can be forged, and a certificate is looked at
-    for the name that it gives: no stranger, with a certificate that is right for its own name, is to be shown a token.
+    All have to be below the domain of the service. A DNS answer can be forged, and a certificate is checked against the
+    name it gives: a stranger with a valid certificate for its own name must not be shown a token.
 
     Raises:
         NodeListError: it is no name of a service, or leads elsewhere.
         NameServiceError: nobody answers, or there is no such service.
     """
     wanted = name.lower()
-    if not _NAME.fullmatch(wanted) or len(wanted) > _MOST_NAME:
+    if not _NAME.fullmatch(wanted) or len(wanted) > _MAX_NAME:
         raise NodeListError(f"{SERVICE + name[:80]!r} is not a service", hint=_HINT)
     wanted = wanted.rstrip(".")
     domain = wanted.split(".", 2)[2]
@@ -64,14 +64,14 @@ def service_nodes(name: str, servers: Sequence[tuple[str, int]] | None = None) -
 
 
 def _system_servers(path: Path = _RESOLV_CONF) -> list[tuple[str, int]]:
-    """As resolv.conf(5): the first three, or this machine."""
+    """The name servers of resolv.conf(5): the first three, or this host."""
     try:
         lines = path.read_text(errors="replace").splitlines()
     except OSError:
         lines = []
     words = [line.split() for line in lines]
     found = [(one[1], _PORT) for one in words if len(one) > 1 and one[0] == "nameserver"]
-    return found[:_MOST_SERVERS] or [("127.0.0.1", _PORT)]
+    return found[:_MAX_SERVERS] or [("127.0.0.1", _PORT)]
 
 
 def _asked(name: str, servers: Sequence[tuple[str, int]]) -> list[Service]:
@@ -110,7 +110,7 @@ def _over_udp(server: tuple[str, int], question: bytes, number: int, name: str) 
         asking.send(question)
         while True:
             _wait(asking, until_s)
-            raw = asking.recv(_MOST_UDP_BYTES)
+            raw = asking.recv(_MAX_UDP_BYTES)
             try:
                 _check(raw, number, name)
             except (ValueError, struct.error, IndexError):
@@ -130,7 +130,7 @@ def _over_tcp(server: tuple[str, int], question: bytes) -> bytes:
         found = bytearray()
         while len(found) < 2 or len(found) < 2 + int.from_bytes(found[:2], "big"):
             _wait(asking, until_s)
-            piece = asking.recv(_MOST_BYTES)
+            piece = asking.recv(_MAX_BYTES)
             if not piece:
                 raise ValueError("it broke off")
             found += piece
@@ -138,7 +138,7 @@ def _over_tcp(server: tuple[str, int], question: bytes) -> bytes:
 
 
 def _wait(asking: socket.socket, until_s: float) -> None:
-    """The next step may take what is left of the time until then, CLOCK_MONOTONIC."""
+    """Limit the next step to the time left until then, CLOCK_MONOTONIC."""
     left_s = until_s - time.monotonic()
     if left_s <= 0:
         raise TimeoutError("it did not answer in time")
@@ -146,13 +146,13 @@ def _wait(asking: socket.socket, until_s: float) -> None:
 
 
 def _question(name: str, number: int) -> bytes:
-    """With an OPT record, which says how large an answer may be (RFC 6891)."""
+    """A query with an OPT record, which gives the maximum answer size (RFC 6891)."""
     return (
         _HEADER.pack(number, _WANTS_RECURSION, 1, 0, 0, 1)
         + _written(name)
         + struct.pack("!HH", _SRV, _IN)
         + b"\0"
-        + _RECORD.pack(_OPT, _MOST_UDP_BYTES, 0, 0)
+        + _RECORD.pack(_OPT, _MAX_UDP_BYTES, 0, 0)
     )
 
 
@@ -162,7 +162,7 @@ def _written(name: str) -> bytes:
 
 
 def _check(raw: bytes, number: int, name: str) -> None:
-    """Raises ValueError unless it answers this question."""
+    """Raise ValueError unless the datagram answers this question."""
     given, flags, questions, *_ = _HEADER.unpack_from(raw)
     asked, at = _name(raw, _HEADER.size)
     is_same = given == number and flags & _IS_ANSWER and questions == 1 and asked == name
@@ -171,7 +171,7 @@ def _check(raw: bytes, number: int, name: str) -> None:
 
 
 def _services(raw: bytes) -> list[Service]:
-    """The SRV records of an answer; what follows an alias has another name."""
+    """The SRV records of an answer; records behind an alias have another name."""
     count = _HEADER.unpack_from(raw)[3]
     at = _name(raw, _HEADER.size)[1] + 4
     found = []
@@ -191,7 +191,7 @@ def _services(raw: bytes) -> list[Service]:
 
 
 def _name(raw: bytes, at: int) -> tuple[str, int]:
-    """A name, and where what follows it begins. Each pointer leads back, so that it ends."""
+    """A name, and the offset after it. Each pointer leads back, so that parsing ends."""
     labels: list[str] = []
     end, least = 0, at
     while raw[at]:
@@ -207,7 +207,7 @@ def _name(raw: bytes, at: int) -> tuple[str, int]:
         if size > 63 or len(label) < size:
             raise ValueError("a name is cut")
         labels.append(label.decode("latin-1").lower())
-        if sum(map(len, labels)) + len(labels) > _MOST_NAME + 1:
+        if sum(map(len, labels)) + len(labels) > _MAX_NAME + 1:
             raise ValueError("a name is too long")
         at += 1 + size
     return ".".join(labels), end or at + 1

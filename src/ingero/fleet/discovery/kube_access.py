@@ -1,4 +1,4 @@
-"""Which Kubernetes cluster is asked and as whom: KUBECONFIG, the pod's service account, or ~/.kube/config."""
+"""Kubernetes cluster and credentials: from KUBECONFIG, the pod's service account, or ~/.kube/config."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from ingero.errors import IngeroError
 from ingero.fleet.discovery.programs import output_of
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-_MOST_BYTES = 1 << 20
-_MOST_WORD = 4096
-_PROGRAM_S = 30.0  # it may ask an identity provider
+_MAX_BYTES = 1 << 20
+_MAX_WORD_CHARACTERS = 4096
+_PROGRAM_S = 30.0  # time limit of a credential program: it may ask an identity provider
 _HINT = "kubectl uses the same file: `kubectl config view --minify` shows what it says"
 
 
 class KubeAccessError(IngeroError):
-    """It is not known which cluster to ask, or as whom."""
+    """The cluster or the credentials are not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """An API server and what is shown to it. url: without a slash at its end. token: "" for none.
+    """An API server and the credentials for it. url: without a slash at its end. token: "" for none.
 
-    server_name: what its certificate is for; "": the host of the url. namespace: where none is named.
+    server_name: the name its certificate is for; "": the host of the url. namespace: the default one.
     """
 
     url: str
@@ -43,8 +43,8 @@ class Cluster:
     namespace: str = "default"
 
 
-_Word = Annotated[str, msgspec.Meta(max_length=_MOST_WORD)]
-_Pem = Annotated[str, msgspec.Meta(max_length=_MOST_BYTES)]
+_Word = Annotated[str, msgspec.Meta(max_length=_MAX_WORD_CHARACTERS)]
+_Pem = Annotated[str, msgspec.Meta(max_length=_MAX_BYTES)]
 
 
 class _Server(msgspec.Struct, frozen=True, rename="kebab"):
@@ -117,7 +117,7 @@ class _Credential(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What several files say together, each part with the folder that its paths begin in."""
+    """The merged configuration of several files, each part with the folder that its paths are relative to."""
 
     context: str
     servers: dict[str, tuple[_Server, Path]]
@@ -126,7 +126,7 @@ class _Found:
 
 
 def find_cluster(environ: Mapping[str, str], home: Path, *, account: Path = SERVICE_ACCOUNT) -> Cluster:
-    """As kubectl chooses. account: where a pod finds its service account.
+    """Find the cluster as kubectl does. account: where a pod finds its service account.
 
     Raises:
         KubeAccessError: there is none, or what is said of it cannot be used.
@@ -156,7 +156,7 @@ def _own_cluster(environ: Mapping[str, str], account: Path) -> Cluster:
 
 
 def _joined(files: Sequence[Path]) -> _Found:
-    """Who comes first says it, as with kubectl."""
+    """Merge files: the first one that sets a value wins, as with kubectl."""
     found = _Found("", {}, {}, {})
     context = ""
     for path in files:
@@ -217,7 +217,7 @@ def _configured(found: _Found, environ: Mapping[str, str]) -> Cluster:
 
 
 def _of_program(program: _Program, folder: Path, environ: Mapping[str, str]) -> _Status:
-    """What a program says that knows who asks, such as one of a cloud (client-go credential plugins)."""
+    """Credentials from a program, such as one of a cloud provider (client-go credential plugins)."""
     command = program.command
     if "/" in command:
         command = str(folder / command)
@@ -232,7 +232,7 @@ def _of_program(program: _Program, folder: Path, environ: Mapping[str, str]) -> 
 
 
 def _pem(data: str, name: str, folder: Path) -> str:
-    """What is written into the configuration, else what stands in the file that it names."""
+    """PEM data from the configuration itself, else from the file that it names."""
     if not data:
         return _read(folder / name).decode("ascii", "replace") if name else ""
     try:
@@ -242,7 +242,7 @@ def _pem(data: str, name: str, folder: Path) -> str:
 
 
 def _context(ca: str, certificate: str = "", key: str = "") -> ssl.SSLContext:
-    """TLS; clusters that speak 1.2 alone are still run."""
+    """A TLS context; 1.2 is allowed, because some clusters speak nothing newer."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -259,7 +259,7 @@ def _context(ca: str, certificate: str = "", key: str = "") -> ssl.SSLContext:
 
 
 def _load_pair(context: ssl.SSLContext, pem: str) -> None:
-    """A certificate with its key, by a file that has no place: the library only reads files."""
+    """Load a certificate with its key through an unlinked file: the library only reads files."""
     number = os.memfd_create("pair", os.MFD_CLOEXEC)
     try:
         os.write(number, pem.encode())
@@ -293,9 +293,9 @@ def _read(path: Path) -> bytes:
         with open(number, "rb") as file:  # noqa: PTH123  # opened so that no pipe holds it up
             if not stat.S_ISREG(os.fstat(number).st_mode):
                 raise KubeAccessError(f"{path} is not a regular file", hint=_HINT)
-            raw = file.read(_MOST_BYTES + 1)
+            raw = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise KubeAccessError(f"{path}: {error.strerror}", hint=_HINT) from error
-    if len(raw) > _MOST_BYTES:
-        raise KubeAccessError(f"{path} is larger than {_MOST_BYTES >> 20} MiB", hint=_HINT)
+    if len(raw) > _MAX_BYTES:
+        raise KubeAccessError(f"{path} is larger than {_MAX_BYTES >> 20} MiB", hint=_HINT)
     return raw

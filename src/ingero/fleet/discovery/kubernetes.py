@@ -15,7 +15,7 @@ import msgspec
 from ingero import __version__
 from ingero.errors import IngeroError
 from ingero.fleet.discovery.kube_access import Cluster, find_cluster
-from ingero.fleet.node_lists import DEFAULT_PORT, KUBERNETES, MOST_NODES, Node, NodeListError, is_host
+from ingero.fleet.node_lists import DEFAULT_PORT, KUBERNETES, MAX_NODES, Node, NodeListError, is_host
 from ingero.fleet.reasons import reason_of
 from ingero.foreign_text import visible
 
@@ -25,8 +25,8 @@ _OF_FIELDS = ("spec.", "status.", "metadata.")
 _OF_SERVICE = "kubernetes.io/service-name"  # the label that slices of endpoints have, and nothing else
 _PORT_NAME = "ingero"
 _GONE = "status.phase!=Succeeded,status.phase!=Failed"  # evicted pods are kept; others took their places
-_PAGE, _MOST_PAGE_BYTES, _TIMEOUT_S = 250, 32 << 20, 15.0  # a pod is 4 to 30 KB of JSON
-_MOST_SAID = 300
+_PAGE, _MAX_PAGE_BYTES, _TIMEOUT_S = 250, 32 << 20, 15.0  # a pod is 4 to 30 KB of JSON
+_MAX_REASON_CHARACTERS = 300
 _OK = 200
 _HINT = "write it like k8s:gpu/app=ingero"
 
@@ -35,7 +35,7 @@ _Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 
 
 class KubernetesError(IngeroError):
-    """The cluster does not say which nodes there are."""
+    """The cluster does not report the nodes."""
 
 
 class _Meta(msgspec.Struct, frozen=True, rename="camel"):
@@ -115,8 +115,8 @@ _List = TypeVar("_List", _Pods, _Slices)
 def selected_nodes(what: str, environ: Mapping[str, str], home: Path) -> Iterator[Node]:
     """The nodes of [NAMESPACE]/SELECTOR: of pods with these labels and fields, or of a service's endpoints.
 
-    A node is called by the name of the Kubernetes node, which its certificate is for, and reached at the pod's address.
-    A pod that has none yet is asked by that name, and so is missing with its reason rather than in silence.
+    A node is named like the Kubernetes node, which its certificate is for, and reached at the pod's address. A pod
+    without an address yet is asked by name, and so is missing with a reason rather than silently.
 
     Raises:
         NodeListError: it is no selector, or selects nobody.
@@ -138,10 +138,10 @@ def selected_nodes(what: str, environ: Mapping[str, str], home: Path) -> Iterato
 
 
 def _terms(selector: str) -> tuple[list[str], list[str]]:
-    """Those of labels, and those of fields."""
+    """The terms of a selector: those on labels, and those on fields."""
     terms = [one.strip() for one in _TERM.findall(selector)]
-    fields = [one for one in terms if one.startswith(_OF_FIELDS)]
-    return [one for one in terms if one not in fields], fields
+    fields = [term for term in terms if term.startswith(_OF_FIELDS)]
+    return [term for term in terms if term not in fields], fields
 
 
 def _nodes(cluster: Cluster, namespace: str, labels: Sequence[str], fields: Sequence[str]) -> Iterator[Node]:
@@ -161,7 +161,7 @@ def _nodes(cluster: Cluster, namespace: str, labels: Sequence[str], fields: Sequ
 
 
 def _of_slices(slices: Iterable[_Slice]) -> Iterator[Node]:
-    """Endpoints that are not about to end; a pod with addresses of both families stands in two slices."""
+    """Endpoints that are not terminating; a pod with addresses of both families is in two slices."""
     seen = set()
     for part in slices:
         ports = [one for one in part.ports or () if one.port]
@@ -203,13 +203,13 @@ async def _pages(cluster: Cluster, path: str, selectors: Mapping[str, Sequence[s
     question = {name: ",".join(terms) for name, terms in selectors.items() if terms} | {"limit": str(_PAGE)}
     found: list[_List] = []
     async with httpx2.AsyncHTTPTransport(verify=cluster.context, trust_env=False) as transport:
-        while len(found) * _PAGE <= MOST_NODES:
+        while len(found) * _PAGE <= MAX_NODES:
             page = await _page(transport, cluster, f"{path}?{urlencode(question)}", kind)
             found.append(page)
             if not page.metadata.next:
                 return found
             question["continue"] = page.metadata.next
-    raise NodeListError(f"more than {MOST_NODES:,} are selected", hint="select a part of them")
+    raise NodeListError(f"more than {MAX_NODES:,} are selected", hint="select a part of them")
 
 
 async def _page(transport: httpx2.AsyncHTTPTransport, cluster: Cluster, path: str, kind: type[_List]) -> _List:
@@ -223,14 +223,14 @@ async def _page(transport: httpx2.AsyncHTTPTransport, cluster: Cluster, path: st
         raw = bytearray()
         async for piece in response.aiter_raw():
             raw += piece
-            if len(raw) > _MOST_PAGE_BYTES:
+            if len(raw) > _MAX_PAGE_BYTES:
                 raise KubernetesError(f"{cluster.url} answers with too much", hint=_hint(path))
     finally:
         await response.aclose()
     try:
         if response.status_code != _OK:
-            said = visible(msgspec.json.decode(bytes(raw), type=_Refusal).message)[:_MOST_SAID]
-            raise KubernetesError(f"{cluster.url} refuses: {said or response.status_code}", hint=_hint(path))
+            reason = visible(msgspec.json.decode(bytes(raw), type=_Refusal).message)[:_MAX_REASON_CHARACTERS]
+            raise KubernetesError(f"{cluster.url} refuses: {reason or response.status_code}", hint=_hint(path))
         return msgspec.json.decode(bytes(raw), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         if response.status_code != _OK:
@@ -241,6 +241,6 @@ async def _page(transport: httpx2.AsyncHTTPTransport, cluster: Cluster, path: st
 
 
 def _hint(path: str) -> str:
-    """A command that says whether it is ingero or the right to ask."""
+    """A command that shows whether the fault is ingero's or a missing permission."""
     namespace, _, kind = path.partition("?")[0].rpartition("/namespaces/")[2].partition("/")
     return f"kubectl auth can-i list {kind} -n {namespace}"

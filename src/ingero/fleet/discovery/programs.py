@@ -1,4 +1,4 @@
-"""What another program prints, within bounds of time and size; no shell, nothing of the current folder."""
+"""Runs another program within limits of time and output size; no shell, nothing of the current folder."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ingero.errors import IngeroError
 from ingero.foreign_text import decoded, visible
 
 TIMEOUT_S = 10.0  # as long as slurmctld may take under load (MessageTimeout)
-MOST_BYTES = 1 << 20  # 10,000 names written out have a tenth of it
-_MOST_SAID = 300
+MAX_BYTES = 1 << 20  # 10,000 names written out have a tenth of it
+_MAX_REASON_CHARACTERS = 300
 
 
 class ProgramError(IngeroError):
@@ -29,9 +29,9 @@ def output_of(
     *,
     hint: str,
     timeout_s: float = TIMEOUT_S,
-    most_bytes: int = MOST_BYTES,
+    most_bytes: int = MAX_BYTES,
 ) -> str:
-    """What it prints. argv: the program's name, to be found in PATH, or its absolute path, and its arguments.
+    """The output of a program. argv: its name, to be found in PATH, or its absolute path, and its arguments.
 
     Raises:
         ProgramError: it is not there, fails, takes too long or prints too much.
@@ -49,7 +49,7 @@ def output_of(
     except OSError as error:
         raise ProgramError(f"{name} cannot be run: {error.strerror}", hint=hint) from error
     try:
-        printed, said = _outputs(process, name, hint, time.monotonic() + timeout_s, timeout_s, most_bytes)
+        printed, stderr = _outputs(process, name, hint, time.monotonic() + timeout_s, timeout_s, most_bytes)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # what it has started as well
@@ -58,7 +58,7 @@ def output_of(
             if pipe:
                 pipe.close()
     if process.returncode:
-        why = visible(decoded(said, most=_MOST_SAID).strip()) or f"it ended with {process.returncode}"
+        why = visible(decoded(stderr, most=_MAX_REASON_CHARACTERS).strip()) or f"it ended with {process.returncode}"
         raise ProgramError(f"{name} does not say it: {why}", hint=hint)
     return decoded(printed, most=most_bytes)
 
@@ -66,7 +66,7 @@ def output_of(
 def _outputs(
     process: subprocess.Popen[bytes], name: str, hint: str, until_s: float, timeout_s: float, most_bytes: int
 ) -> tuple[bytes, bytes]:
-    """Both outputs, once it has ended. until_s: CLOCK_MONOTONIC."""
+    """Both outputs of a program, once it has ended. until_s: CLOCK_MONOTONIC."""
     assert process.stdout is not None
     assert process.stderr is not None
     found = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}

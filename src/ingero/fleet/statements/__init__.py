@@ -1,7 +1,7 @@
-"""One statement for many nodes: what each of them runs, and how their answers become the answer of all.
+"""Plans one statement over many nodes: what each of them runs, and how their answers are combined.
 
-`plan` is told a statement and says what to ask; `Plan.combine` is told what the nodes answered. Nothing here knows of a
-network. Nodes count and add up what is theirs and SQLite does the rest here; what cannot be done so is fetched.
+`plan` turns a statement into questions; `Plan.combine` gets the nodes' answers. Nothing here uses a network. Nodes
+count and sum their own rows and SQLite does the rest here; rows of statements that cannot be split so are fetched.
 
     planned = plan(sql)
     while planned.first:
@@ -45,11 +45,10 @@ _TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How a statement is asked of many nodes: `first` until there is none, then `questions`.
+    """The plan of a statement over many nodes: `first` until there is none, then `questions`.
 
-    columns: of the answer, before a column `node` is put before them. reason: why its rows are fetched, "" where they
-    are not. first: what is to be asked before; with the results `after` is the plan to go on with. functions: those
-    that it calls.
+    columns: of the answer, without a leading column `node`. reason: why rows are fetched, "" if they are not. first:
+    plans to run before; with their results `after` gives the plan to continue with. functions: those that it calls.
     """
 
     columns: tuple[str, ...]
@@ -63,13 +62,13 @@ class Plan:
 
     @property
     def node_sql(self) -> str:
-        """What each node runs, where that is one statement."""
+        """The statement that each node runs, if it is one."""
         (question,) = self.questions
         return question.sql
 
     @property
     def adds_node(self) -> bool:
-        """Whether the answer has a column `node` that the statement does not name."""
+        """Whether the answer gets a column `node` that the statement does not name."""
         return isinstance(self.how, Split) and self.how.shows_source
 
     def after(self, results: Sequence[Result], *, clock: Callable[[], int] = time.monotonic_ns) -> Plan:
@@ -88,8 +87,8 @@ class Plan:
     ) -> Result:
         """The answer of all nodes. answers: by node, its rows for each of `questions`, in that order.
 
-        What one node sends that can be no answer leaves out that node, and says so. A node whose rows were cut on the
-        way may only be among them where `is_list`: a total of a part is none.
+        A node that sends an invalid answer is left out, with the reason. A node whose rows were cut on the way may only
+        take part where `is_list`: a total of a part is no total.
 
         Raises:
             SqlError: it needs too many rows, too much time or room, or SQLite cannot compute it.
@@ -119,14 +118,14 @@ class Plan:
 
     @property
     def is_list(self) -> bool:
-        """Whether the answer is rows as nodes have them, of which some are better than none."""
+        """Whether the answer is a list of the nodes' rows, of which some are better than none."""
         return isinstance(self.how, Split) and self.how.is_list
 
 
 def plan(
     sql: str, *, limit: int | None = None, node_rows: int = NODE_ROWS, clock: Callable[[], int] = time.monotonic_ns
 ) -> Plan:
-    """How to ask a statement of many nodes.
+    """Plan a statement over many nodes.
 
     limit: how many rows of the answer are wanted. node_rows: of one node, for one question, at most.
 

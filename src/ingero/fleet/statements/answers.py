@@ -1,4 +1,4 @@
-"""What is asked of a node, what it answered, and whether that can be an answer at all."""
+"""Questions to a node, its answers, and the check that an answer is valid."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_BYTES = 128 << 20  # of all nodes together, for one statement: SQLite holds 
 
 _MOST = 1 << 63
 _MAX_VALUE_BYTES = 1 << 20  # as in a node's own answer
-_NULL_BYTES = 16  # that a value takes beside its text
+_NULL_BYTES = 16  # size of a value besides its text
 
 NodeRows: TypeAlias = "Sequence[Sequence[object]]"
 """The rows of one node for one question, as they came."""
@@ -25,9 +25,9 @@ Answers: TypeAlias = "Mapping[str, Sequence[NodeRows]]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One SELECT that each node runs. max_rows: what a node may answer at most; it says so itself with LIMIT.
+    """One SELECT that each node runs. max_rows: most rows that a node may answer; the SELECT has it as LIMIT.
 
-    counts: columns that hold how many, which is never less than 0.
+    counts: columns that hold counts, which are never negative.
     """
 
     sql: str
@@ -40,9 +40,9 @@ class Question:
 class Result:
     """One answer of all nodes.
 
-    nodes: those whose rows are in it. refused: by node, why its rows are not. truncated: nodes that have more rows than
-    are here; a total is never made of a part, so this is only so for lists of rows. is_truncated: there are more rows.
-    notes: what to know about it.
+    nodes: the nodes whose rows are in it. refused: why a node's rows are not, by node. truncated: nodes with more rows
+    than these, which is only possible for lists of rows: a total is never made of a part. is_truncated: there are more
+    rows. notes: what to know about it.
     """
 
     columns: tuple[str, ...]
@@ -55,7 +55,7 @@ class Result:
 
 
 def checked(question: Question, rows: NodeRows) -> tuple[list[Row], int]:
-    """The rows of one node, each value of a type that SQLite has, and what they weigh in bytes.
+    """The checked rows of one node, with values of SQLite's types, and their size in bytes.
 
     Raises:
         NodeAnswerError: they are not what such a question is answered with.

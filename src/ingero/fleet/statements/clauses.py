@@ -1,4 +1,4 @@
-"""One SELECT in its clauses, and what its names mean."""
+"""Parses one SELECT into its clauses, and resolves its names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ingero.fleet.statements.tokens import FOLDED, Token, Tokens, depths, split,
 _CLAUSES = ("select", "from", "where", "group", "having", "window", "order", "limit")
 _COMPOUND = frozenset({"union", "intersect", "except"})
 _JOIN_WORDS = frozenset({"join", "left", "right", "full", "inner", "outer", "cross", "natural"})
-# After these a word is no alias, though none stands between.
+# A word after one of these is no alias, even without AS between.
 _OPERATOR_WORDS = """
 and or not is in like glob match regexp between case when then else collate distinct all from escape
 """
@@ -44,13 +44,13 @@ class Table:
 
     @property
     def is_outer(self) -> bool:
-        """Whether rows of the tables before it stay that match none of its own."""
+        """Whether rows of the tables before it are kept if they match none of its own."""
         return bool(self.how & {"left", "right", "full"})
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One of ORDER BY. how: what follows what is ordered by: COLLATE, DESC, NULLS."""
+    """A term of ORDER BY. how: what follows its expression: COLLATE, DESC, NULLS."""
 
     tokens: Tokens
     how: str
@@ -58,7 +58,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A column that is named. first, end: its tokens. table: which of FROM."""
+    """A reference to a column. first, end: its tokens. table: index of its table in FROM."""
 
     first: int
     end: int
@@ -68,7 +68,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Select:
-    """A SELECT over published views, whose clauses hold no other one."""
+    """A SELECT over published views without a nested SELECT."""
 
     is_distinct: bool
     items: tuple[Item, ...]
@@ -83,7 +83,7 @@ class Select:
 
     @classmethod
     def of_tables(cls, tables: tuple[Table, ...]) -> Select:
-        """One of which nothing is known but its tables, to look names up."""
+        """A SELECT of which only the tables are known, to look names up."""
         return cls(
             is_distinct=False,
             items=(),
@@ -98,7 +98,7 @@ class Select:
         )
 
     def refs(self, tokens: Tokens) -> Iterator[Ref]:
-        """The columns that are named in a part of it, from left to right."""
+        """The columns referenced in some tokens, from left to right."""
         place = 0
         while place < len(tokens):
             ref = self._ref(tokens, place)
@@ -123,7 +123,7 @@ class Select:
         return None
 
     def expanded(self, tokens: Tokens) -> Tokens:
-        """A part of it in which no name stands for a column of the answer."""
+        """Some tokens with the names of answer columns replaced by their expressions."""
         found: list[Token] = []
         aliases = {item.alias: item.tokens for item in reversed(self.items) if item.alias}
         own = {place for ref in self.refs(tokens) for place in range(ref.first, ref.end)}
@@ -137,7 +137,7 @@ class Select:
         return tuple(found)
 
     def require_folds(self) -> None:
-        """What was folded stands where nodes look, behind a number of the kind that it selects.
+        """Require that folded tokens follow a number of the kind that they select, where nodes expect them.
 
         Raises:
             NotSplitError: it does not.
@@ -161,7 +161,7 @@ class Select:
 
 
 def parse_select(tokens: Tokens) -> Select:
-    """One SELECT that SQLite has taken already.
+    """Parse one SELECT that SQLite has accepted already.
 
     Raises:
         NotSplitError: it holds others, or what has no meaning on one node alone.
@@ -189,7 +189,7 @@ def parse_select(tokens: Tokens) -> Select:
 
 
 def clauses_of(tokens: Tokens) -> dict[str, Tokens]:
-    """The clauses of one SELECT by their first word, without it; () for those that it has not.
+    """The clauses of one SELECT by their first word, without it; () for missing ones.
 
     Raises:
         NotSplitError: it is not one alone.
@@ -231,7 +231,7 @@ def _items(tokens: Tokens, tables: tuple[Table, ...]) -> Iterator[Item]:
     if tokens[-1].word == "*" and (len(tokens) == 1 or tokens[-2].word == "."):
         if any(table.using or "natural" in table.how for table in tables):
             raise NotSplitError("* of a JOIN .. USING leaves columns out")
-        wanted = tables if len(tokens) == 1 else [one for one in tables if one.alias == tokens[0].name]
+        wanted = tables if len(tokens) == 1 else [table for table in tables if table.alias == tokens[0].name]
         if not wanted:
             raise NotSplitError(f"{text_of(tokens)} is none of its tables")
         for table in wanted:
@@ -247,7 +247,7 @@ def _items(tokens: Tokens, tables: tuple[Table, ...]) -> Iterator[Item]:
 
 
 def _is_alias(token: Token, before: Token) -> bool:
-    """Whether a last token names its column without AS: it may then not belong to what is before it."""
+    """Whether a last token names its column without AS: then it is not part of the expression before it."""
     if not (token.is_name or token.kind == "text") or token.word in _POSTFIX:
         return False
     ends_operand = before.kind in {"name", "text", "blob", "number"} or before.word in {")", "end"}
@@ -307,7 +307,7 @@ def _term(tokens: Tokens) -> Term:
 
 
 def _limit(tokens: Tokens) -> tuple[Tokens, Tokens]:
-    """LIMIT and OFFSET; of `LIMIT a, b` it is the second that limits."""
+    """LIMIT and OFFSET; in `LIMIT a, b` the second one is the limit."""
     for place, token, depth in depths(tokens):
         if not depth and token.word == "offset":
             return tokens[:place], tokens[place + 1 :]

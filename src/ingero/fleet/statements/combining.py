@@ -1,4 +1,4 @@
-"""The rows of all nodes in one database in memory, and the statement that makes the answer of them."""
+"""Combines the rows of all nodes: one database in memory, and the statement that computes the answer from them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ ByNode = Mapping[str, list[Row]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """What came.
+    """The nodes' rows as received.
 
-    rows: per question, by node. refused: by node, why nothing of it is used. truncated: nodes that have more rows.
+    rows: per question, by node. refused: why a node is not used, by node. truncated: nodes that have more rows.
     """
 
     rows: tuple[ByNode, ...]
@@ -36,7 +36,7 @@ class Received:
 
 
 def received(questions: Sequence[Question], answers: Answers, reason: str, *, is_list: bool) -> Received:
-    """The rows that can be answers, nodes by name.
+    """The rows of valid answers, nodes by name.
 
     Raises:
         TooManyRowsError: there are more than this may take, or fewer than the answer would have to be made of.
@@ -73,7 +73,7 @@ def _of_node(questions: Sequence[Question], answers: object) -> list[tuple[list[
 
 
 def require_sound(how: Split, guard: Guard) -> None:
-    """The parts of a statement are statements: a node takes the one, SQLite here the other.
+    """Require that the parts of a statement are valid: one for the nodes, the other for SQLite here.
 
     Raises:
         NotSplitError: they are not, so that it has to run as a whole.
@@ -96,7 +96,7 @@ def _make_partial(db: apsw.Connection, how: Split) -> None:
 
 
 def of_split(how: Split, rows: ByNode, guard: Guard) -> list[Row]:
-    """The answer to a statement that nodes answered each for itself; where the node is shown it is the first column."""
+    """The answer to a split statement; the node, if shown, is the first column."""
     found = _split_rows(how, rows, guard)
     if how.shows_source:
         return [(row[-1], *row[:-1]) for row in found]
@@ -108,15 +108,15 @@ def _split_rows(how: Split, rows: ByNode, guard: Guard) -> list[Row]:
     try:
         _make_partial(db, how)
         marks = ", ".join("?" * (1 + len(how.question.columns)))
-        told = _told_apart(rows, how.nodes)
-        _insert(db, f"INSERT INTO {quoted(PARTIAL)} VALUES ({marks})", ((node, *row) for node, row in told))
+        labelled_rows = _with_node(rows, how.nodes)
+        _insert(db, f"INSERT INTO {quoted(PARTIAL)} VALUES ({marks})", ((node, *row) for node, row in labelled_rows))
         return _run(db, how.sql, guard)
     finally:
         db.close()
 
 
 def of_fetch(how: Fetch, rows: Sequence[ByNode], guard: Guard) -> tuple[list[Row], tuple[str, ...]]:
-    """The answer to a statement that runs here, and what to know of it."""
+    """The answer to a statement that runs here on fetched rows, and notes on it."""
     numbers = _Numbers()
     db = local_database()
     try:
@@ -148,26 +148,26 @@ def _insert_rows(db: apsw.Connection, wanted: Wanted, rows: ByNode, numbers: _Nu
     _insert(
         db,
         f"INSERT INTO temp.{quoted(wanted.view)}({columns}) VALUES ({', '.join('?' * len(wanted.columns))})",
-        (numbers.given(node, row, wanted.identities) for node, row in _told_apart(rows, wanted.nodes)),
+        (numbers.given(node, row, wanted.identities) for node, row in _with_node(rows, wanted.nodes)),
     )
 
 
 class _Numbers:
-    """Numbers that nodes give themselves, each replaced by one that no other node's means: a join keeps them apart."""
+    """Numbers assigned by nodes, replaced by globally unique ones, so that a join never mixes nodes."""
 
     def __init__(self) -> None:
         self._given: dict[tuple[str, str, Value], int] = {}
         self._own: dict[tuple[str, Value], Value] = {}
 
     def given(self, node: str, row: Row, kinds: Mapping[int, str]) -> Row:
-        """A row with numbers of here. 0 and NULL are nobody's."""
+        """A row with its node's numbers replaced by unique ones. 0 and NULL belong to no node."""
         return tuple(
             self._number(kinds[place], node, value) if place in kinds and value else value
             for place, value in enumerate(row)
         )
 
     def own(self, row: Row, kinds: Mapping[int, str]) -> Row:
-        """A row with the numbers that nodes gave."""
+        """A row with the original numbers of the nodes."""
         return tuple(
             self._own.get((kinds[place], value), value) if place in kinds else value for place, value in enumerate(row)
         )
@@ -178,8 +178,8 @@ class _Numbers:
         return number
 
 
-def _told_apart(rows: ByNode, places: Sequence[int]) -> Iterator[tuple[str, Row]]:
-    """Rows with their node. A recorded name that several nodes have gets the node behind it, none becomes the node."""
+def _with_node(rows: ByNode, places: Sequence[int]) -> Iterator[tuple[str, Row]]:
+    """Rows with their node. A recorded name of several nodes gets the node as suffix, a missing one is the node."""
     named: defaultdict[Value, set[str]] = defaultdict(set)
     for node, mine in rows.items():
         for place in places:

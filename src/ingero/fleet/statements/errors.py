@@ -1,4 +1,4 @@
-"""What cannot be asked of many nodes, and why."""
+"""Errors of statements over many nodes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ingero.store.user_sql.errors import SqlError
 
 
 class NotSplitError(Exception):
-    """Why nodes cannot do a part of a statement each. Never leaves this package: the rows are fetched instead."""
+    """A statement cannot be split among nodes. Never leaves this package: rows are fetched instead."""
 
 
 class TooManyRowsError(SqlError):
-    """More rows would have to be fetched than this may take."""
+    """The statement needs more rows than may be fetched."""
 
     kind: ClassVar[str] = "too many rows"
 
@@ -26,4 +26,4 @@ class TooManyRowsError(SqlError):
 
 
 class NodeAnswerError(Exception):
-    """What a node sent is no answer to what it was asked."""
+    """A node's reply is no valid answer to its question."""

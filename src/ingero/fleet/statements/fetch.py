@@ -1,7 +1,7 @@
-"""What nodes cannot answer each for itself: their rows are fetched, and the statement runs here, word for word.
+"""Statements that cannot be split: the nodes' rows are fetched, and the statement runs here, word for word.
 
-Only columns that are named are fetched, and only rows that its own conditions on one table let through; a SELECT in
-brackets that nodes can answer is answered by them.
+Only referenced columns are fetched, and only rows that pass the conditions on their own table; a nested SELECT that
+nodes can answer is answered by them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _COMPARING = frozenset(_COMPARING_SIGNS.split())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A SELECT in brackets that nodes answer. table: what holds the answer. identities: by column, kind of number."""
+    """A nested SELECT that nodes answer. table: holds the answer. identities: kind of number by column."""
 
     table: str
     sql: str
@@ -45,7 +45,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Rows of a view. identities: by place of a column, the kind of number of one node that it holds."""
+    """Rows to fetch from a view. identities: the kind of per-node number in a column, by the column's index."""
 
     view: str
     columns: tuple[str, ...]
@@ -56,7 +56,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetch:
-    """sql: the statement, asked here. shown: by place of a column of its answer, the kind of number it is."""
+    """A fetch plan. sql: the statement, run here. shown: the kind of per-node number in the answer, by column index."""
 
     sql: str
     parts: tuple[Part, ...]
@@ -65,7 +65,7 @@ class Fetch:
 
 
 def fetch(tokens: Tokens, guard: Guard, *, max_rows: int) -> Fetch:
-    """What is fetched for a statement.
+    """Plan the fetch for a statement.
 
     Raises:
         SqlRefusedError: its answer would be of one node's numbers.
@@ -176,7 +176,7 @@ def _wanted(view: str, read: set[str], tokens: Tokens, max_rows: int) -> Wanted:
 
 
 def _condition(view: str, tokens: Tokens) -> tuple[str, str]:
-    """The name of a view in its SELECT, and those of the conditions there that speak of nothing else."""
+    """The name of a view in its SELECT, and the conditions there that refer only to it."""
     if _gives_views_names(tokens) or sum(token.name == view for token in tokens) != 1:
         return view, ""
     scope = _scope(tokens, next(place for place, token in enumerate(tokens) if token.name == view))
@@ -189,12 +189,12 @@ def _condition(view: str, tokens: Tokens) -> tuple[str, str]:
     if not mine or any(table.is_outer for table in tables):
         return view, ""
     select = Select.of_tables(tables)
-    found = [text_of(one) for one in conditions(parts["where"]) if _speaks_of(select, one, view)]
+    found = [text_of(one) for one in conditions(parts["where"]) if _refers_only_to(select, one, view)]
     return mine[0].alias, " AND ".join(f"( {one} )" for one in found)
 
 
 def _scope(tokens: Tokens, place: int) -> Tokens:
-    """What stands in the innermost brackets around a place, but for brackets of functions and lists."""
+    """The tokens in the innermost brackets around a place, ignoring brackets of functions and lists."""
     begin, end, depth = 0, len(tokens), 0
     for before in range(place - 1, -1, -1):
         depth += (tokens[before].word == ")") - (tokens[before].word == "(")
@@ -211,7 +211,7 @@ def _scope(tokens: Tokens, place: int) -> Tokens:
     return inner
 
 
-def _speaks_of(select: Select, condition: Tokens, view: str) -> bool:
+def _refers_only_to(select: Select, condition: Tokens, view: str) -> bool:
     """Whether a condition names columns of one view and nothing that only means something here."""
     try:
         refs = list(select.refs(condition))
@@ -226,7 +226,7 @@ def _speaks_of(select: Select, condition: Tokens, view: str) -> bool:
 
 
 def _refuse_numbers_of_one_node(tokens: Tokens, identities: set[str]) -> None:
-    """Such numbers are replaced here, since two nodes give the same ones: none can be asked for."""
+    """Refuse literals compared with per-node numbers: these are replaced here, because nodes assign the same ones."""
     names_of: set[str] = set(identities)
     for token, between, alias in zip(tokens, tokens[1:], tokens[2:], strict=False):
         if token.name in names_of and between.word == "as" and alias.is_name:
@@ -259,6 +259,6 @@ def _is_compared_with_number(tokens: Tokens, place: int) -> bool:
 
 
 def questions(plan: Fetch) -> Iterator[Question]:
-    """What is asked of each node, parts first."""
+    """The questions to each node, parts first."""
     yield from (part.split.question for part in plan.parts)
     yield from (one.question for one in plan.wanted)

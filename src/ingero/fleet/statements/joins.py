@@ -1,4 +1,4 @@
-"""Whether the rows that FROM puts together are always of one node."""
+"""Checks that rows joined by FROM are always of one node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ACROSS = "a join may put rows of two nodes together"
 
 
 def require_one_node(select: Select) -> None:
-    """For each table after the first: it is joined by a number that one node gives, by node, or is the same everywhere.
+    """Require that each table after the first is joined by a per-node number, by node, or is the same on every node.
 
     Raises:
         NotSplitError: rows of two nodes may meet.
@@ -37,7 +37,7 @@ def require_one_node(select: Select) -> None:
 
 def _is_bound(select: Select, table: Table, bound: set[str]) -> bool:
     mine = select.tables.index(table)
-    before = [one for one in select.tables[:mine] if one.alias in bound]
+    before = [table for table in select.tables[:mine] if table.alias in bound]
     if any(
         (link := names().link(table.view, column)) and any(names().link(one.view, column) == link for one in before)
         for column in table.using
@@ -47,7 +47,7 @@ def _is_bound(select: Select, table: Table, bound: set[str]) -> bool:
 
 
 def _pairs(select: Select) -> Iterator[set[str]]:
-    """Tables of which rows meet only if they are of one node, two by two."""
+    """Pairs of tables whose rows join only within one node."""
     for condition in conditions(select.where):
         yield from _pair(select, condition)
     for table in select.tables:

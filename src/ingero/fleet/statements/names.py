@@ -1,4 +1,4 @@
-"""What can be asked of every node, and what the columns mean beyond one node."""
+"""The published names that every node has, and the meaning of columns across nodes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Names:
     constant: frozenset[str]
 
     def identity(self, table: str, column: str) -> str:
-        """What kind of number of one node a column holds; "": none."""
+        """The kind of per-node number in a column; "": none."""
         if table in self.constant or table not in self.columns:
             return ""
         if column == "id":
@@ -57,13 +57,13 @@ class Names:
         return "stack" if (table, column) == ("stack_traces", "hash") else _OF_ONE_NODE.get(column, "")
 
     def link(self, table: str, column: str) -> str:
-        """A join of two columns with the same word joins rows of one node only; "": it may join those of two."""
+        """The word of a column: a join of columns with the same word stays within one node; "": it may not."""
         return "node" if column == "node" else self.identity(table, column)
 
 
 @cache
 def names() -> Names:
-    """Those of this version."""
+    """The published names of this version."""
     db = empty_recording()
     try:
         columns: dict[str, dict[str, str]] = {}
@@ -99,7 +99,7 @@ def empty_recording() -> apsw.Connection:
 
 
 class Judge:
-    """Checks statements as a node does, on names alone: nothing is sent that a node would refuse."""
+    """Checks statements by names alone as a node does, so that nothing is sent that a node would refuse."""
 
     def __init__(self) -> None:
         db = empty_recording()
@@ -111,7 +111,7 @@ class Judge:
         self._lock = threading.Lock()
 
     def check(self, sql: str, guard: Guard) -> Statement:
-        """The statement, if a node takes it.
+        """Check a statement as a node would.
 
         Raises:
             SqlError: a node would refuse it.
@@ -120,14 +120,14 @@ class Judge:
             return self._catalogue.check(sql, guard)
 
     def columns(self, sql: str) -> tuple[tuple[str, str, str], ...]:
-        """The columns of its answer, as `answer_columns` says them."""
+        """The columns of a statement's answer; see `answer_columns`."""
         with self._lock:
             return answer_columns(self._tables, sql)
 
 
 @cache
 def judge() -> Judge:
-    """The one of this process."""
+    """The judge of this process."""
     return Judge()
 
 
@@ -147,12 +147,12 @@ def local_database() -> apsw.Connection:
 
 
 def typed(columns: Mapping[str, str]) -> str:
-    """Columns of a table to be made, each with the type that SQLite gives it in the view: it compares by that."""
+    """Column definitions with the types that SQLite gives the columns in the view, which decide comparisons."""
     return ", ".join(f"{quoted(name)} {of}" for name, of in columns.items())
 
 
 def answer_columns(db: apsw.Connection, sql: str) -> tuple[tuple[str, str, str], ...]:
-    """Per column of a statement's answer its name, and where it is nothing but a column, the table and name of that.
+    """For each column of a statement's answer its name and, if it is a plain column, that column's table and name.
 
     Raises:
         SqlSyntaxError: SQLite does not take it.

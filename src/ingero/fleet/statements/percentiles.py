@@ -1,7 +1,7 @@
-"""Percentiles of many nodes: each node counts its values per bucket, and buckets add up.
+"""Percentiles over many nodes: each node counts its values per bucket, and buckets are added up.
 
-Of a bucket its least and largest value are kept, so that a percentile is exact at both ends of each and where a bucket
-holds one value or two; in between it is off by less than the bucket is wide.
+The least and largest value of each bucket are kept, so that a percentile is exact at both ends of a bucket and where it
+holds one or two values; in between the error is less than the bucket's width.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Percentile:
         self._where: float | None = None
 
     def step(self, *values: Value) -> None:
-        """One bucket of one node."""
+        """Add one bucket of one node."""
         bucket, least, largest, count, where = values
         if isinstance(where, str | bytes | None) or not 0 <= where <= self._most:
             raise apsw.SQLError(f"the fraction argument to {self._name}() is not between 0.0 and {self._most}")
@@ -64,7 +64,7 @@ class Percentile:
         return below + (self._at(first + 1) - below) * (place - first)
 
     def _at(self, place: int) -> float:
-        """The value at a place in the order of all, from 0."""
+        """The value at an index in the order of all values, from 0."""
         for _, (least, largest, count) in sorted(self._buckets.items()):
             if place < count:
                 share = place / (count - 1) if count > 1 else 0.0
@@ -76,7 +76,7 @@ class Percentile:
 
 
 def register(db: apsw.Connection) -> None:
-    """Gives a connection the functions under the names of SQLite's own, with five arguments."""
+    """Register the functions on a connection under SQLite's own names, with five arguments."""
     for name, most, is_discrete in (
         ("percentile", 100.0, False),
         ("percentile_cont", 1.0, False),

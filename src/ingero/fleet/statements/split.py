@@ -1,7 +1,7 @@
-"""A SELECT that every node answers for its own rows, and the statement that makes one answer of theirs.
+"""Splits a SELECT into one that every node answers for its own rows, and one that combines their answers.
 
-The second is the first with other names in it: SQLite groups, filters, orders and cuts here as it does there. What an
-aggregate function counts or adds up on a node becomes a column, and so does each column that stands outside of one.
+The second is the first with other names in it: SQLite groups, filters, orders and limits here as it does there. Partial
+results of aggregate functions become columns, and so does each column outside of an aggregate function.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """An aggregate function as it is called. where: of FILTER."""
+    """A call of an aggregate function. where: the condition of FILTER."""
 
     first: int
     end: int
@@ -85,7 +85,7 @@ class _Columns:
 
 
 def split_select(select: Select, *, max_rows: int, limit: int | None = None) -> Split:
-    """How nodes answer it each for itself. max_rows: of one node. limit: how many rows of a list are wanted at most.
+    """Split a SELECT among nodes. max_rows: of one node. limit: how many rows of a list are wanted at most.
 
     Raises:
         NotSplitError: they cannot.
@@ -174,7 +174,7 @@ def _aggregate(select: Select, max_rows: int) -> Split:
 
 
 class _Here:
-    """Turns parts of the statement into what is asked of the nodes' answers."""
+    """Rewrites parts of the statement into expressions on the nodes' answers."""
 
     def __init__(self, select: Select, columns: _Columns, keys: list[str]) -> None:
         self._select, self._columns, self._keys = select, columns, keys
@@ -191,7 +191,7 @@ class _Here:
         return text_of(tokens, sorted(edits))
 
     def source_of(self, tokens: Tokens) -> str:
-        """SQL for the node whose numbers a part names; NULL where they are 0 or NULL, nobody's. "": it names none."""
+        """SQL for the node of the per-node numbers in some tokens; NULL where they are 0 or NULL; "": none."""
         wanted = self._select.expanded(tokens)
         refs = [ref for ref in self._select.refs(wanted) if names().identity(ref.table.view, ref.column)]
         known = dict.fromkeys(self._bare(wanted, ref) for ref in refs)
@@ -287,7 +287,7 @@ def _call(tokens: Tokens, place: int) -> _Call | None:
 
 
 def _ordered_by(select: Select, term: Term) -> Tokens:
-    """What a term of ORDER BY means: the number or name of a column of the answer goes before a column of a table."""
+    """Resolve a term of ORDER BY: the number or name of an answer column takes precedence over a table's column."""
     item = select.item_of(term.tokens) or _aliased(select, term)
     return item.tokens if item else select.expanded(term.tokens)
 
@@ -305,7 +305,7 @@ def _aliased(select: Select, term: Term) -> Item | None:
 
 
 def _wanted(select: Select) -> int | None:
-    """How many of each node's first rows can be among those asked for; None: all of them."""
+    """How many first rows of each node can be in the answer; None: all of them."""
     numbers = [select.limit, select.offset or select.limit[:0]]
     if not select.limit or any(len(part) > 1 or (part and not part[0].text.isdigit()) for part in numbers):
         return None
@@ -330,7 +330,7 @@ def _listed(parts: Sequence[Tokens]) -> Tokens:
 
 
 def _has_identity(select: Select, tokens: Tokens) -> bool:
-    """Whether a part names a number that each node gives itself."""
+    """Whether some tokens refer to a per-node number."""
     return any(names().identity(ref.table.view, ref.column) for ref in select.refs(select.expanded(tokens)))
 
 

@@ -18,7 +18,7 @@ from ingero.store.sql_text import Value
 from ingero.store.user_sql.errors import SizeLimitError, SqlError
 from ingero.store.user_sql.guard import Guard
 
-_MOST_VALUES = 1000  # of a list that goes into a statement
+_MAX_VALUES = 1000  # of a list that goes into a statement
 _OF_ROWS = frozenset({"from", "join", "exists", "as", ",", ""})  # before these brackets stand rows, not a value
 
 
@@ -31,7 +31,7 @@ class Later:
 
     @property
     def first(self) -> tuple[str, ...]:
-        """What is to be asked before."""
+        """A statement to run before."""
         return tuple(text_of(self.tokens[begin + 1 : end - 1]) for begin, end, _ in self.places)
 
     def filled(self, results: Sequence[Result]) -> Tokens:
@@ -43,8 +43,8 @@ class Later:
         texts = []
         for result, (_, _, is_list) in zip(results, self.places, strict=True):
             values = [row[-1] for row in result.rows]  # the first may be a node that was not asked for
-            if is_list and len(values) > _MOST_VALUES:
-                raise SizeLimitError(f"a SELECT behind IN has more than {_MOST_VALUES:,} values")
+            if is_list and len(values) > _MAX_VALUES:
+                raise SizeLimitError(f"a SELECT behind IN has more than {_MAX_VALUES:,} values")
             texts.append(", ".join(map(_literal, values)) if is_list else _literal(values[0] if values else None))
         edits = [(begin, end, f"({text})") for text, (begin, end, _) in zip(texts, self.places, strict=True)]
         return tokens_of(text_of(self.tokens, edits))

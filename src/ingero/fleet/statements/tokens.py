@@ -47,7 +47,7 @@ class Token:
 
     @property
     def name(self) -> str:
-        """What it names, in lower case and without quotes: SQLite does not care for either."""
+        """The token's name in lower case and without quotes, which SQLite ignores."""
         if self.kind == "name":
             quote = self.text[0]
             inner = self.text[1:-1]

@@ -1,1 +1,1 @@
-"""A recording in the browser: an HTTP interface for machines, and a page on top of it."""
+"""The dashboard: a recording in the browser, as an HTTP API and a page on top of it."""

@@ -1,4 +1,4 @@
-"""What each address of the dashboard answers: objects of stable keys, times in unix ns, ratios from 0 to 1."""
+"""The answers of the dashboard's addresses: objects of stable keys, times in Unix ns, ratios from 0 to 1."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ingero.ops import Source
 from ingero.serve.dashboard import published
 from ingero.serve.dashboard.columns import clock_points
 from ingero.serve.dashboard.selection import CALL_SOURCES
-from ingero.serve.sql.sql import run_sql
+from ingero.serve.sql import run_sql
 from ingero.serve.structured.findings_json import diagnosis_json, gpu_idle_json, window_json
 from ingero.store.machine import grown_ratio
 from ingero.store.reader import Reader
@@ -40,7 +40,7 @@ _TABLES = (
 )
 _MAX_GRAPH_EVENTS = 1000
 _TOP_CULPRITS = 10
-_GRAPH_SECONDS = 30.0  # what a question over all stored calls may take
+_GRAPH_SECONDS = 30.0  # time limit of a query over all stored calls
 
 
 class NoIncidentError(IngeroError):
@@ -48,7 +48,7 @@ class NoIncidentError(IngeroError):
 
 
 def state(reader: Reader, window: Window, now_ns: int) -> Object:
-    """What every answer begins with: which time range, and whether it grows."""
+    """The begin of every answer: the time range, and whether it grows."""
     return {
         "now_ns": now_ns,
         "is_live": reader.is_live(now_ns),
@@ -58,7 +58,7 @@ def state(reader: Reader, window: Window, now_ns: int) -> Object:
 
 
 def overview(reader: Reader, window: Window, diagnosis: Diagnosis) -> Object:
-    """The verdict, then what was recorded where, and how complete it is."""
+    """The verdict, followed by the facts about the recording."""
     severities = Counter(one.severity.name for one in diagnosis.incidents)
     found = published.chains(reader, window, diagnosis)
     own: Object = {
@@ -71,43 +71,43 @@ def overview(reader: Reader, window: Window, diagnosis: Diagnosis) -> Object:
 
 
 def facts(reader: Reader, window: Window) -> Object:
-    """What was recorded where, and how complete it is: the overview without its verdict."""
-    calls = [one for one in reader.op_totals(window) if one.source in CALL_SOURCES]
+    """Facts about the recording: hosts, contents and completeness; the overview without its verdict."""
+    calls = [total for total in reader.op_totals(window) if total.source in CALL_SOURCES]
     rows = reader.snapshots(window)
-    nodes = {one.session: one.node for one in reader.sessions()}
+    nodes = {session.session: session.node for session in reader.sessions()}
     return {
         "sessions": [
             {
-                "node": one.node,
-                "started_ns": one.started_ns,
-                "stopped_ns": one.stopped_ns,
-                "last_seen_ns": one.last_seen_ns,
-                "stop_reason": one.stop_reason,
-                "gpu_model": one.gpu_model,
-                "gpu_driver": one.gpu_driver,
-                "kernel": one.kernel,
-                "ingero_version": one.ingero_ver,
+                "node": session.node,
+                "started_ns": session.started_ns,
+                "stopped_ns": session.stopped_ns,
+                "last_seen_ns": session.last_seen_ns,
+                "stop_reason": session.stop_reason,
+                "gpu_model": session.gpu_model,
+                "gpu_driver": session.gpu_driver,
+                "kernel": session.kernel,
+                "ingero_version": session.ingero_ver,
             }
-            for one in reader.sessions()
+            for session in reader.sessions()
         ],
-        "processes": [process_json(one, nodes.get(one.session, "")) for one in reader.processes()],
-        "calls": sum(one.count for one in calls),
-        "recorded_calls": sum(one.recorded for one in calls),
+        "processes": [process_json(process, nodes.get(process.session, "")) for process in reader.processes()],
+        "calls": sum(call.count for call in calls),
+        "recorded_calls": sum(call.recorded for call in calls),
         "top_op": op_json(calls[0]) if calls else None,
         "has_exact_totals": reader.has_exact_totals,
         "system": _machine(rows),
         "overhead": _overhead(rows),
-        "lost": sum(one.count for one in _drops(reader, window) if not one.counter.endswith("_ns")),
+        "lost": sum(drop.count for drop in _drops(reader, window) if not drop.counter.endswith("_ns")),
     }
 
 
 def ops(reader: Reader, window: Window, process: int | None) -> Object:
-    """Exact totals per process and operation, highest total first."""
+    """Exact totals by process and operation, highest total first."""
     totals = reader.op_totals(window, process=process)
     return {
         "has_exact_totals": reader.has_exact_totals,
         "mode": published.ops_mode(totals),
-        "ops": [op_json(one) | published.op(one) for one in totals],
+        "ops": [op_json(total) | published.op(total) for total in totals],
     }
 
 
@@ -116,7 +116,7 @@ def chains(reader: Reader, window: Window, diagnosis: Diagnosis) -> Object:
     found = published.chains(reader, window, diagnosis)
     for one, incident in zip(found, diagnosis.incidents, strict=False):  # those that were stored have no more to say
         one |= {"detected_ns": incident.start_ns, "chain": incident_json(incident)["evidence"]}
-    return {"chains": found, "stored": [asdict(one) for one in reader.causal_chains(window)]}
+    return {"chains": found, "stored": [asdict(chain) for chain in reader.causal_chains(window)]}
 
 
 def snapshots(reader: Reader, window: Window, points: int) -> Object:
@@ -132,7 +132,7 @@ def snapshots(reader: Reader, window: Window, points: int) -> Object:
 
 
 def clocks(reader: Reader, window: Window, process: int, points: int) -> Object:
-    """What the threads of a process did over time, summed over them.
+    """Thread-state time of a process over time, summed over its threads.
 
     elapsed_ns of a point: how much of its step was recorded, which is what its times are of.
     """
@@ -143,59 +143,61 @@ def clocks(reader: Reader, window: Window, process: int, points: int) -> Object:
 
 
 def processes(reader: Reader, window: Window) -> Object:
-    """Each traced process: its threads' clocks, its steps, its streams' sync intervals, who took its CPU."""
+    """Each traced process: thread-state time, steps, sync intervals of its streams, and culprits."""
     evidence = Evidence(reader, window)
     step_totals = {one.process: one for one in reader.step_totals(window)}
     totals = (
-        {one.process: one for one in reader.thread_state_totals(window)}
+        {totals.process: totals for totals in reader.thread_state_totals(window)}
         if reader.is_recorded("thread_state_seconds")
         else {}
     )
     gpu_streams = _gpu_streams(reader, window)
-    places = {one.cgroup_id: one for one in reader.containers()}
-    nodes = {one.session: one.node for one in reader.sessions()}
+    places = {container.cgroup_id: container for container in reader.containers()}
+    nodes = {session.session: session.node for session in reader.sessions()}
     found = []
-    for one in reader.processes():
-        clock = totals.get(one.process)
-        place = places.get(one.cgroup_id or 0)
+    for process in reader.processes():
+        clock = totals.get(process.process)
+        place = places.get(process.cgroup_id or 0)
         found.append(
-            process_json(one, nodes.get(one.session, ""))
+            process_json(process, nodes.get(process.session, ""))
             | {
-                "cmdline": one.cmdline,
-                "exit_code": one.exit_code,
+                "cmdline": process.cmdline,
+                "exit_code": process.exit_code,
                 "container": place.container_id if place else "",
                 "pod": place.pod if place else "",
                 "threads": clock.threads if clock else None,
                 "involuntary_switches": clock.involuntary_switches if clock else None,
                 "clocks": asdict(clock.clocks) if clock else None,
-                "steps": _steps(evidence.steps.get(one.process), step_totals.get(one.process)),
-                "gpu_idle": _gpu_idle(evidence, one),
-                "gpu_streams": [gpu_stream for gpu_stream in gpu_streams if gpu_stream["process"] == one.process],
-                "culprits": _culprits(reader, window, one.process),
+                "steps": _steps(evidence.steps.get(process.process), step_totals.get(process.process)),
+                "gpu_idle": _gpu_idle(evidence, process),
+                "gpu_streams": [gpu_stream for gpu_stream in gpu_streams if gpu_stream["process"] == process.process],
+                "culprits": _culprits(reader, window, process.process),
             }
         )
     return {"processes": found, "state_texts": STATE_TEXTS}
 
 
 def drops(reader: Reader, window: Window) -> Object:
-    """What was lost or not traced, by reason, and what tracing cost."""
+    """Dropped and untraced data by reason, and the overhead of tracing."""
     rows = reader.snapshots(window)
     steps = reader.overhead_levels(window) if reader.is_recorded("raw_overhead_levels") else []
     probes = reader.missing_probes() if reader.is_recorded("raw_probes") else []
     return {
-        "drops": [{"counter": one.counter, "reason": one.reason, "count": one.count} for one in _drops(reader, window)],
-        "overhead_limiter": [asdict(one) | {"not_traced": "\n".join(sentences(one.not_traced))} for one in steps],
-        "pruned": [asdict(one) for one in reader.removed()],
-        "missing_probes": [asdict(one) for one in probes],
+        "drops": [
+            {"counter": drop.counter, "reason": drop.reason, "count": drop.count} for drop in _drops(reader, window)
+        ],
+        "overhead_limiter": [asdict(step) | {"not_traced": "\n".join(sentences(step.not_traced))} for step in steps],
+        "pruned": [asdict(pruned_rows) for pruned_rows in reader.pruned()],
+        "missing_probes": [asdict(probe) for probe in probes],
         "overhead": _overhead(rows),
     }
 
 
 def capabilities(reader: Reader, diagnosis: Diagnosis) -> Object:
-    """What this recording can show and what not, each with the reason: silence about it is no zero."""
+    """What this recording can show and what not, each with the reason: a missing value is no zero."""
     reasons: dict[str, list[str]] = defaultdict(list)
-    for one in diagnosis.not_evaluated:
-        reasons[one.cause].append(one.text)
+    for spot in diagnosis.not_evaluated:
+        reasons[spot.cause].append(spot.text)
     sources = [
         {"name": source.name.lower(), "is_available": source.name not in diagnosis.not_traced,
          "reason": diagnosis.not_traced.get(source.name, "")}
@@ -217,13 +219,13 @@ def capabilities(reader: Reader, diagnosis: Diagnosis) -> Object:
 def graph_metrics(reader: Reader, window: Window) -> Object:
     """Operations on CUDA graphs per process: exact counts and rates."""
     seconds = reader.recorded_ns(window) / 1e9
-    found = [one for one in reader.op_totals(window) if one.source == Source.CUDA_GRAPH]
+    found = [total for total in reader.op_totals(window) if total.source == Source.CUDA_GRAPH]
     return {"graph_ops": [op_json(one) | {"per_second": one.count / seconds} for one in found]}
 
 
 def graph_events(reader: Reader, window: Window) -> Object:
     """Recorded operations on CUDA graphs in order of time: the first of them; counts are in graph-metrics."""
-    if not any(one.source == Source.CUDA_GRAPH for one in reader.op_totals(window)):
+    if not any(total.source == Source.CUDA_GRAPH for total in reader.op_totals(window)):
         return {"events": [], "is_truncated": False}
     answer = run_sql(
         reader.path,
@@ -260,7 +262,7 @@ def incident_of(diagnosis: Diagnosis, number: int) -> Incident:
 
 
 def process_json(process: Process, node: str) -> Object:
-    """Who it is, and on which node."""
+    """The identity of a process, and its node."""
     return {
         "process": process.process,
         "pid": process.pid,
@@ -274,7 +276,7 @@ def process_json(process: Process, node: str) -> Object:
 
 
 def op_json(totals: OpTotals) -> Object:
-    """One row of the table of operations; clocks null: no account was kept."""
+    """One row of the table of operations; clocks null: no thread-state time was kept."""
     names = ("process", "pid", "name", "count", "errors", "nested", "recorded", "sum_ns", "max_ns", "bytes")
     found: Object = {name: getattr(totals, name) for name in names}
     found |= {name: getattr(totals, name) for name in ("p50_ns", "p95_ns", "p99_ns")}
@@ -287,20 +289,20 @@ def _drops(reader: Reader, window: Window) -> list[Drop]:
 
 
 def _overhead(rows: Sequence[Snapshot]) -> Object:
-    """What tracing itself took, on each node; null where the host was not sampled."""
+    """The overhead of tracing on each node; null where the host was not sampled."""
     return {
         "agent_cpu_ratio": grown_ratio(rows, "agent_cpu_ns"),
-        "agent_rss_bytes": max((one.agent_rss_bytes or 0 for one in rows), default=None),
+        "agent_rss_bytes": max((row.agent_rss_bytes or 0 for row in rows), default=None),
     }
 
 
 def _gpu_idle(evidence: Evidence, process: Process) -> Object | None:
-    """Bounds of the time in which the GPU had nothing of a process queued; null where it has no steps of any kind."""
+    """Bounds of the GPU idle time of a process; null where it has no steps of any kind."""
     return gpu_idle_json(gpu_idle(evidence, process)) if process.process in evidence.main_streams else None
 
 
 def _steps(known: ProcessSteps | None, totals: StepTotals | None) -> Object | None:
-    """The steps of a process, or what stands for them; times null where they are not by repetition.
+    """The steps of a process, or the sync intervals in their place; times null where they are not by repetition.
 
     judged_by: `step` or `sync interval`; null where a profiler measured it.
     """
@@ -336,14 +338,14 @@ def _culprits(reader: Reader, window: Window, process: int) -> list[Object]:
 
 
 def _machine(rows: Sequence[Snapshot]) -> Object | None:
-    cpu = [one.cpu_percent for one in rows if one.cpu_percent is not None]
+    cpu = [row.cpu_percent for row in rows if row.cpu_percent is not None]
     if not cpu:
         return None
     return published.machine(rows[-1]) | {
         "cpu_percent": sum(cpu) / len(cpu),
         "cpu_percent_max": max(cpu),
-        "mem_percent_max": max((one.mem_percent or 0 for one in rows), default=None),
-        "load_avg_max": max((one.load_avg or 0 for one in rows), default=None),
+        "mem_percent_max": max((row.mem_percent or 0 for row in rows), default=None),
+        "load_avg_max": max((row.load_avg or 0 for row in rows), default=None),
     }
 
 
@@ -356,7 +358,7 @@ _SUMS = (
 
 def _mean(rows: Sequence[Snapshot]) -> Object:
     def known(name: str) -> Iterator[float]:
-        return (value for one in rows if (value := getattr(one, name)) is not None)
+        return (value for row in rows if (value := getattr(row, name)) is not None)
 
     found: Object = {"time_ns": rows[0].time_ns}
     for name in _GAUGES:

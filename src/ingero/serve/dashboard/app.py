@@ -27,7 +27,7 @@ from ingero.serve.dashboard.node_api import add_node_api
 from ingero.serve.dashboard.security import LOGIN_PATH, Sessions
 from ingero.serve.dashboard.selection import TimeRange
 from ingero.serve.dashboard.spreadsheets import download, sheet_of_objects
-from ingero.serve.source.recording_source import RecordingSource
+from ingero.serve.recording_source import RecordingSource
 from ingero.serve.structured.findings_json import diagnosis_json
 from ingero.serve.structured.json_text import for_pages
 from ingero.serve.structured.row_formats import csv_texts
@@ -199,7 +199,7 @@ def _live(app: FastAPI, source: RecordingSource, is_ending: Callable[[], bool]) 
 
 
 def add_pages(app: FastAPI, sessions: Sessions) -> None:
-    """The page, or what to do about its absence, and the form for the token."""
+    """Add the page, or a hint if it is missing, and the form for the token."""
 
     @app.get(LOGIN_PATH, include_in_schema=False)
     def login() -> HTMLResponse:
@@ -226,7 +226,7 @@ def add_pages(app: FastAPI, sessions: Sessions) -> None:
 
 
 def add_errors(app: FastAPI) -> None:
-    """Errors as objects with a way out."""
+    """Make errors objects with a hint."""
 
     @app.exception_handler(IngeroError)
     def known(_: Request, error: Exception) -> Response:
@@ -260,7 +260,7 @@ def _kept(
     *,
     table: str = "",
 ) -> Response:
-    """An answer from a reader of its own, kept as text while the file stays the same. table: its key to send as CSV."""
+    """An answer from its own reader, cached as text while the file stays the same. table: key to send as CSV."""
 
     def text() -> bytes:
         with source.open(time.since) as (reader, whole):

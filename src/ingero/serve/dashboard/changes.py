@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
-from ingero.serve.source.recording_source import RecordingSource
+from ingero.serve.recording_source import RecordingSource
 
 _LOOK_EVERY_S = 0.5  # two calls of stat; a recorder commits as often
 _ALIVE_EVERY = 30  # looks; proxies close what is silent for longer than half a minute or so

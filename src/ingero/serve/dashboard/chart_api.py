@@ -13,14 +13,14 @@ from ingero.serve.dashboard import answers
 from ingero.serve.dashboard.details import Time
 from ingero.serve.dashboard.downloads import TRACE_TYPE, Downloads
 from ingero.serve.dashboard.time_chart import Sums, TimeChart, sums, time_chart
-from ingero.serve.source.recording_source import RecordingSource
+from ingero.serve.recording_source import RecordingSource
 from ingero.serve.structured.json_text import for_pages
 
 REPORT_TYPE = "text/html"
-MOST_COLUMNS = 600
+MAX_COLUMNS = 600
 _MAX_NUMBER = 2**31 - 1
 
-Columns = Annotated[int, Query(ge=2, le=MOST_COLUMNS, description="the maximum number of columns")]
+Columns = Annotated[int, Query(ge=2, le=MAX_COLUMNS, description="the maximum number of columns")]
 OneProcess = Annotated[int | None, Query(ge=0, le=_MAX_NUMBER, description="number of a process; none: all of them")]
 WithLost = Annotated[bool, Query(description="take lost time out of the parts, by incident; waits for the diagnosis")]
 
@@ -44,7 +44,7 @@ class Detections:
 
 
 def add_chart(app: FastAPI, source: RecordingSource) -> None:
-    """Answers are kept as the others are; the chart waits for a diagnosis only when it is asked for lost time."""
+    """Add the addresses of the first screen. Answers are cached; the chart waits for a diagnosis only for lost time."""
 
     @app.get("/api/v1/time-chart", responses={200: {"model": TimeChart}})
     def chart_of(time: Time, process: OneProcess = None, columns: Columns = 300, lost: WithLost = False) -> Response:

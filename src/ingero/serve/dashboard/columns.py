@@ -1,4 +1,4 @@
-"""What lasted for a while, spread evenly over the columns of a chart that it touches."""
+"""Spreads values with a duration evenly over the columns of a chart that they overlap."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Array = npt.NDArray[Any]
 
 
 def spread(begins: Array, ends: Array, values: Array, edges: Array) -> npt.NDArray[np.int64]:
-    """What lies between each two edges, of whole values that grew evenly from begin to end (ns); nothing is lost.
+    """Integer values that grew evenly from begin to end (ns), divided among the columns; sums are preserved.
 
-    values: (rows, what) -> (edges - 1, what). edges: equally far from each other. Rows may overlap each other, and
-    reach out of the edges, where what lies outside is left out; one without a length belongs to where it is.
+    values: (rows, fields) -> (edges - 1, fields). edges: evenly spaced. Rows may overlap each other and exceed the
+    edges; the part outside is left out. A row without a length belongs to the column it is in.
     """
     count, step = len(edges) - 1, int(edges[1] - edges[0])
     found = np.zeros((count, values.shape[1]), np.int64)

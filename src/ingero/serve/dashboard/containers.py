@@ -1,4 +1,4 @@
-"""Containers as the dashboard shows them: what the processes of each did on GPU and CPU, and whose CPU they took."""
+"""Containers on the dashboard: GPU and CPU use of the processes of each, and the CPU time others waited for."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Containers(State):
 
 
 def containers(reader: Reader, window: Window, state: Mapping[str, Any]) -> Containers:
-    """A process counts where it was when its tracing began."""
+    """The containers of a window. A process counts in the cgroup it was in when its tracing began."""
     people = reader.processes()
     homes = {one.process: one.cgroup_id or 0 for one in people}
     members: dict[int, list[Process]] = defaultdict(list)
@@ -75,7 +75,11 @@ def containers(reader: Reader, window: Window, state: Mapping[str, Any]) -> Cont
     for total in reader.op_totals(window):
         totals[homes.get(total.process, 0)].append(total)
     clocks, took = _clocks(reader, window, homes), _took(reader, window, homes)
-    known = {one.cgroup_id: one for one in reader.containers()} if reader.is_recorded("raw_cgroups") else {}
+    known = (
+        {container.cgroup_id: container for container in reader.containers()}
+        if reader.is_recorded("raw_cgroups")
+        else {}
+    )
     quotas = reader.throttling(window) if reader.is_recorded("raw_cgroup_throttling") else []
     throttled = {one.cgroup_id: (one.nr_throttled, one.throttled_ns) for one in quotas}
     shown = [number for number in (members | dict.fromkeys(took)) if number in members or _is_container(known, number)]
@@ -86,13 +90,13 @@ def containers(reader: Reader, window: Window, state: Mapping[str, Any]) -> Cont
         for number in shown
     ]
     groups = [Group(**one) for one in found]
-    return Containers(**state, containers=sorted(groups, key=lambda one: (-one.gpu_wait_ns, -one.took_ns)))
+    return Containers(**state, containers=sorted(groups, key=lambda group: (-group.gpu_wait_ns, -group.took_ns)))
 
 
 def _group(
     number: int, place: Container | None, members: Sequence[Process], totals: Sequence[OpTotals]
 ) -> dict[str, Any]:
-    calls = [one for one in totals if one.source in CALL_SOURCES]
+    calls = [total for total in totals if total.source in CALL_SOURCES]
     return {
         "cgroup_id": str(number),
         "name": container_text(place) if place else "",
@@ -102,8 +106,10 @@ def _group(
         "orchestrator": place.orchestrator if place else "",
         "node": place.node if place else "",
         "path": (place.cgroup_path or "") if place else "",
-        "processes": [Member(process=one.process, pid=one.pid, name=one.name, rank=one.rank) for one in members],
-        "calls": sum(one.count for one in calls),
+        "processes": [
+            Member(process=member.process, pid=member.pid, name=member.name, rank=member.rank) for member in members
+        ],
+        "calls": sum(call.count for call in calls),
         "launches": sum(one.count for one in _of_kind(calls, "launch")),
         "gpu_wait_ns": sum(one.sum_ns for one in _of_kind(calls, "wait")),
         "copied_bytes": sum(one.bytes for one in _of_kind(calls, "copy")),
@@ -112,24 +118,24 @@ def _group(
 
 
 def _of_kind(calls: Sequence[OpTotals], word: str) -> list[OpTotals]:
-    return [one for one in calls if word in _KINDS.get((one.source, one.op), "")]
+    return [call for call in calls if word in _KINDS.get((call.source, call.op), "")]
 
 
 def _clocks(reader: Reader, window: Window, homes: Mapping[int, int]) -> dict[int, dict[str, int]]:
     if not reader.is_recorded("thread_state_seconds"):
         return {}
     sums: dict[int, Counter[str]] = defaultdict(Counter)
-    for one in reader.thread_state_totals(window):
-        sums[homes.get(one.process, 0)].update(asdict(one.clocks))
+    for totals in reader.thread_state_totals(window):
+        sums[homes.get(totals.process, 0)].update(asdict(totals.clocks))
     return {number: dict(clocks) for number, clocks in sums.items()}
 
 
 def _took(reader: Reader, window: Window, homes: Mapping[int, int]) -> Counter[int]:
     found: Counter[int] = Counter()
     if reader.is_recorded("raw_culprits"):
-        for one in reader.culprits(window):
-            if one.culprit_pid > 0 and one.culprit_cgroup_id not in {0, None, homes.get(one.process)}:
-                found[one.culprit_cgroup_id] += one.ns
+        for culprit in reader.culprits(window):
+            if culprit.culprit_pid > 0 and culprit.culprit_cgroup_id not in {0, None, homes.get(culprit.process)}:
+                found[culprit.culprit_cgroup_id] += culprit.ns
     return found
 
 

@@ -18,7 +18,7 @@ from ingero.serve.dashboard.nccl import Nccl, nccl
 from ingero.serve.dashboard.selection import ALL, Selection, TimeRange
 from ingero.serve.dashboard.stacks import Calls, Stack, Tree, calls, hash_of, stack, tree
 from ingero.serve.dashboard.state import State
-from ingero.serve.source.recording_source import RecordingSource
+from ingero.serve.recording_source import RecordingSource
 from ingero.serve.structured.json_text import for_pages
 from ingero.store.reader import Reader
 from ingero.store.records import Window
@@ -53,7 +53,7 @@ class Facts(State):
 
 
 def add_details(app: FastAPI, source: RecordingSource) -> None:
-    """Their answers are kept as the others are; none waits for a diagnosis."""
+    """Add the addresses of the details. Answers are cached like all others; none waits for a diagnosis."""
     _whole(app, source)
     _calls(app, source)
 

@@ -1,4 +1,4 @@
-"""The recording as a file to take away, made when somebody asks for it: a trace for Perfetto, a report."""
+"""Downloads of the recording, made on request: a trace for Perfetto, a report."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ingero.program import command
 from ingero.serve.dashboard.selection import TimeRange
 from ingero.serve.export.flamegraph import Weight
 from ingero.serve.export.formats import Format, export
-from ingero.serve.source.recording_part import BusyError
-from ingero.serve.source.recording_source import RecordingSource
+from ingero.serve.recording_part import BusyError
+from ingero.serve.recording_source import RecordingSource
 from ingero.store.errors import EmptyPartError
 from ingero.store.streaming.streams import Streams
 
 TRACE_TYPE = "application/octet-stream"
-_MOST_SECONDS = 60.0
-_WAIT_S = 20.0  # for its turn
+_MAX_SECONDS = 60.0
+_WAIT_S = 20.0  # longest wait for a turn
 _PIECE_BYTES = 1 << 18
 
 
@@ -37,7 +37,7 @@ class Downloads:
         self._turn = threading.Lock()
 
     def perfetto(self, asked: TimeRange) -> tuple[int, Iterator[bytes]]:
-        """How large the file is, and its bytes.
+        """Size and bytes of the trace file.
 
         Raises:
             IngeroError: nothing was recorded then, it becomes too large or takes too long, or there is no turn.
@@ -73,12 +73,12 @@ class Downloads:
             self._turn.release()
 
     def _written(self, asked: TimeRange) -> IO[bytes]:
-        until_s = time.monotonic() + _MOST_SECONDS
+        until_s = time.monotonic() + _MAX_SECONDS
 
         def look(_title: str, _share: float) -> None:
             if time.monotonic() > until_s:
                 raise SlowTraceError(
-                    f"making the file takes longer than {_MOST_SECONDS:.0f} s",
+                    f"making the file takes longer than {_MAX_SECONDS:.0f} s",
                     hint=f"select a shorter time, or use `{command('export', '--format', 'perfetto')}`",
                 )
 

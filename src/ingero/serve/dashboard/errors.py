@@ -1,4 +1,4 @@
-"""Errors as the dashboard's clients get them: a status, a stable code, what failed, and the way out."""
+"""Errors as the dashboard's clients get them: a status, a stable code, a message, and a hint."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from starlette.responses import Response
 from ingero.errors import IngeroError
 from ingero.serve.dashboard.answers import NoIncidentError
 from ingero.serve.dashboard.stacks import NoStackError
-from ingero.serve.source.recording_part import BusyError
-from ingero.serve.sql.sql import SqlError, TimeLimitError
+from ingero.serve.recording_part import BusyError
+from ingero.serve.sql import SqlError, TimeLimitError
 from ingero.serve.structured.json_text import for_pages
 from ingero.store.errors import (
     EmptyPartError,

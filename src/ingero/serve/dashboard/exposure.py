@@ -1,4 +1,4 @@
-"""Who may reach the dashboard: what the address that it listens on demands."""
+"""Exposure of the dashboard: the protection required by the address that it listens on."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _NEW_TOKEN = f"export {TOKEN_VARIABLE}=$(openssl rand -hex 32)"
 
 
 class ExposureError(IngeroError):
-    """The dashboard would be open to whom it should not be."""
+    """The dashboard would be open to strangers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
-    """Where it listens and whom it lets in.
+    """The address it listens on, and the clients it accepts.
 
     token: "" for none. client_ca: certificates of clients must be signed by it. hosts: names by which it may be called
     besides its address and this machine's names, e.g. that of a proxy.
@@ -35,12 +35,12 @@ class Exposure:
 
     @property
     def url(self) -> str:
-        """What to type into a browser."""
+        """The URL to type into a browser."""
         return f"{'https' if self.has_tls else 'http'}://{self.address.url_host}:{self.address.port}/"
 
 
 def check_exposure(exposure: Exposure, *, is_trusted_network: bool) -> None:
-    """Refuses what would show a recording to strangers, or a token to listeners.
+    """Refuse settings that would show a recording to strangers, or a token to eavesdroppers.
 
     Raises:
         ExposureError: with what would be safe.

@@ -1,4 +1,4 @@
-"""Where in the code an incident's worst affected process spent its time meanwhile, with whole stacks."""
+"""Whole stacks at which an incident's worst affected process spent its time meanwhile."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class IncidentStacks(State):
 
 
 def selection_of(incident: Incident) -> Selection:
-    """Its time and its line. What happened at one moment has a second before it and after it."""
+    """The time and the line of an incident. An event at one time gets a second before and after it."""
     begin_ns, end_ns = incident.start_ns, incident.end_ns
     if not begin_ns:  # older recordings do not tell when
         end_ns = None
@@ -68,18 +68,31 @@ def selection_of(incident: Incident) -> Selection:
 
 
 def incident_stacks(reader: Reader, window: Window, state: Mapping[str, Any], incident: Incident) -> IncidentStacks:
-    """window: the incident's."""
+    """The longest stacks of an incident. window: the incident's."""
     only, book = selection_of(incident), StackBook(reader)
-    affected: Affected | None = max(incident.affected, key=lambda one: one.lost_ns, default=None)
+    affected: Affected | None = max(
+        incident.affected, key=lambda affected_process: affected_process.lost_ns, default=None
+    )
     process = affected.process if affected else None
     placed = [] if process is None else placed_times(reader, window, process, ALL, book)[0]
     samples = [] if process is None else sample_times(reader, window, process, ALL, book)
     calls = _shares(
-        ((one.time.name, one.time.stack_hash, one.waiter, one.time.sum_ns, one.time.count) for one in placed),
+        (
+            (
+                placed_time.time.name,
+                placed_time.time.stack_hash,
+                placed_time.waiter,
+                placed_time.time.sum_ns,
+                placed_time.time.count,
+            )
+            for placed_time in placed
+        ),
         only,
         book,
     )
-    outside = _shares(((one.state, one.stack_hash, None, one.ns, one.count) for one in samples), only, book)
+    outside = _shares(
+        ((sample.state, sample.stack_hash, None, sample.ns, sample.count) for sample in samples), only, book
+    )
     is_on_line = only.line and any(one.is_on_line for one in (*calls, *outside))
     where = {"begin_ns": str(window.begin_ns), "end_ns": str(window.end_ns), "line": only.line if is_on_line else ""}
     return IncidentStacks(
@@ -88,7 +101,9 @@ def incident_stacks(reader: Reader, window: Window, state: Mapping[str, Any], in
         calls=calls[:_SHOWN],
         samples=outside[:_SHOWN],
         count=len(calls) + len(outside),
-        without_stack=sum(one.time.count for one in placed if book.of(one.time.stack_hash) is None),
+        without_stack=sum(
+            placed_time.time.count for placed_time in placed if book.of(placed_time.time.stack_hash) is None
+        ),
         where={name: value for name, value in where.items() if value},
     )
 
@@ -96,7 +111,7 @@ def incident_stacks(reader: Reader, window: Window, state: Mapping[str, Any], in
 def _shares(
     rows: Iterable[tuple[str, int, Waiter | None, int, int]], only: Selection, book: StackBook
 ) -> list[StackShare]:
-    """Of rows of (what, stack, who waited, ns, count); those without a stack are none."""
+    """Shares of rows of (call or state, stack, waiter, ns, count); rows without a stack are left out."""
     sums: dict[tuple[str, int, Waiter | None], tuple[int, int]] = {}
     for what, stack_hash, waiter, ns, count in rows:
         known_ns, known_count = sums.get((what, stack_hash, waiter), (0, 0))

@@ -1,4 +1,4 @@
-"""GPU memory as the dashboard shows it: what lines and containers held over time, what failed, how full GPUs were."""
+"""GPU memory on the dashboard: memory held by lines and containers over time, failures, and use of the GPUs."""
 
 from __future__ import annotations
 
@@ -70,18 +70,18 @@ class Memory(State):
 
 
 def memory(reader: Reader, window: Window, state: Mapping[str, Any], points: int) -> Memory:
-    """has_allocations: whether the file can hold them; without, only the driver's samples are told."""
+    """GPU memory of a window. has_allocations: whether the file can hold them; else only NVML's samples."""
     times = np.linspace(window.begin_ns, window.end_ns - 1, points).astype(np.int64)
     has_allocations = reader.is_recorded("raw_allocations") and reader.is_recorded("raw_memory_seconds")
     sites = reader.memory_sites(window) if has_allocations else []
     book = StackBook(reader)
-    book.read(one.stack_hash for one in sites)
-    stacks = {one.stack_hash: stack for one in sites if (stack := book.of(one.stack_hash))}
-    people = {one.process: one for one in reader.processes(only_traced=False)}
+    book.read(site.stack_hash for site in sites)
+    stacks = {site.stack_hash: stack for site in sites if (stack := book.of(site.stack_hash))}
+    people = {process.process: process for process in reader.processes(only_traced=False)}
     ends = _ends(reader, people.values())
     places = dict(zip(map(_site, sites), site_places(sites, stacks), strict=True))
     levels = reader.memory_seconds(window) if has_allocations else None
-    containers = {one.cgroup_id: container_text(one) for one in reader.containers()}
+    containers = {container.cgroup_id: container_text(container) for container in reader.containers()}
     return Memory(
         **state,
         times_ns=times.tolist(),
@@ -98,21 +98,21 @@ def memory(reader: Reader, window: Window, state: Mapping[str, Any], points: int
                 failures=one.failures,
                 failed_bytes=one.failed_bytes,
             )
-            for one in held_memory([_at_the_end(one, ends) for one in sites], stacks)
+            for one in held_memory([_at_the_end(site, ends) for site in sites], stacks)
         ],
         holders=[] if levels is None else _holders(levels, people, containers, ends),
-        foreign_frees=sum(one.foreign_frees for one in sites),
+        foreign_frees=sum(site.foreign_frees for site in sites),
         has_allocations=has_allocations,
     )
 
 
-def container_text(one: Container) -> str:
-    """A pod, a container's short id; empty for a group that is none."""
-    return one.pod or one.container_id[:12]
+def container_text(container: Container) -> str:
+    """Name of a pod or a container's short id; "" for a cgroup that is no container."""
+    return container.pod or container.container_id[:12]
 
 
 def level_at(rows: Array, times: Array, exit_ns: int | None) -> Array:
-    """The level of one holder at each time: of the newest row whose period has ended; 0 before it and after exit."""
+    """The level of one holder at each time: that of the newest row that has ended; 0 before it and after exit."""
     ends = rows["start_ns"] + rows["period_ns"]
     order = np.argsort(ends, kind="stable")
     at = np.searchsorted(ends[order], times, side="right")
@@ -120,20 +120,22 @@ def level_at(rows: Array, times: Array, exit_ns: int | None) -> Array:
     return values if exit_ns is None else np.where(times < exit_ns, values, 0)
 
 
-def _site(one: MemorySite) -> tuple[int, ...]:
-    return one.process, one.source, one.op, one.caller, one.stack_hash
+def _site(site: MemorySite) -> tuple[int, ...]:
+    return site.process, site.source, site.op, site.caller, site.stack_hash
 
 
 def _ends(reader: Reader, processes: Iterable[Process]) -> dict[int, int]:
-    """When processes ended; of those that outlived their recording, when the next began: nobody knows more of them."""
+    """When processes ended; for those that outlived their recording, when the next one began."""
     next_ns = {one.session: after.started_ns for one, after in pairwise(reader.sessions())}
-    known = ((one, next_ns.get(one.session) if one.exit_ns is None else one.exit_ns) for one in processes)
+    known = (
+        (process, next_ns.get(process.session) if process.exit_ns is None else process.exit_ns) for process in processes
+    )
     return {one.process: end_ns for one, end_ns in known if end_ns is not None}
 
 
-def _at_the_end(one: MemorySite, ends: Mapping[int, int]) -> MemorySite:
-    """Who has ended holds nothing, whatever it held before."""
-    return replace(one, end_bytes=0, end_count=0) if one.process in ends else one
+def _at_the_end(site: MemorySite, ends: Mapping[int, int]) -> MemorySite:
+    """The bytes held at the end: 0 for a process that has ended."""
+    return replace(site, end_bytes=0, end_count=0) if site.process in ends else site
 
 
 def _by_place(
@@ -144,7 +146,7 @@ def _by_place(
     places: Mapping[tuple[int, ...], str],
     ends: Mapping[int, int],
 ) -> list[Series]:
-    pinned = {_site(one) for one in sites if one.memory_kind == MemoryKind.PINNED.name.lower()}
+    pinned = {_site(site) for site in sites if site.memory_kind == MemoryKind.PINNED.name.lower()}
     if not places:
         return []
     rows = reader.memory_site_levels(window)
@@ -172,9 +174,9 @@ def _by_container(
 
 def _used(reader: Reader, window: Window, times: Array) -> list[Series]:
     known: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for one in reader.gpu_samples(window):
-        if one.memory_used_bytes is not None:
-            known[one.uuid].append((one.time_ns, one.memory_used_bytes))
+    for sample in reader.gpu_samples(window):
+        if sample.memory_used_bytes is not None:
+            known[sample.uuid].append((sample.time_ns, sample.memory_used_bytes))
     found = []
     for uuid, samples in known.items():
         at = np.searchsorted([time_ns for time_ns, _ in samples], times, side="right")
@@ -213,7 +215,7 @@ def _split(rows: Array, names: tuple[str, ...]) -> list[tuple[tuple[int, ...], A
 
 
 def _top(sums: Mapping[Hashable, Array]) -> list[Series]:
-    """The highest, and the sum of all others."""
+    """The highest values, and the sum of all others."""
     ranked = sorted(sums.items(), key=lambda item: -int(item[1].max()))
     found = [Series(name=str(name), values=values.tolist()) for name, values in ranked[:_TOP_PLACES] if values.any()]
     rest = [values for _, values in ranked[_TOP_PLACES:]]

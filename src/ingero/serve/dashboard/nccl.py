@@ -1,4 +1,4 @@
-"""NCCL as the dashboard shows it: exact totals per operation, and recorded calls per communicator with late ranks."""
+"""NCCL on the dashboard: exact totals by operation, and recorded calls by communicator with late ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ingero.store.records import OpTotals, Process, Window
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_MOST_CALLS = 200_000  # recorded ones that are looked at, the newest
+_MAX_CALLS = 200_000  # newest recorded calls that are read
 _NAMES = {op.code: op.name for op in OPS if op.source is Source.NCCL}
 _TO_PEER = [op.code for op in OPS if op.source is Source.NCCL and op.flags & Flag.PEER_TO_PEER]
 _GROUP = ("comm_id_hash", "process", "op")
@@ -82,41 +82,41 @@ class Nccl(State):
 
 
 def nccl(reader: Reader, window: Window, state: Mapping[str, Any]) -> Nccl:
-    """Empty where no NCCL call was traced in the window."""
-    people = {one.process: one for one in reader.processes()}
-    totals = [_total(one, people) for one in reader.op_totals(window) if one.source == Source.NCCL]
+    """The NCCL calls of a window; empty if none was traced."""
+    people = {process.process: process for process in reader.processes()}
+    totals = [_total(total, people) for total in reader.op_totals(window) if total.source == Source.NCCL]
     calls = None
     if totals and reader.is_recorded("raw_communicators"):
-        calls = reader.nccl_calls(window, limit=_MOST_CALLS)
+        calls = reader.nccl_calls(window, limit=_MAX_CALLS)
     return Nccl(
         **state,
         totals=totals,
         by_communicator=[] if calls is None else _by_communicator(calls, people),
-        is_truncated=calls is not None and len(calls) == _MOST_CALLS,
+        is_truncated=calls is not None and len(calls) == _MAX_CALLS,
         has_exact_totals=reader.has_exact_totals,
     )
 
 
-def _total(one: OpTotals, people: Mapping[int, Process]) -> NcclTotal:
-    process = people.get(one.process)
+def _total(totals: OpTotals, people: Mapping[int, Process]) -> NcclTotal:
+    process = people.get(totals.process)
     return NcclTotal(
-        op=one.name,
-        process=one.process,
-        pid=one.pid,
+        op=totals.name,
+        process=totals.process,
+        pid=totals.pid,
         rank=process.rank if process else None,
-        calls=one.count,
-        recorded=one.recorded,
-        errors=one.errors,
-        bytes=one.bytes,
-        sum_ns=one.sum_ns,
-        p50_ns=one.p50_ns,
-        p99_ns=one.p99_ns,
-        max_ns=one.max_ns,
+        calls=totals.count,
+        recorded=totals.recorded,
+        errors=totals.errors,
+        bytes=totals.bytes,
+        sum_ns=totals.sum_ns,
+        p50_ns=totals.p50_ns,
+        p99_ns=totals.p99_ns,
+        max_ns=totals.max_ns,
     )
 
 
 def _by_communicator(calls: Array, people: Mapping[int, Process]) -> list[CommunicatorOp]:
-    """Per communicator, rank by rank, those operations first that are called most."""
+    """Recorded calls by communicator and rank, most called operations first."""
     if not len(calls):
         return []
     late_ns, is_last = lateness(calls)
@@ -129,7 +129,7 @@ def _by_communicator(calls: Array, people: Mapping[int, Process]) -> list[Commun
 
 
 def lateness(calls: Array) -> tuple[Array, Array]:
-    """Per call how long after the first rank's call of the same collective it began, and whether none came later.
+    """For each call, how long after the first rank's call of the same collective it began, and whether it came last.
 
     -1 where no other rank's call is recorded, and of sends and receives, which are counted per peer. Only calls of one
     session share a clock.

@@ -12,23 +12,23 @@ from starlette.responses import Response, StreamingResponse
 
 from ingero import __version__
 from ingero.diagnose.comparison.side import side_of
-from ingero.diagnose.incidents.concerns import chosen
+from ingero.diagnose.incidents.concerns import filter_diagnosis
+from ingero.serve import boot_clock
 from ingero.serve.dashboard import published
 from ingero.serve.dashboard.details import Since
-from ingero.serve.source import boot_clock
-from ingero.serve.source.recording_part import MEDIA_TYPE as PART_TYPE
-from ingero.serve.source.recording_part import MOST_BYTES, Parts
-from ingero.serve.source.recording_source import RecordingSource
+from ingero.serve.recording_part import MAX_BYTES, Parts
+from ingero.serve.recording_part import MEDIA_TYPE as PART_TYPE
+from ingero.serve.recording_source import RecordingSource
 from ingero.serve.structured.findings_json import diagnosis_json
 from ingero.serve.structured.json_text import for_pages
-from ingero.serve.structured.row_lines import MEDIA_TYPE, MOST_ROWS, MOST_SECONDS, Identity, row_lines
+from ingero.serve.structured.row_lines import MAX_ROWS, MAX_SECONDS, MEDIA_TYPE, Identity, row_lines
 from ingero.serve.text.findings_text import headline
 from ingero.store.reader import open_reader
 
 _MAX_PID = 2**31 - 1
 Pid = Annotated[int | None, Query(ge=1, le=_MAX_PID, description="only what is about this process")]
 Moment = Annotated[int | None, Query(ge=0, le=2**63 - 1, description="unix ns, by the node's clock")]
-Size = Annotated[int, Query(ge=1, le=MOST_BYTES, description="the maximum size of the answer, in bytes")]
+Size = Annotated[int, Query(ge=1, le=MAX_BYTES, description="the maximum size of the answer, in bytes")]
 Cause = Annotated[str, Query(max_length=64, pattern="^[a-z-]*$", description="only incidents of this cause")]
 
 
@@ -37,8 +37,8 @@ class Statement(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     sql: str = Field(min_length=1, max_length=1 << 16)
-    limit: int = Field(default=1000, ge=1, le=MOST_ROWS, description="the maximum number of rows")
-    timeout_s: Annotated[float, Field(gt=0, le=MOST_SECONDS, description="seconds that it may take on the node")] = 10.0
+    limit: int = Field(default=1000, ge=1, le=MAX_ROWS, description="the maximum number of rows")
+    timeout_s: Annotated[float, Field(gt=0, le=MAX_SECONDS, description="seconds that it may take on the node")] = 10.0
 
 
 def add_node_api(app: FastAPI, source: RecordingSource) -> None:
@@ -69,7 +69,7 @@ def add_node_api(app: FastAPI, source: RecordingSource) -> None:
 
     @app.get("/api/v2/recording")
     def recording(
-        since: Since = "", begin_ns: Moment = None, end_ns: Moment = None, most_bytes: Size = MOST_BYTES
+        since: Since = "", begin_ns: Moment = None, end_ns: Moment = None, most_bytes: Size = MAX_BYTES
     ) -> StreamingResponse:
         """A part of the recording as a database to be merged: the last `since`, or from begin_ns to end_ns."""
         size_bytes, pieces = parts.take(since, begin_ns, end_ns, most_bytes)
@@ -79,7 +79,7 @@ def add_node_api(app: FastAPI, source: RecordingSource) -> None:
     @app.get("/api/v2/explain")
     def explain(since: Since = "", pid: Pid = None, cause: Cause = "") -> Response:
         """What `ingero explain --json` says here, its headline, and its chains as older versions publish them."""
-        diagnosis = chosen(source.diagnosis(since), pid=pid, rule=cause or None)
+        diagnosis = filter_diagnosis(source.diagnosis(since), pid=pid, rule=cause or None)
 
         def text() -> bytes:
             with source.open(since) as (reader, window):
@@ -98,13 +98,13 @@ def add_node_api(app: FastAPI, source: RecordingSource) -> None:
 
 
 def identity(source: RecordingSource) -> Identity:
-    """Whose recording it is."""
+    """The identity of the recording."""
 
     def read() -> Identity:
         with open_reader(source.path) as reader:  # also of one that has no rows yet
             nodes, sessions = reader.nodes(), reader.sessions()
             machines = {machine for (machine,) in reader.connection.execute("SELECT machine_id FROM sessions")}
-        of = "\n".join(sorted(f"{one.uuid} {one.node} {one.started_ns}" for one in sessions))
+        of = "\n".join(sorted(f"{session.uuid} {session.node} {session.started_ns}" for session in sessions))
         return Identity(
             nodes=nodes,
             machine_id=(machines.pop() or "") if len(machines) == 1 else "",
@@ -128,7 +128,7 @@ def _add_side(app: FastAPI, source: RecordingSource) -> None:
 
 
 def _add_moments(chains: list[dict[str, Any]], clock: boot_clock.BootClock) -> None:
-    """When each began by the clock of this boot, for who compares it with other machines' clocks."""
+    """Add to each chain when it began by the clock of this boot, for comparison with other hosts' clocks."""
     for chain in chains:
         moment = clock.moment(chain["node"], chain["start_ns"])
         chain |= {"mono_ns": moment[0] if moment else None, "mono_bound_ns": moment[1] if moment else 0}

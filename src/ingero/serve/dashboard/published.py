@@ -1,4 +1,4 @@
-"""What Ingero 0.8 to 0.17 publish under /api/v1, by the names that their clients read. Times in us are whole ones."""
+"""Answers of /api/v1 under the names that clients of Ingero 0.8 to 0.17 read. Times in us are integers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def overview(reader: Reader, found: Sequence[Object]) -> Object:
 
 
 def machine(snapshot: Snapshot) -> Object:
-    """What the machine did at one moment, beside its CPU."""
+    """The state of the host at one time, except its CPUs."""
     swap = snapshot.swap_used_bytes
     return {
         "mem_percent": snapshot.mem_percent,
@@ -43,7 +43,7 @@ def machine(snapshot: Snapshot) -> Object:
 
 
 def op(totals: OpTotals) -> Object:
-    """The names that a row of operations has in older versions; ours stand beside them."""
+    """A row of operations under the names of older versions, beside today's."""
     points = {name: getattr(totals, f"{name}_ns") for name in ("p50", "p95", "p99")}
     return {
         "operation": totals.name,
@@ -53,23 +53,23 @@ def op(totals: OpTotals) -> Object:
 
 
 def ops_mode(totals: Sequence[OpTotals]) -> str:
-    """Whether they have percentiles."""
+    """The mode of the totals: whether they have percentiles."""
     if not totals:
         return "empty"
-    return "percentile" if any(one.p50_ns is not None for one in totals) else "aggregate"
+    return "percentile" if any(total.p50_ns is not None for total in totals) else "aggregate"
 
 
 def chains(reader: Reader, window: Window, diagnosis: Diagnosis) -> list[Object]:
     """Incidents as causal chains, worst first; in a recording of an older version, those that it stored."""
     if reader.older_version and not diagnosis.incidents:
-        return [_stored(one) for one in stored(reader, window).chains]
+        return [_stored(chain) for chain in stored(reader, window).chains]
     nodes = reader.nodes()
     only = nodes[0] if len(nodes) == 1 else ""  # incidents say their node where there are several
-    return [_chain(one, one.node or only) for one in diagnosis.incidents]
+    return [_chain(incident, incident.node or only) for incident in diagnosis.incidents]
 
 
 def _chain(incident: Incident, node: str) -> Object:
-    said = [f"{fix.text}: {fix.command}" if fix.command else fix.text for fix in incident.fixes]
+    recommendations = [f"{fix.text}: {fix.command}" if fix.command else fix.text for fix in incident.fixes]
     return {
         "id": str(incident.number),
         "detected_at": _moment(incident.start_ns),
@@ -77,7 +77,7 @@ def _chain(incident: Incident, node: str) -> Object:
         "summary": incident.summary,
         "root_cause": incident.cause,
         "explanation": "; ".join(link.text for link in incident.chain),
-        "recommendations": said,
+        "recommendations": recommendations,
         "cuda_op": "",
         "cuda_p99_us": 0,
         "cuda_p50_us": 0,
@@ -110,7 +110,7 @@ def _stored(chain: CausalChain) -> Object:
 
 
 def _listed(text: str) -> list[Any]:
-    """A stored list of JSON; empty where a file holds something else."""
+    """A stored JSON list; empty if the file holds something else."""
     try:
         found = json.loads(text or "[]")
     except (ValueError, RecursionError):
@@ -119,7 +119,7 @@ def _listed(text: str) -> list[Any]:
 
 
 def _moment(unix_ns: int) -> str:
-    """RFC 3339."""
+    """A time in RFC 3339 format."""
     try:
         return datetime.fromtimestamp(unix_ns / 1e9, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError, OSError):  # a file may say any number

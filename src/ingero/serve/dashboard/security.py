@@ -1,4 +1,4 @@
-"""What stands before every request of the dashboard: the name it was called by, the token, the headers (ASGI)."""
+"""Checks before every request of the dashboard: host name, token, headers (ASGI)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
 COOKIE = "ingero_session"
 LOGIN_PATH = "/login"
-_OPEN_PATHS = ("/assets/",)  # the page's own code and colors, which tell nothing of the recording
+_OPEN_PATHS = ("/assets/",)  # the page's own code and styles, which hold nothing of the recording
 _MAX_BODY_BYTES = 256 << 10
 _COOKIE_SECONDS = 12 * 3600
 
@@ -39,7 +39,7 @@ _HEADERS = {
 
 
 class Sessions:
-    """Who has shown the token. A cookie holds a value that only this server knows, never the token."""
+    """Clients that have shown the token. A cookie holds a value known only to this server, never the token."""
 
     def __init__(self, token: str, *, is_secure: bool) -> None:
         self.has_token = bool(token)
@@ -48,7 +48,7 @@ class Sessions:
         self._session = secrets.token_urlsafe(32)
 
     def is_token(self, text: str) -> bool:
-        """Whether it is the token; takes as long for every wrong one."""
+        """Whether a text is the token, in constant time."""
         given, known = (hashlib.sha256(value).digest() for value in (text.encode("utf-8", "replace"), self._token))
         return self.has_token and hmac.compare_digest(given, known)
 
@@ -64,7 +64,7 @@ class Sessions:
         return cookie is not None and hmac.compare_digest(cookie.value.encode(), self._session.encode())
 
     def remember(self, response: Response) -> None:
-        """Puts the cookie into an answer."""
+        """Set the session cookie in a response."""
         response.set_cookie(
             COOKIE,
             self._session,
@@ -76,7 +76,7 @@ class Sessions:
 
 
 class Gate:
-    """Lets through who called this server by one of its names and, where there is a token, has shown it."""
+    """Admits requests that use one of this server's names and, if there is a token, show it."""
 
     def __init__(self, app: App, *, hosts: Collection[str], sessions: Sessions) -> None:
         self._app = app
@@ -84,7 +84,7 @@ class Gate:
         self._sessions = sessions
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Handle an ASGI request."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
@@ -110,7 +110,7 @@ class Gate:
         return is_open or self._sessions.is_known(headers)
 
     def _is_own_name(self, scope: Message, host: str) -> bool:
-        """Names are compared with those known, addresses with the one that the connection came in on.
+        """Whether a host is this server's: names are compared with known ones, addresses with the connection's.
 
         A page elsewhere can make its own name lead to this machine (DNS rebinding), but not an address.
         """
@@ -136,7 +136,7 @@ class Gate:
 
 
 def _unknown(scope: Message) -> Response:
-    """What those get who have not shown the token: people the form, machines an error."""
+    """The response without the token: the form for browsers, an error for programs."""
     path = scope["path"]
     if scope["method"] == "GET" and not path.startswith("/api/") and path != "/openapi.json":
         return RedirectResponse(LOGIN_PATH, status_code=303)

@@ -1,4 +1,4 @@
-"""Which stacks a question is about: those of a time range, of one operation, through one line."""
+"""Selection of stacks: those of a time range, of one operation, through one line."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Selection:
     line: str = ""
 
     def within(self, window: Window) -> Window:
-        """The part of the window that is asked about; empty where nothing of it is."""
+        """The part of the window that is selected; empty if none is."""
         begin_ns = max(window.begin_ns, self.begin_ns or 0)
         end_ns = window.end_ns if self.end_ns is None else min(window.end_ns, self.end_ns)
         return Window(begin_ns=begin_ns, end_ns=max(begin_ns, end_ns))
 
     def of(self, since: str) -> TimeRange:
-        """The time that is asked about, of the last `since`."""
+        """The selected time range within the last `since`."""
         return TimeRange(since=since, begin_ns=self.begin_ns, end_ns=self.end_ns)
 
     @property
@@ -64,18 +64,19 @@ class TimeRange:
     end_ns: int | None = None
 
     def within(self, window: Window) -> Window:
-        """The part of the window that is asked about; empty where nothing of it is."""
+        """The part of the window that is selected; empty if none is."""
         return Selection(begin_ns=self.begin_ns, end_ns=self.end_ns).within(window)
 
     def of(self, diagnosis: Diagnosis) -> Diagnosis:
-        """The incidents that touch it: found in all of the time, so that they keep their numbers and baselines."""
+        """The incidents that overlap it, from the whole diagnosis, so that numbers and baselines stay the same."""
         if self.begin_ns is None and self.end_ns is None:
             return diagnosis
         window = self.within(diagnosis.window)
         touching = tuple(
-            one
-            for one in diagnosis.incidents
-            if not one.start_ns or (one.start_ns < window.end_ns and (one.end_ns or window.end_ns) > window.begin_ns)
+            incident
+            for incident in diagnosis.incidents
+            if not incident.start_ns
+            or (incident.start_ns < window.end_ns and (incident.end_ns or window.end_ns) > window.begin_ns)
         )
         return replace(diagnosis, window=window, incidents=touching)
 
@@ -85,17 +86,21 @@ def placed_times(
 ) -> tuple[list[PlacedTime], str]:
     """The selected recorded calls of one process by operation and stack, highest total first.
 
-    Beside them why no waiting threads were looked for; "" where they were.
+    Also the reason why no waiting threads were searched for; "" if they were.
     """
     pair = only.op_pair
     times = reader.stack_times(window, process=process, sources=CALL_SOURCES if pair is None else pair[:1])
-    mine = [one for one in times if pair is None or one.op == pair[1]]
+    mine = [stack_time for stack_time in times if pair is None or stack_time.op == pair[1]]
     placed, note = Waiters(reader, window, process=process).placed(mine, book)
-    return [one for one in placed if only.has_call(book.of(one.time.stack_hash), one.waiter, book)], note
+    return [
+        placed_time
+        for placed_time in placed
+        if only.has_call(book.of(placed_time.time.stack_hash), placed_time.waiter, book)
+    ], note
 
 
 def sample_times(reader: Reader, window: Window, process: int, only: Selection, book: StackBook) -> list[SampleTotals]:
     """The selected samples of one process outside calls by thread, state and stack; op says nothing about them."""
     samples = reader.samples(window, process=process) if reader.is_recorded("raw_stack_samples") else []
-    book.read(one.stack_hash for one in samples)
-    return [one for one in samples if only.has(book.of(one.stack_hash))]
+    book.read(sample.stack_hash for sample in samples)
+    return [sample for sample in samples if only.has(book.of(sample.stack_hash))]

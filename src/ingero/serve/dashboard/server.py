@@ -1,4 +1,4 @@
-"""Runs the dashboard: TLS 1.3, certificates of clients where they are asked for, until it is interrupted."""
+"""Runs the dashboard with TLS 1.3 and, if required, client certificates, until interrupted."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ingero.serve.dashboard.security import Gate, Sessions
 from ingero.serve.http.limits import limits
 from ingero.serve.http.renewal import renew
 from ingero.serve.http.tls import Certificate, CertificateError, read_certificate, self_signed, tls_context
-from ingero.serve.source.recording_source import RecordingSource
+from ingero.serve.recording_source import RecordingSource
 
 MakeApp: TypeAlias = Callable[[Sessions, Callable[[], bool]], FastAPI]
 """An application. is_ending: then streams of events end, too."""
 
 
 def certificate_of(exposure: Exposure) -> Certificate:
-    """The one given, else one that is made for the names of this server.
+    """The given certificate, else a new one for the names of this server.
 
     Raises:
         CertificateError: a file cannot be read.
@@ -37,13 +37,13 @@ def certificate_of(exposure: Exposure) -> Certificate:
 
 
 def answering_to(exposure: Exposure, certificate: Certificate) -> Exposure:
-    """The same, which also answers to the names that its certificate was made for: clients check that one of them is
-    the name they called."""
+    """The exposure with the names of its certificate added: clients check that one of them is the name they
+    called."""
     return replace(exposure, hosts=tuple(dict.fromkeys((*exposure.hosts, *certificate.names))))
 
 
 def server_context(exposure: Exposure, certificate: Certificate) -> ssl.SSLContext:
-    """TLS 1.3 only; with client_ca, nobody connects without a certificate that it signed. Given files may be renewed.
+    """A context with TLS 1.3 only; with client_ca, clients need a certificate signed by it. Given files may be renewed.
 
     Raises:
         CertificateError: a certificate cannot be used.

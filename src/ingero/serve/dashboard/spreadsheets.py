@@ -1,4 +1,4 @@
-"""Tables as CSV files to keep; programs ask for JSON, which has every text as it is stored."""
+"""Tables as CSV files for download; programs use JSON, which has every text as stored."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ingero.serve.structured.row_formats import csv_texts
 
 
 def download(name: str, texts: Iterable[str]) -> StreamingResponse:
-    """A file to keep."""
+    """A response that downloads a file."""
     headers = {"content-disposition": f'attachment; filename="ingero-{name}.csv"'}
     return StreamingResponse(texts, media_type="text/csv; charset=utf-8", headers=headers)
 
 
 def sheet_of_objects(objects: Iterable[Mapping[str, Any]]) -> str:
-    """A row for each object; an object inside one becomes columns with its keys."""
+    """A CSV row for each object; a nested object becomes columns with its keys."""
     flat = [_flat(one) for one in objects]
     columns = list(dict.fromkeys(name for one in flat for name in one))
     return "".join(csv_texts(columns, (tuple(map(one.get, columns)) for one in flat)))

@@ -1,4 +1,4 @@
-"""Stacks as the dashboard shows them: those of the longest recorded calls, and a tree of all of one process."""
+"""Stacks on the dashboard: those of the longest recorded calls, and a tree of all stacks of one process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ingero.store.waiters import Waiter, Waiters
 
 Kind = Literal["all", "python", "native", "waiting", "op"]
 
-_LEAST_SHARE = 0.002  # of the tree's time; what is shorter stands in its parent alone
+_MIN_SHARE = 0.002  # of the tree's time; what is shorter stands in its parent alone
 _DEEPEST = 100
 _LOOKED_AT = 2000  # longest calls of threads without Python frames, among which those of a waiting line are looked for
 _NO_STACK = "no stack was stored"
@@ -113,17 +113,17 @@ class Tree(State):
 def calls(
     reader: Reader, window: Window, state: Mapping[str, Any], process: int | None, limit: int, only: Selection = ALL
 ) -> Calls:
-    """Of GPU and NCCL calls. Each source that was called costs a look at every recorded call of the window."""
+    """The longest GPU and NCCL calls. Each source with calls costs a scan of all recorded calls of the window."""
     pair, book = only.op_pair, StackBook(reader)
-    called = {one.source for one in reader.op_totals(window, process=process)} & set(CALL_SOURCES)
+    called = {total.source for total in reader.op_totals(window, process=process)} & set(CALL_SOURCES)
     sources = sorted(called if pair is None else called & {pair[0]})
 
     def worst(stacks: set[int] | None, most: int) -> list[Call]:
         found = (
             reader.worst_calls(
-                window, process=process, source=one, op=pair[1] if pair else None, stacks=stacks, limit=most
+                window, process=process, source=source, op=pair[1] if pair else None, stacks=stacks, limit=most
             )
-            for one in sources
+            for source in sources
         )
         return [call for calls_of_source in found for call in calls_of_source]
 
@@ -141,14 +141,14 @@ def calls(
 
 
 class _Waiters:
-    """Who waits for single calls of any process."""
+    """Finds the threads that wait for single calls of any process."""
 
     def __init__(self, reader: Reader, window: Window, book: StackBook) -> None:
         self._reader, self._window, self._book = reader, window, book
         self._known: dict[int, Waiters] = {}
 
     def of(self, call: Call) -> Waiter | None:
-        """Where the call's own thread has no frames of the user's own."""
+        """The waiter of a call, if the call's own stack has no frames of the user's code."""
         found = self._book.of(call.stack_hash)
         if found is None or not found.is_a_librarys:
             return None
@@ -172,66 +172,69 @@ def stack(reader: Reader, stack_hash: int) -> Stack:
 def _stacks_through(
     reader: Reader, window: Window, process: int | None, only: Selection, book: StackBook
 ) -> tuple[set[int], set[int]]:
-    """The stacks that go through the line, and those of calls that some thread there waits for."""
-    numbers = [process] if process is not None else [one.process for one in reader.processes()]
+    """The stacks that go through the line, and those of calls that a thread at the line waits for."""
+    numbers = [process] if process is not None else [process.process for process in reader.processes()]
     placed = [one for number in numbers for one in placed_times(reader, window, number, only, book)[0]]
-    waited = {one.time.stack_hash for one in placed if one.waiter}
-    return {one.time.stack_hash for one in placed} - waited, waited
+    waited = {placed_time.time.stack_hash for placed_time in placed if placed_time.waiter}
+    return {placed_time.time.stack_hash for placed_time in placed} - waited, waited
 
 
 def tree(
     reader: Reader, window: Window, state: Mapping[str, Any], process: int, of: str, only: Selection = ALL
 ) -> Tree:
-    """What one process spent its time at, outermost function first."""
+    """The time of one process as a tree of functions, outermost first."""
     book = StackBook(reader)
     root, note = Node("all", "all", is_own=False), ""
     if of == "calls":
         placed, note = placed_times(reader, window, process, only, book)
-        for one in placed:
-            waiting = book.of(one.waiter.stack_hash) if one.waiter else None
-            steps = [*_outermost_first(book.of(one.time.stack_hash), waiting), _Step(one.time.name, "op")]
-            _add(root, steps, one.time.sum_ns, one.time.count)
+        for placed_time in placed:
+            waiting = book.of(placed_time.waiter.stack_hash) if placed_time.waiter else None
+            steps = [
+                *_outermost_first(book.of(placed_time.time.stack_hash), waiting),
+                _Step(placed_time.time.name, "op"),
+            ]
+            _add(root, steps, placed_time.time.sum_ns, placed_time.time.count)
         pair = only.op_pair
-        mine = (one for one in reader.op_totals(window, process=process) if one.source in CALL_SOURCES)
+        mine = (total for total in reader.op_totals(window, process=process) if total.source in CALL_SOURCES)
         total_ns = sum(total.sum_ns for total in mine if pair in (None, (total.source, total.op)))
     else:
         for sample in sample_times(reader, window, process, only, book):
             steps = [*_outermost_first(book.of(sample.stack_hash)), _Step(f"[{sample.state}]", "op")]
             _add(root, steps, sample.ns, sample.count)
         total_ns = root.ns
-    _prune(root, int(root.ns * _LEAST_SHARE))
+    _prune(root, int(root.ns * _MIN_SHARE))
     return Tree(**state, of=of, root=root, total_ns=total_ns, note=note)
 
 
 def hash_text(stack_hash: int) -> str:
-    """As addresses name it: 16 hexadecimal digits."""
+    """A stack hash as in addresses: 16 hexadecimal digits."""
     return f"{stack_hash & (2**64 - 1):016x}"
 
 
 def hash_of(text: str) -> int:
-    """The signed number that the file holds."""
+    """The signed number of a stack hash, as the file holds it."""
     number = int(text, 16)
     return number - 2**64 if number >= 2**63 else number
 
 
-def _call(one: Call, book: StackBook, waiter: Waiter | None) -> RecordedCall:
-    found = book.of(one.stack_hash)
+def _call(call: Call, book: StackBook, waiter: Waiter | None) -> RecordedCall:
+    found = book.of(call.stack_hash)
     waiting = waiting_text(waiter, book.of(waiter.stack_hash)) if waiter else ""
     return RecordedCall(
-        id=one.event_id,
-        op=one.name,
-        process=one.process,
-        pid=one.pid,
-        tid=one.tid,
-        thread=one.comm,
-        start_ns=one.start_ns,
-        duration_ns=one.duration_ns,
-        ret_code=one.ret_code,
-        bytes=one.bytes,
-        kernel=one.kernel_name,
-        culprit=one.culprit_name,
-        clocks=asdict(one.clocks) if one.clocks else None,
-        stack=hash_text(one.stack_hash) if found else "",
+        id=call.event_id,
+        op=call.name,
+        process=call.process,
+        pid=call.pid,
+        tid=call.tid,
+        thread=call.comm,
+        start_ns=call.start_ns,
+        duration_ns=call.duration_ns,
+        ret_code=call.ret_code,
+        bytes=call.bytes,
+        kernel=call.kernel_name,
+        culprit=call.culprit_name,
+        clocks=asdict(call.clocks) if call.clocks else None,
+        stack=hash_text(call.stack_hash) if found else "",
         place="  ".join(filter(None, (where_text(found) if found else "", waiting))),
         waiting_thread=waiter.thread if waiter and waiting else "",
         waiting=hash_text(waiter.stack_hash) if waiter and waiting else "",
@@ -239,7 +242,7 @@ def _call(one: Call, book: StackBook, waiter: Waiter | None) -> RecordedCall:
 
 
 def frames_of(found: CallStack, waiting: CallStack | None = None) -> list[Frame]:
-    """Innermost first, native functions before Python's. waiting: what the thread that waits for these calls has."""
+    """Frames, innermost first, native functions before Python's. waiting: the stack of the thread that waits."""
     native = [Frame(kind="native", function=one.symbol, file=one.file, line=0, is_own=False) for one in found.native]
     return [*native, *_python(found, "python"), *(_python(waiting, "waiting") if waiting else ())]
 
@@ -273,7 +276,7 @@ def _add(root: Node, steps: Sequence[_Step], ns: int, count: int) -> None:
     root.ns, root.count = root.ns + ns, root.count + count
     node = root
     for step in steps:
-        known = next((one for one in node.children if one.name == step.name and one.kind == step.kind), None)
+        known = next((child for child in node.children if child.name == step.name and child.kind == step.kind), None)
         if known is None:
             known = Node(step.name, step.kind, is_own=step.is_own)
             node.children.append(known)
@@ -282,6 +285,6 @@ def _add(root: Node, steps: Sequence[_Step], ns: int, count: int) -> None:
 
 
 def _prune(node: Node, least_ns: int) -> None:
-    node.children = sorted((one for one in node.children if one.ns >= least_ns), key=lambda one: -one.ns)
-    for one in node.children:
-        _prune(one, least_ns)
+    node.children = sorted((child for child in node.children if child.ns >= least_ns), key=lambda one: -one.ns)
+    for child in node.children:
+        _prune(child, least_ns)

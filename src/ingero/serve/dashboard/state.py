@@ -1,4 +1,4 @@
-"""What every answer with a described shape begins with: which time range, and whether it grows."""
+"""The begin of every typed answer: the time range, and whether it grows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture of a recording, column by column: shares of wall time, steps per second, how busy the host was.
+"""The chart of a recording by column: shares of wall time, steps per second, CPU use of the host.
 
 Of each process the stream (or the steps) that it is judged by counts; of several processes the shares are on average.
 """
@@ -29,8 +29,8 @@ PARTS = (*SYNC_PARTS, *STEP_PARTS)
 _COLUMNS_OF_GPU_STREAMS = ("idle_ns", "busy_ns", "return_delay_ns")
 # Of an incident's breakdown, by the first word of its buckets: which part of the chart it was lost in.
 _PART_OF = {"idle": 0, "launch": 1, "gpu": 1, "busy": 1, "return_delay": 2}
-_SHORTEST_NS = SECOND_NS // 10  # a column of fewer intervals shows one step after the other, not how it goes
-_FEWEST = 60  # columns, however short the time is
+_MIN_COLUMN_NS = SECOND_NS // 10  # shorter columns would show single steps, not the trend
+_MIN_COLUMNS = 60  # however short the time is
 _SYNCED = "sync interval"
 _PER_STEP = 1_000_000  # a step is spread over the columns that it touches in parts of so many
 
@@ -85,7 +85,7 @@ class TimeChart(State):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:
-    """What the chart is made of. edges: of the columns; parts: process -> (columns, PARTS), ns; steps: millionths."""
+    """The sums behind a chart. edges: of the columns; parts: process -> (columns, PARTS), ns; steps: millionths."""
 
     edges: Array
     charted: tuple[ChartedProcess, ...]
@@ -95,15 +95,15 @@ class Sums:
 
 
 def sums(reader: Reader, whole: Window, window: Window, columns: int) -> Sums:
-    """Reads what the chart of a window is made of; at most so many columns, of all processes that have a pace.
+    """Read the sums for the chart of a window with at most so many columns, of all processes with a pace.
 
-    whole: what the paces are found in, so that a part of the time shows the same streams as all of it.
+    whole: the window in which paces are found, so that a part of it shows the same streams.
     """
     edges = _edges(window, columns)
     evidence = Evidence(reader, whole)
     gpu_streams = evidence.main_streams
     repeated = {gpu_stream.process: gpu_stream for gpu_stream in evidence.repeated_steps} if gpu_streams else {}
-    known = {one.process: one for one in reader.processes()}
+    known = {process.process: process for process in reader.processes()}
     charted = tuple(
         ChartedProcess(process=number, pid=gpu_stream.pid, name=of.name if of else "", rank=of.rank if of else None,
                        noun=gpu_stream.noun)
@@ -122,7 +122,9 @@ def time_chart(
     found: Sums, state: Mapping[str, Any], process: int | None, incidents: Sequence[Incident] | None
 ) -> TimeChart:
     """The chart of one process, or of all. incidents: None leaves lost time in the parts that it was lost in."""
-    numbers = [one.process for one in found.charted if process in (None, one.process)]
+    numbers = [
+        charted_process.process for charted_process in found.charted if process in (None, charted_process.process)
+    ]
     count = len(found.edges) - 1
     parts = sum((found.parts[number] for number in numbers), np.zeros((count, len(PARTS)), np.int64))
     wall = parts.sum(axis=1)
@@ -135,7 +137,7 @@ def time_chart(
                                  values=_shares(taken.sum(axis=1), wall)))  # fmt: skip
     steps = sum((found.steps[number] for number in numbers), np.zeros(count, np.int64))
     rates = steps / _PER_STEP * SECOND_NS / np.maximum(wall, 1)
-    nouns = {one.noun for one in found.charted if one.process in numbers}
+    nouns = {charted_process.noun for charted_process in found.charted if charted_process.process in numbers}
     return TimeChart(
         **state,
         step_ns=int(found.edges[1] - found.edges[0]),
@@ -154,7 +156,7 @@ def time_chart(
 def _edges(window: Window, columns: int) -> Array:
     """Equal columns from the window's begin on; the last may reach out of it."""
     length = max(window.duration_ns, 1)
-    step = max(-(-length // columns), min(_SHORTEST_NS, -(-length // min(_FEWEST, columns))), 1)
+    step = max(-(-length // columns), min(_MIN_COLUMN_NS, -(-length // min(_MIN_COLUMNS, columns))), 1)
     return window.begin_ns + step * np.arange(-(-length // step) + 1, dtype=np.int64)
 
 
@@ -184,9 +186,9 @@ def _steps(gpu_stream: GpuStream, edges: Array) -> Array:
 
 
 def _cpu(rows: Iterable[Snapshot], edges: Array) -> list[float | None]:
-    """Busy share of the host's CPUs: each snapshot's is of the time since the one before. Several hosts: on average."""
-    known = [(one.time_ns - one.elapsed_ns, one.time_ns, one.cpu_percent) for one in rows
-             if one.elapsed_ns and one.cpu_percent is not None]  # fmt: skip
+    """Busy share of the host's CPUs, of each snapshot over the time since the previous one; several hosts: average."""
+    known = [(row.time_ns - row.elapsed_ns, row.time_ns, row.cpu_percent) for row in rows
+             if row.elapsed_ns and row.cpu_percent is not None]  # fmt: skip
     if not known:
         return [None] * (len(edges) - 1)
     begins, ends = (np.array([one[at] for one in known], np.int64) for at in (0, 1))
@@ -199,12 +201,16 @@ def _cpu(rows: Iterable[Snapshot], edges: Array) -> list[float | None]:
 def _taken(incident: Incident, found: Sums, numbers: Sequence[int], left: Array) -> Array:
     """(columns, PARTS): where time was lost to an incident; never more than what is left there.
 
-    How much was lost when its timeline says, piece by piece, and in which parts its account. A piece is longer than a
-    column and a step ends in one piece alone: within a piece the lost part lies where there is most of it.
+    Its timeline gives the lost time by piece, its breakdown the parts. A piece is longer than a column, and a step ends
+    in only one piece: within a piece the lost time is put where the part is largest.
     """
     nothing = np.zeros_like(left)
-    nouns = {one.process: one.noun for one in found.charted}
-    affected = [(one.process, one.lost_ns) for one in incident.affected if one.process in numbers]
+    nouns = {charted_process.process: charted_process.noun for charted_process in found.charted}
+    affected = [
+        (affected_process.process, affected_process.lost_ns)
+        for affected_process in incident.affected
+        if affected_process.process in numbers
+    ]
     breakdown_ns = sum(incident.breakdown.values())
     pieces = _pieces(incident)
     weights = np.array([(end - begin) * ratio for begin, end, ratio in pieces])
@@ -227,8 +233,8 @@ def _taken(incident: Incident, found: Sums, numbers: Sequence[int], left: Array)
 def _pieces(incident: Incident) -> list[tuple[int, int, float]]:
     """Begin, end and lost share of the pieces of its timeline that the incident touches."""
     end_ns = incident.end_ns or (incident.timeline[-1].end_ns if incident.timeline else 0)
-    return [(one.begin_ns, one.end_ns, one.lost_ratio) for one in incident.timeline
-            if one.end_ns > incident.start_ns and one.begin_ns < end_ns]  # fmt: skip
+    return [(piece.begin_ns, piece.end_ns, piece.lost_ratio) for piece in incident.timeline
+            if piece.end_ns > incident.start_ns and piece.begin_ns < end_ns]  # fmt: skip
 
 
 def _overlaps(pieces: Sequence[tuple[int, int, float]], edges: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Recorded calls and host events as slices: on their thread, block I/O per device, NCCL per communicator as well."""
+"""Recorded calls and host events as slices on their thread; also block I/O by device and NCCL by communicator."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def call_slices(streams: Streams, tracks: Tracks, names: Names) -> Iterator[Slic
 
 
 class _Places:
-    """The line that a stack was taken at, and the whole stack, as arguments of a slice."""
+    """The line of a stack, and the whole stack, as arguments of a slice."""
 
     def __init__(self, names: Names) -> None:
         self._names = names
@@ -77,7 +77,7 @@ class _Places:
 
 
 def _args(row: EventRow, tracks: Tracks, names: Names, places: _Places) -> Args:
-    """What is known of a call: its account, what it worked on, who delayed it, where it was made."""
+    """Arguments of a call's slice: thread-state time, objects it worked on, what delayed it, where it was made."""
     args: list[tuple[str, Value]] = []
     if row.run_ns is not None:
         args += [(name, value) for name, value in zip(STATE_COLUMNS, _clocks(row), strict=True) if value]
@@ -138,7 +138,7 @@ def _io_args(row: EventRow, names: Names) -> Args:
 
 
 def _collective(row: EventRow, tracks: Tracks, names: Names, name: str) -> Slice:
-    """The same call on the track of its communicator."""
+    """An NCCL call as a slice on the track of its communicator."""
     found = _communicator(row, names)
     if found is None or found.comm_id_hash is None:
         title = f"NCCL communicator at {row.arg1:#x}"
@@ -155,12 +155,16 @@ def _collective(row: EventRow, tracks: Tracks, names: Names, name: str) -> Slice
 
 
 def _communicator(row: EventRow, names: Names) -> Communicator | None:
-    """By the number that the call carries, else the newest with its handle."""
+    """A call's communicator: by the number that the call carries, else the newest one with its handle."""
     number = row.function >> _SEQUENCE_BITS
     end_ns = row.start_ns + row.duration_ns
-    for one in names.communicators(row.process):
-        if one.number == number if row.function else one.handle == row.arg1 and one.created_ns <= end_ns:
-            return one
+    for communicator in names.communicators(row.process):
+        if (
+            communicator.number == number
+            if row.function
+            else communicator.handle == row.arg1 and communicator.created_ns <= end_ns
+        ):
+            return communicator
     return None
 
 

@@ -13,7 +13,7 @@ from ingero.foreign_text import label
 from ingero.serve.export.model import Address, Args, Counter, Flow, Slice, Track, TrackKind, Value
 
 _OWN_IDS = 1 << 30  # processes and threads that are none get numbers beyond any of the kernel's
-_COLOURS = {"CRITICAL": "terrible", "HIGH": "bad", "MEDIUM": "yellow", "LOW": "olive"}
+_COLORS = {"CRITICAL": "terrible", "HIGH": "bad", "MEDIUM": "yellow", "LOW": "olive"}
 
 _encode = msgspec.json.Encoder().encode
 
@@ -31,7 +31,7 @@ class ChromeWriter:
         self._write(b'{"displayTimeUnit":"ns","otherData":' + clock + b',"traceEvents":[\n')
 
     def track(self, track: Track) -> None:
-        """Names it. What is no process or thread is shown as one."""
+        """Name a track. One that is no process or thread is shown as one."""
         self._names[track.number] = name = label(track.name)
         if track.kind in (TrackKind.GROUP, TrackKind.PROCESS):
             pid = track.pid or _OWN_IDS + track.number
@@ -47,7 +47,7 @@ class ChromeWriter:
             self._meta("thread_sort_index", pid, tid, sort_index=track.order)
 
     def slice(self, item: Slice) -> None:
-        """A complete event, or an instant."""
+        """Write a complete event, or an instant."""
         pid, tid = self._places[item.track]
         event: dict[str, object] = {
             "ph": "X" if item.duration_ns or item.arrow_out else "i",
@@ -63,8 +63,8 @@ class ChromeWriter:
             event["s"] = "t"  # an instant of its thread
         if item.args:
             event["args"] = _args(item.args)
-        if item.severity in _COLOURS:
-            event["cname"] = _COLOURS[item.severity]
+        if item.severity in _COLORS:
+            event["cname"] = _COLORS[item.severity]
         self._event(event)
         if item.arrow_out:
             self._arrow("s", "wake", item.arrow_out, item.track, item.start_ns)
@@ -72,18 +72,18 @@ class ChromeWriter:
             self._arrow("f", "wake", item.arrow_in, item.track, item.start_ns)
 
     def counter(self, item: Counter) -> None:
-        """A value."""
+        """Write a value of a counter."""
         pid, _ = self._places[item.track]
         name = self._names[item.track]
         self._event({"ph": "C", "name": name, "pid": pid, "ts": self._us(item.time_ns), "args": {"value": item.value}})
 
     def flow(self, item: Flow) -> None:
-        """Both ends, each bound to the slice around it."""
+        """Write both ends of an arrow, each bound to the slice around it."""
         self._arrow("s", label(item.name), item.number, item.from_track, item.from_ns)
         self._arrow("f", label(item.name), item.number, item.to_track, item.to_ns)
 
     def finish(self) -> None:
-        """Closes the object."""
+        """Close the JSON object."""
         self._write(b"\n]}\n")
 
     def _arrow(self, phase: str, name: str, number: int, track: int, time_ns: int) -> None:
@@ -103,7 +103,7 @@ class ChromeWriter:
 
 
 def _args(args: Args) -> dict[str, object]:
-    """JSON readers keep 53 bits of a number: addresses are text. A stack would be repeated in every call: no stacks."""
+    """Arguments as JSON: addresses as text, because readers keep 53 bits of a number; no stacks, which would repeat."""
     return {label(name): _value(value) for name, value in args if name != "stack"}
 
 

@@ -1,4 +1,4 @@
-"""What diagnosis found and what the recorder lost or gave up, as slices of the machine they are about."""
+"""Incidents, dropped data and reduced tracing as slices of the host they are about."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from ingero.diagnose.evidence.coverage_gaps import held_steps
+from ingero.diagnose.evidence.coverage_gaps import overhead_levels_in_force
 from ingero.given_up import sentences
 from ingero.serve.export.model import Args, Slice, Value
 from ingero.serve.export.tracks import Tracks
@@ -23,7 +23,7 @@ _LISTS = ("affected", "culprits", "evidence", "fixes")
 
 
 def incident_slices(streams: Streams, tracks: Tracks) -> Iterator[Slice]:
-    """A slice per incident, with its account; one that is still open ends with the window."""
+    """A slice per incident, with its details; an ongoing one ends with the window."""
     for row in streams.incidents():
         end_ns = max(row.start_ns, streams.window.end_ns if row.end_ns is None else row.end_ns)
         track = tracks.gpu_stream(tracks.node(row.session), "incidents", start_ns=row.start_ns, end_ns=end_ns)
@@ -62,8 +62,8 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Value]]:
 
 
 def chain_slices(streams: Streams, tracks: Tracks) -> Iterator[Slice]:
-    """The chains that older versions stored: the moments at which they were noticed."""
-    sessions = {one.node: one.session for one in streams.reader.sessions()}
+    """The chains that older versions stored, at the times when they were detected."""
+    sessions = {session.node: session.session for session in streams.reader.sessions()}
     for chain in streams.reader.causal_chains(streams.window):
         time_ns = chain.detected_ns
         node = tracks.node(sessions.get(chain.node, 0))
@@ -77,13 +77,13 @@ def chain_slices(streams: Streams, tracks: Tracks) -> Iterator[Slice]:
         yield Slice(track, time_ns, 0, name, CHAIN, args, chain.severity.upper())
 
 
-def open_call_slices(streams: Streams, tracks: Tracks, names: Names) -> Iterator[Slice]:
-    """Calls that were seen open for over a second, until they were last seen: a hung call has no other row."""
+def in_flight_slices(streams: Streams, tracks: Tracks, names: Names) -> Iterator[Slice]:
+    """Calls seen in flight for over a second, until they were last seen: a hung call has no other row."""
     reader = streams.reader
     if not reader.is_recorded("raw_in_flight"):
         return
-    processes = {one.process: one for one in reader.processes(only_traced=False)}
-    found = [one for one in reader.in_flight(streams.window) if streams.pid is None or one.pid == streams.pid]
+    processes = {process.process: process for process in reader.processes(only_traced=False)}
+    found = [call for call in reader.in_flight(streams.window) if streams.pid is None or call.pid == streams.pid]
     for call in sorted(found, key=lambda one: one.since_ns):
         session = processes[call.process].session if call.process in processes else 0
         thread = tracks.thread_of(session, call.process, call.pid, call.tid, "")
@@ -95,7 +95,7 @@ def open_call_slices(streams: Streams, tracks: Tracks, names: Names) -> Iterator
 
 
 def drop_slices(streams: Streams, tracks: Tracks) -> Iterator[Slice]:
-    """When something was lost, and how much of it."""
+    """When data was dropped, and how much."""
     for row in streams.drops():
         track = tracks.gpu_stream(
             tracks.node(row.session), "ingero: dropped or corrected", start_ns=row.start_ns, end_ns=row.start_ns
@@ -105,11 +105,11 @@ def drop_slices(streams: Streams, tracks: Tracks) -> Iterator[Slice]:
 
 
 def coverage_slices(streams: Streams, tracks: Tracks) -> Iterator[Slice]:
-    """Stretches in which less was traced."""
+    """Time ranges with reduced tracing."""
     if not streams.reader.is_recorded("raw_overhead_levels"):
         return
     reader, window = streams.reader, streams.window
-    for step, held in held_steps(reader.overhead_levels(window), reader.sessions(), window):
+    for step, held in overhead_levels_in_force(reader.overhead_levels(window), reader.sessions(), window):
         if step.not_traced:
             node, begin_ns = tracks.node(step.session), held.begin_ns
             track = tracks.gpu_stream(node, "ingero: tracing reduced", start_ns=begin_ns, end_ns=held.end_ns)

@@ -15,7 +15,7 @@ _NO_STACK = "[no stack stored]"
 
 
 class Weight(enum.Enum):
-    """What the width of a frame means: nanoseconds in calls, calls, or nanoseconds of calls spent off the CPU."""
+    """The meaning of a frame's width: ns in calls, number of calls, or ns of calls spent off the CPU."""
 
     TIME = "time"
     CALLS = "calls"
@@ -23,7 +23,7 @@ class Weight(enum.Enum):
 
 
 class NoBreakdownError(IngeroError):
-    """The recording does not say what calls did."""
+    """The recording has no thread-state time of calls."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -33,7 +33,7 @@ class NoBreakdownError(IngeroError):
 
 
 def write_flamegraph(samples: Iterable[Sample], weight: Weight, write: Callable[[bytes], object]) -> int:
-    """Answers how many lines were written; stacks without weight have none.
+    """Write the lines; returns their number. Stacks without weight are left out.
 
     Raises:
         NoBreakdownError: there are calls, but none with an account, and the weight wants one.
@@ -57,7 +57,7 @@ def _value(sample: Sample, weight: Weight) -> int:
 
 
 def _frames(sample: Sample) -> Iterator[str]:
-    """Outermost first."""
+    """The frames of a sample, outermost first."""
     yield _clean(process_text(sample))
     if not sample.places:
         yield _NO_STACK
@@ -81,5 +81,5 @@ def _text(place: Place) -> str:
 
 
 def _clean(text: str) -> str:
-    """Without what separates frames and lines, or acts on a terminal."""
+    """A name without characters that separate frames or lines, or act on a terminal."""
     return label(text.replace(";", ":"))

@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 
 from ingero.errors import IngeroError
+from ingero.serve.backlog import Sink
 from ingero.serve.export.chrome import ChromeWriter
 from ingero.serve.export.flamegraph import Weight, write_flamegraph
 from ingero.serve.export.model import Counter, Flow, Item, Machine, Slice, Track
@@ -17,16 +18,15 @@ from ingero.serve.export.perfetto import PerfettoWriter
 from ingero.serve.export.pprof import PprofWriter
 from ingero.serve.export.samples import samples
 from ingero.serve.export.timeline import Progress, timeline
-from ingero.serve.sql.backlog import Sink
 from ingero.store.records import NodeClock, Window
 from ingero.store.streaming.streams import Streams
 from ingero.units import format_bytes, format_count, format_moment
 
-_LEAST_BYTES, _MOST_GROWTH = 64 << 20, 16  # JSON of honest recordings is one to three times as large
+_MIN_BYTES, _MAX_GROWTH = 64 << 20, 16  # JSON of honest recordings is one to three times as large
 
 
 class Format(enum.Enum):
-    """What an export can be."""
+    """A format of an export."""
 
     PERFETTO = "perfetto"
     CHROME = "chrome"
@@ -35,7 +35,7 @@ class Format(enum.Enum):
 
 
 class NothingRecordedError(IngeroError):
-    """The window holds nothing that this format could show."""
+    """The window has no rows that this format can show."""
 
     def __init__(self, window: Window, whole: Window, pid: int | None, *, of_what: str = "nothing") -> None:
         of_process = f" of process {pid}" if pid else ""
@@ -65,7 +65,7 @@ def _span(window: Window) -> str:
 
 @dataclass(slots=True)
 class Written:
-    """How much was written."""
+    """What was written, by kind."""
 
     slices: int = 0
     counters: int = 0
@@ -76,7 +76,7 @@ class Written:
 
     @property
     def text(self) -> str:
-        """For people."""
+        """The counts as text."""
         parts = ((self.slices, "slices"), (self.counters, "counter values"), (self.flows, "flows"))
         shown = [f"{format_count(count)} {what}" for count, what in parts if count]
         shown += [f"{format_count(self.stacks)} stacks"] if self.stacks else []
@@ -92,7 +92,7 @@ def export(
     weight: Weight,
     progress: Progress,
 ) -> Written:
-    """Writes the recorded rows of a window.
+    """Write the recorded rows of a window.
 
     Raises:
         NothingRecordedError: there are none.
@@ -118,9 +118,9 @@ def export(
 
 
 def _in_proportion(write: Callable[[bytes], object], recording: Path) -> Callable[[bytes], object]:
-    """Writes as much as a recording of this size may become: its texts are repeated with every call that has them."""
+    """Write up to a limit in proportion to the recording's size: texts are repeated with every call that has them."""
     files = (recording, recording.with_name(f"{recording.name}-wal"))
-    most_bytes = _LEAST_BYTES + _MOST_GROWTH * sum(file.stat().st_size for file in files if file.exists())
+    most_bytes = _MIN_BYTES + _MAX_GROWTH * sum(file.stat().st_size for file in files if file.exists())
     written_bytes = 0
 
     def write_some(data: bytes) -> object:
@@ -134,7 +134,7 @@ def _in_proportion(write: Callable[[bytes], object], recording: Path) -> Callabl
 
 
 def _machines(write: Callable[[bytes], object], streams: Streams, progress: Progress) -> Written:
-    """A machine for each node, one after the other: a reader of a node sees no other's pids, threads and times.
+    """One machine per node, one after the other: a reader of a node does not see other nodes' pids, threads and times.
 
     Where clocks were compared, times are those of the first such node, if they were compared with one clock.
     """
@@ -176,7 +176,7 @@ def _machine(streams: Streams, node: str, number: int, ahead_ns: int) -> Machine
 
 
 def _timeline(writer: PerfettoWriter | ChromeWriter, items: Iterator[Item], written: Written) -> Written:
-    """Writes them, and counts them in `written`."""
+    """Write timeline items, and count them in `written`."""
     for item in items:
         if isinstance(item, Slice):
             written.slices += 1

@@ -1,4 +1,4 @@
-"""What an export cannot show because the recording does not hold it: that is neither "none" nor zero."""
+"""Notes on what an export cannot show because the recording lacks it: that is neither "none" nor zero."""
 
 from __future__ import annotations
 
@@ -29,7 +29,11 @@ def gap_lines(reader: Reader, window: Window) -> Iterator[str]:
         yield f"the file lacks {reader.missing_end}"
     yield from _not_traced(reader, window)
     yield from _selection(reader, window)
-    removed = [one for one in reader.removed() if one.kind == "removed" and one.until_ns > window.begin_ns]
+    removed = [
+        pruned_rows
+        for pruned_rows in reader.pruned()
+        if pruned_rows.kind == "removed" and pruned_rows.until_ns > window.begin_ns
+    ]
     if removed:
         yield f"removed to stay below --max-db: the older {', '.join(one.name for one in removed)}"
 

@@ -1,4 +1,4 @@
-"""What a timeline consists of: tracks, and on them slices, counters and flows. Every timeline format writes these."""
+"""The parts of a timeline: tracks with slices, counters and flows on them. Every timeline format writes these."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Args = tuple[tuple[str, Value], ...]
 
 
 class TrackKind(enum.Enum):
-    """What a track stands for. GROUP: a heading, GPU_STREAM: slices of something that is no thread."""
+    """Kind of a track. GROUP: a heading; GPU_STREAM: slices of something that is no thread."""
 
     GROUP = enum.auto()
     PROCESS = enum.auto()
@@ -26,7 +26,7 @@ class TrackKind(enum.Enum):
 
 
 class Unit(enum.Enum):
-    """What a counter counts."""
+    """Unit of a counter."""
 
     COUNT = ""
     BYTES = "bytes"
@@ -34,7 +34,7 @@ class Unit(enum.Enum):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A machine of a timeline. number: its place among them, from 0. ahead_ns: of its clock before the first one's."""
+    """A machine of a timeline. number: its index, from 0. ahead_ns: how far its clock is ahead of the first one's."""
 
     number: int
     name: str
@@ -78,7 +78,7 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
 
 
 class Counter(msgspec.Struct, frozen=True, gc=False):
-    """The value of a counter from a moment on."""
+    """The value of a counter from a time on."""
 
     track: int
     time_ns: int
@@ -86,7 +86,7 @@ class Counter(msgspec.Struct, frozen=True, gc=False):
 
 
 class Flow(msgspec.Struct, frozen=True, gc=False):
-    """An arrow between slices of two threads: from the one around a moment to the one around another."""
+    """An arrow between slices of two threads: from the slice around one time to the slice around another."""
 
     number: int
     name: str

@@ -1,4 +1,4 @@
-"""The file that an export goes to: complete or not there at all."""
+"""The output file of an export: complete, or not there at all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from ingero.errors import IngeroError
 from ingero.foreign_text import shell_word
-from ingero.serve.sql.backlog import Sink, standard_output
+from ingero.serve.backlog import Sink, standard_output
 
 STANDARD_OUTPUT = Path("-")
 
@@ -25,7 +25,7 @@ class OutputError(IngeroError):
 
 
 def refuse_recording(output: Path, recording: Path) -> None:
-    """Raises OutputError where the file that is to be written is the recording that is to be read."""
+    """Raise OutputError if the output file is the recording that is read."""
     try:
         is_same = output.samefile(recording)
     except OSError:  # there is no such file yet
@@ -74,7 +74,7 @@ def _beside(path: Path) -> Iterator[BinaryIO]:
 
 
 def _mode(target: Path) -> int:
-    """Of the file that was there, else what a new file gets."""
+    """The mode of the file that was there, else that of a new file."""
     if target.exists():
         return stat.S_IMODE(target.stat().st_mode)
     mask = os.umask(0)

@@ -33,8 +33,8 @@ _UNITS = {Unit.BYTES: number(3, 3), Unit.COUNT: number(3, 2), Unit.PERCENT: text
 # Kinds of interned strings: fields of InternedData, and the field of the text in an entry.
 _CATEGORIES, _EVENT_NAMES, _ANNOTATION_NAMES, _STRINGS = (1, 2), (2, 2), (3, 2), (29, 2)
 
-# Beyond this much, everything interned is forgotten and told anew when it is used again: memory stays bounded.
-_MOST_INTERNED_BYTES = 16 << 20
+# Beyond this much, all interned texts are forgotten and sent anew when used again: memory stays bounded.
+_MAX_INTERNED_BYTES = 16 << 20
 _ENTRY_BYTES = 200  # of a dictionary's entry with its key
 
 
@@ -47,7 +47,7 @@ class PerfettoWriter:
         begin_ns: int,
         *,
         machine: Machine | None = None,
-        most_interned_bytes: int = _MOST_INTERNED_BYTES,
+        most_interned_bytes: int = _MAX_INTERNED_BYTES,
     ) -> None:
         self._write = write
         self._most_interned_bytes = most_interned_bytes
@@ -68,7 +68,7 @@ class PerfettoWriter:
         self._clear()
 
     def _describe(self, machine: Machine, begin_ns: int) -> None:
-        """SystemInfo; and what its clock says while that of the first machine says something else."""
+        """SystemInfo of a machine, and its clock's offset from that of the first machine."""
         system = text(1, "Linux") + text(3, machine.kernel) if machine.kernel else b""
         cpus = number(8, machine.cpus) if machine.cpus else b""
         about = message(_SYSTEM_INFO, message(1, system) + cpus + text(17, machine.name))
@@ -81,13 +81,13 @@ class PerfettoWriter:
         self._packet(self._sequence + _CLEARED + _DEFAULTS + self._machine)
 
     def track(self, track: Track) -> None:
-        """A TrackDescriptor."""
+        """Write a TrackDescriptor."""
         self._tracks[track.number] = number(11, track.number)  # TrackEvent.track_uuid
         self._ends[track.number] = self._stated + self._event(_END + self._tracks[track.number])
         self._packet(message(60, _descriptor(track)) + self._of_tracks)
 
     def slice(self, item: Slice) -> None:
-        """Begin and end, or an instant."""
+        """Write begin and end of a slice, or an instant."""
         if self._interned_bytes > self._most_interned_bytes:
             self._forget()
             self._clear()
@@ -107,19 +107,19 @@ class PerfettoWriter:
             self._packet(_TIMESTAMP + varint63(start_ns + duration_ns) + self._ends[track])
 
     def counter(self, item: Counter) -> None:
-        """A value of a counter track."""
+        """Write a value of a counter track."""
         value = number(_COUNTER_VALUE, item.value) if isinstance(item.value, int) else double(_DOUBLE_VALUE, item.value)
         self._timed(item.time_ns, self._event(_COUNTER + self._tracks[item.track] + value))
 
     def flow(self, item: Flow) -> None:
-        """Both ends, each bound to the slice that is open on its track then (LegacyEvent, phases s and f)."""
+        """Write both ends of an arrow, each bound to the slice open on its track then (LegacyEvent, phases s and f)."""
         head = self._heads.get((item.name, "flow")) or self._head(item.name, "flow")
         for track, time_ns, phase in ((item.from_track, item.from_ns, "s"), (item.to_track, item.to_ns, "f")):
             legacy = message(6, number(2, ord(phase)) + number(6, item.number) + number(12, 1))
             self._timed(time_ns, self._event(self._tracks[track] + head + legacy))
 
     def finish(self) -> None:
-        """A trace has no end mark."""
+        """Do nothing: a trace has no end mark."""
 
     def _timed(self, time_ns: int, event: bytes) -> None:
         self._packet(_TIMESTAMP + varint63(time_ns) + self._stated + event)
@@ -138,7 +138,7 @@ class PerfettoWriter:
         return head
 
     def _arg(self, name: str, value: Value) -> bytes:
-        """A DebugAnnotation. Texts and addresses come again and again and are kept whole."""
+        """A DebugAnnotation. Encoded texts and addresses are cached, because they repeat."""
         head = self._names.get(name) or self._name(name)
         if isinstance(value, (str, Address)):
             content = head + (number(7, value) if isinstance(value, int) else number(17, self._intern(_STRINGS, value)))
@@ -172,7 +172,7 @@ class PerfettoWriter:
 
 
 def _clocks(time_ns: int) -> bytes:
-    """What the clocks of a machine said at a moment: ClockSnapshot.clocks."""
+    """The clocks of a machine at one time: ClockSnapshot.clocks."""
     return b"".join(message(1, number(1, clock) + number(2, time_ns)) for clock in (_REALTIME, _BOOTTIME))
 
 

@@ -37,12 +37,12 @@ class PprofWriter:
         self._put(number(_TIME, window.begin_ns) + number(_DURATION, window.duration_ns))
 
     def write(self, samples: Iterable[Sample]) -> None:
-        """Adds them all."""
+        """Add samples."""
         for sample in samples:
             self._sample(sample)
 
     def finish(self) -> None:
-        """Writes what is left."""
+        """Write the rest."""
         self._write(self._gzip.flush())
 
     def _sample(self, sample: Sample) -> None:

@@ -1,4 +1,4 @@
-"""Finds room on a track: slices that overlap without one containing the other go to further rows of it."""
+"""Places slices on a track: those that overlap without nesting go to further rows of it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ _CLOCK_ERROR_NS = 1_000  # between the wall clock's rates that the ends of two n
 
 
 class Neighbors:
-    """Begins of slices that follow each other by nature; only their ends are exact, lengths are of another clock."""
+    """Begins of slices that follow each other; only their ends are exact, their lengths are of another clock."""
 
     def __init__(self) -> None:
         self._ends: dict[tuple[int, ...], int] = {}
 
     def begin(self, key: tuple[int, ...], start_ns: int, end_ns: int) -> int:
-        """Where a slice begins beside the one of the same key before it: they overlap by no clock's error."""
+        """The begin of a slice, moved behind the previous one of the same key if they overlap only by clock error."""
         before_ns = self._ends.get(key, start_ns)
         self._ends[key] = end_ns
         return before_ns if start_ns < before_ns <= min(start_ns + _CLOCK_ERROR_NS, end_ns) else start_ns
@@ -26,7 +26,7 @@ class Rows:
         self._open_ends: list[list[int]] = [[]]
 
     def place(self, start_ns: int, end_ns: int) -> int:
-        """The number of the first row in which a slice lies apart from the others, or inside of one."""
+        """The number of the first row in which a slice does not overlap others, or nests inside one."""
         for number, ends in enumerate(self._open_ends):
             while ends and ends[-1] <= start_ns:
                 ends.pop()

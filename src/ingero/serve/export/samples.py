@@ -1,4 +1,4 @@
-"""Recorded calls summed by stack: what flame graphs and profiles are made of."""
+"""Recorded calls summed by stack, for flame graphs and profiles."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ Place = PythonPlace | NativePlace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The recorded calls of one operation that have one stack. places: innermost first, () where none was stored.
+    """The recorded calls of one operation with one stack. places: innermost first, () if no stack was stored.
 
-    process: None where it was not traced. offcpu_ns: of time_ns, in any state but running; None where no account was
-    kept.
+    process: None if it was not traced. offcpu_ns: the part of time_ns in any state but running; None if not recorded.
     """
 
     process: Process | None
@@ -33,7 +32,7 @@ class Sample:
 def samples(streams: Streams) -> Iterator[Sample]:
     """The recorded calls of the window, by process, operation and stack."""
     names = Names(streams.reader)
-    processes = {one.process: one for one in streams.reader.processes(only_traced=False)}
+    processes = {process.process: process for process in streams.reader.processes(only_traced=False)}
     for row in streams.stack_weights():
         yield Sample(
             process=processes.get(row.process),
@@ -47,7 +46,7 @@ def samples(streams: Streams) -> Iterator[Sample]:
 
 
 def _places(names: Names, stack_hash: int) -> tuple[Place, ...]:
-    """Native functions end where the interpreter begins: what it did is in the Python functions."""
+    """The places of a stack: native functions up to the interpreter, then Python functions."""
     stored = names.stack(stack_hash)
     if stored is None:
         return ()

@@ -1,4 +1,4 @@
-"""Steps as slices of a track of their process: what it repeats, with what its thread was blocked for the GPU in."""
+"""Steps as slices on a track of their process, with the time its thread was blocked on the GPU by kind of call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CATEGORY = "step"
 
 
 def step_slices(streams: Streams, tracks: Tracks, names: Names) -> Iterator[Slice]:
-    """A slice per step. Of a process without any, only the sync intervals of its streams are known."""
+    """A slice per step. A process without steps has only the sync intervals of its streams."""
     neighbors = Neighbors()
     for row in streams.steps():
         start_ns = neighbors.begin((row.process,), row.start_ns, row.end_ns)

@@ -44,7 +44,7 @@ def interval_slices(streams: Streams, tracks: Tracks, names: Names, arrows: coun
 
 
 def _launch_to_sync(row: SyncIntervalRow, streams: Streams, tracks: Tracks, arrows: count[int]) -> Iterator[Flow]:
-    """Only where both calls have a row."""
+    """An arrow from the first launch to the sync, if both calls have a row."""
     enqueued_ns = streams.first_enqueue(row)
     if enqueued_ns is None or row.recorded_sync_start_ns is None:
         return
@@ -75,6 +75,6 @@ def _args(row: SyncIntervalRow, names: Names) -> Iterator[tuple[str, Value]]:
 
 
 def _clocks(row: SyncIntervalRow, part: str) -> Args:
-    """What the syncing thread did meanwhile; while the GPU was busy, the launching thread until the sync began."""
+    """Thread-state time of the syncing thread; while the GPU was busy, of the launching thread until the sync began."""
     values = ((f"{part}_{clock}", getattr(row, f"{part}_{clock}")) for clock in STATE_COLUMNS)
     return tuple((name, value) for name, value in values if value)

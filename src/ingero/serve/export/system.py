@@ -1,4 +1,4 @@
-"""What was sampled each second as counters: the machine, the pressure on it, the threads of a process, open calls."""
+"""Samples of each second as counters: the host, pressure, GPUs, the threads of a process, calls in flight."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _SHARES: tuple[tuple[str, str], ...] = (
     ("agent_cpu_ns", "ingero: CPU"),
 )
 ON_CPU, WAITING = "threads on a CPU", "threads waiting for a CPU"
-OPEN_CALLS = "calls in flight for over a second"
+IN_FLIGHT_CALLS = "calls in flight for over a second"
 
 
 def machine_counters(streams: Streams, tracks: Tracks) -> Iterator[Counter]:
-    """Of the machine. A pressure is the share of the time since the sample before in which tasks stood still."""
+    """Counters of the host. Pressure is the share of time since the previous sample in which tasks were stalled."""
     before: dict[int, int] = {}
     for row in streams.snapshots():
         node = tracks.node(row.session)
@@ -53,7 +53,7 @@ def machine_counters(streams: Streams, tracks: Tracks) -> Iterator[Counter]:
 
 
 def _shares(row: Snapshot, before_ns: int, elapsed_ns: int, node: Track, tracks: Tracks) -> Iterator[Counter]:
-    """From the sample before on, which is what they are of."""
+    """Counters of shares, from the previous sample on, because they are of the time since then."""
     for column, name in _SHARES:
         value = getattr(row, column)
         if value is not None:
@@ -62,7 +62,7 @@ def _shares(row: Snapshot, before_ns: int, elapsed_ns: int, node: Track, tracks:
 
 
 def gpu_counters(streams: Streams, tracks: Tracks) -> Iterator[Counter]:
-    """Of each GPU."""
+    """Counters of each GPU."""
     for row in streams.gpus():
         node = tracks.node(row.session)
         for column, name, unit in _GPU:
@@ -73,8 +73,8 @@ def gpu_counters(streams: Streams, tracks: Tracks) -> Iterator[Counter]:
 
 
 def thread_counters(streams: Streams, tracks: Tracks) -> Iterator[Counter]:
-    """How many threads of each process were on a CPU, and how many waited for one, on average over each second."""
-    pids = {one.process: one.pid for one in streams.reader.processes(only_traced=False)}
+    """Threads of each process on a CPU, and waiting for one, averaged over each second."""
+    pids = {process.process: process.pid for process in streams.reader.processes(only_traced=False)}
     for row in streams.threads():
         process = tracks.process(row.session, row.process, pids.get(row.process, 0))
         length_ns = row.period_s * SECOND_NS
@@ -83,10 +83,10 @@ def thread_counters(streams: Streams, tracks: Tracks) -> Iterator[Counter]:
 
 
 def in_flight_counters(streams: Streams, tracks: Tracks) -> Iterator[Counter]:
-    """How many calls of a process were seen open at each look; 0 a second after the last look that saw any."""
+    """Calls of a process in flight at each sample; 0 from a second after the last sample with any."""
     last: dict[int, int] = {}
     for row in streams.in_flight():
-        track = tracks.counter(tracks.process(row.session, row.process, row.pid), OPEN_CALLS, Unit.COUNT).number
+        track = tracks.counter(tracks.process(row.session, row.process, row.pid), IN_FLIGHT_CALLS, Unit.COUNT).number
         if row.time_ns - last.get(track, row.time_ns) > 2 * SECOND_NS:
             yield Counter(track, last[track] + SECOND_NS, 0)
         last[track] = row.time_ns

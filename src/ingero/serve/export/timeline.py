@@ -10,8 +10,8 @@ from ingero.serve.export.findings import (
     chain_slices,
     coverage_slices,
     drop_slices,
+    in_flight_slices,
     incident_slices,
-    open_call_slices,
 )
 from ingero.serve.export.model import Counter, Flow, Item, Slice
 from ingero.serve.export.steps import step_slices
@@ -22,7 +22,7 @@ from ingero.serve.export.tracks import Tracks
 from ingero.store.streaming.names import Names
 from ingero.store.streaming.streams import Streams
 
-# Told now and then: what is being read, and which share of the window is done.
+# Called now and then with what is being read, and which share of the window is done.
 Progress = Callable[[str, float], None]
 
 _REPORT_EVERY = 8192
@@ -33,7 +33,7 @@ def timeline(
 ) -> Iterator[Item]:
     """Everything recorded, one kind after the other, each in the order of time; a track comes before its first use.
 
-    numbers, arrows: of tracks and arrows, where several timelines become one trace.
+    numbers, arrows: numbers of tracks and arrows, shared by several timelines of one trace.
     """
     names = Names(streams.reader)
     tracks = Tracks(streams.reader, names, numbers)
@@ -42,7 +42,7 @@ def timeline(
         ("incidents", incident_slices(streams, tracks)),
         ("causal chains", chain_slices(streams, tracks)),
         ("calls", call_slices(streams, tracks, names)),
-        ("in-flight calls", open_call_slices(streams, tracks, names)),
+        ("in-flight calls", in_flight_slices(streams, tracks, names)),
         ("off-CPU", offcpu_slices(streams, tracks, names, arrows)),
         ("steps", step_slices(streams, tracks, names)),
         ("sync intervals", interval_slices(streams, tracks, names, arrows)),

@@ -14,19 +14,19 @@ from ingero.store.records import Process
 from ingero.store.streaming.names import Names
 from ingero.store.streaming.stream_rows import EventRow, OffCpuRow
 
-_PID_LIMIT = 1 << 22  # the kernel's largest: pids of other nodes, and used again, are told apart beyond it
+_PID_LIMIT = 1 << 22  # the kernel's largest pid: those of other nodes, and reused ones, get numbers beyond it
 
 
 @dataclass(slots=True)
 class GpuStream:
-    """A track with the further rows that it turned out to need."""
+    """The track of a GPU stream with the further rows that overlapping slices need."""
 
     tracks: list[Track]
     rows: Rows
 
 
 class Tracks:
-    """Hands out tracks by what they stand for. New ones wait in `new` until somebody writes them.
+    """Hands out tracks by what they stand for. New ones wait in `new` until they are written.
 
     numbers: for them; those of one trace share one.
     """
@@ -34,7 +34,7 @@ class Tracks:
     def __init__(self, reader: Reader, names: Names, numbers: Iterator[int] | None = None) -> None:
         self.new: list[Track] = []
         self._names = names
-        self._nodes = {one.session: one.node for one in reader.sessions()}
+        self._nodes = {session.session: session.node for session in reader.sessions()}
         self._processes = {one.process: one for one in reader.processes(only_traced=False)}
         self._containers = {one.cgroup_id: one.pod or one.container_id for one in reader.containers()}
         self._made: dict[tuple[object, ...], Track] = {}
@@ -44,7 +44,7 @@ class Tracks:
         self._numbers = numbers or count(1)
 
     def node(self, session: int) -> Track:
-        """The heading of what belongs to a whole machine."""
+        """The group track of a whole node."""
         name = self._nodes.get(session, "")
         return self._made.get(("node", name)) or self._keep(
             Track(number=self._next(), kind=TrackKind.GROUP, name=name or "machine", order=-1), "node", name
@@ -101,7 +101,7 @@ class Tracks:
         return self._keep(track, *key)
 
     def waker(self, session: int, tid: int, comm: str, time_ns: int) -> int:
-        """The number of the track for what a thread did to another: beside its slices, if it was traced itself."""
+        """The number of the track for a thread that woke another: beside its slices, if it was traced itself."""
         thread = self._made.get(("waker", session, tid)) or self._waker(session, tid, comm)
         if thread.kind is TrackKind.THREAD:
             return self.off_cpu(thread, time_ns, time_ns)
@@ -151,7 +151,7 @@ class Tracks:
         )
 
     def container(self, cgroup_id: int) -> str:
-        """The container or pod of a control group; "" if it is none."""
+        """The container or pod of a cgroup; "" if it is none."""
         return self._containers.get(cgroup_id, "")
 
     def _row(self, gpu_stream: GpuStream, start_ns: int, end_ns: int) -> int:

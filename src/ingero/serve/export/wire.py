@@ -50,7 +50,7 @@ def varint63(value: int) -> bytes:
 
 
 def tag(field: int, wire_type: int) -> bytes:
-    """What stands before a value."""
+    """The key before a value: field number and wire type."""
     return _varint(field << 3 | wire_type)
 
 
@@ -70,7 +70,7 @@ def message(field: int, content: bytes) -> bytes:
 
 
 def text(field: int, value: str, *, keeps_lines: bool = False) -> bytes:
-    """A field with text, for people: what would act on a terminal or turn text around is an escape."""
+    """A field with text for people: characters that act on a terminal or reverse text are escaped."""
     return message(field, visible(value, keeps_lines=keeps_lines).encode("utf-8", "replace"))
 
 

@@ -1,1 +1,1 @@
-"""A recording's report as one HTML file for a ticket: nothing is loaded, nothing runs, every text is foreign."""
+"""A recording's report as one HTML file for a ticket: it loads nothing, runs nothing, and trusts no text."""

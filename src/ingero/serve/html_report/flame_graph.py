@@ -9,14 +9,14 @@ from ingero.serve.dashboard.stacks import Node
 from ingero.serve.html_report.markup import Markup, element
 from ingero.units import format_count, format_ns, format_percent
 
-MOST_FRAMES = 600
+MAX_FRAMES = 600
 DEEPEST = 48
 _ROW = 18  # pixels
-_LEAST_FOR_TEXT = 0.02  # of the width: less has no room for a word
+_MIN_FOR_TEXT = 0.02  # of the width: less has no room for a word
 
 
 def flame_graph(root: Node, label: str) -> tuple[Markup, int]:
-    """The picture, and how many frames it leaves out: the narrowest, and those below the 48th."""
+    """The SVG image, and the number of frames left out: the narrowest, and those below the 48th level."""
     chosen, left_out = _widest(root)
     rows = 1 + max((depth for _, depth, _ in chosen), default=0)
     frames = (_frame(node, depth, begin_ns, root.ns) for node, depth, begin_ns in chosen)
@@ -31,7 +31,7 @@ def _widest(root: Node) -> tuple[list[tuple[Node, int, int]], int]:
     number = 0
     waiting = [(-root.ns, number, root, 0, 0)]
     chosen: list[tuple[Node, int, int]] = []
-    while waiting and len(chosen) < MOST_FRAMES:
+    while waiting and len(chosen) < MAX_FRAMES:
         _, _, node, depth, begin_ns = heapq.heappop(waiting)
         chosen.append((node, depth, begin_ns))
         if depth + 1 >= DEEPEST:
@@ -59,5 +59,5 @@ def _frame(node: Node, depth: int, begin_ns: int, total_ns: int) -> Markup:
 
 
 def _name(node: Node, share: float) -> Iterator[Markup]:
-    if share >= _LEAST_FOR_TEXT:
+    if share >= _MIN_FOR_TEXT:
         yield element("text", node.name[:160], x=3, y=13)

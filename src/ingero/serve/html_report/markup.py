@@ -1,4 +1,4 @@
-"""HTML and inline SVG, in which every text is escaped where it is put in."""
+"""HTML and inline SVG in which every text is escaped on insertion."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TypeAlias
 
 from ingero.foreign_text import visible
 
-MOST_CHARACTERS = 2_000  # of one text; who needs more has the recording
+MAX_CHARACTERS = 2_000  # of one text; the recording has the rest
 _CUT = "…"
 
 
 class Markup(str):
-    """Text that is HTML already; what is made otherwise holds no text of others."""
+    """Text that is HTML already, without unescaped foreign text."""
 
     __slots__ = ()
 
@@ -21,8 +21,8 @@ class Markup(str):
 Child: TypeAlias = "str | Markup | Iterable[str | Markup]"
 
 
-def text(value: str, most: int = MOST_CHARACTERS) -> Markup:
-    """A text that anybody may have chosen: cut, without control characters and marks of direction, escaped."""
+def text(value: str, most: int = MAX_CHARACTERS) -> Markup:
+    """An untrusted text: cut, without control characters and direction marks, escaped."""
     cut = value if len(value) <= most else value[:most] + _CUT
     return Markup(html.escape(visible(cut)))
 
@@ -41,7 +41,7 @@ def element(name: str, *children: Child, **attributes: str | float | None) -> Ma
 
 
 def joined(children: Iterable[Child]) -> Markup:
-    """One after the other."""
+    """Concatenated children."""
     return Markup("".join(map(_inner, children)))
 
 

@@ -1,4 +1,4 @@
-"""The report itself: what is said of a recording, in the order in which somebody with a ticket reads it."""
+"""The HTML report on a recording, in the order in which the reader of a ticket needs it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ingero.serve.text import incident_form
 from ingero.serve.text.breakdown import MANY_CALLS
 from ingero.serve.text.coverage import coverage_lines, unseen_ratio
 from ingero.serve.text.findings_text import headline, not_looked_at_lines
-from ingero.serve.text.gap_lines import drop_lines, not_traced_lines, removed_lines
+from ingero.serve.text.gap_lines import drop_lines, not_traced_lines, pruned_lines
 from ingero.serve.text.profile_lines import profile_lines
 from ingero.serve.text.system_context import system_lines
 from ingero.store.arrays.gpu_streams import GpuStream
@@ -32,24 +32,24 @@ from ingero.store.records import Process, Session, Window
 from ingero.units import format_count, format_counted, format_moment, format_ns
 
 BEGINNING = b"<!DOCTYPE html>\n<!-- ingero report"
-MOST_BYTES = 8 << 20
-_MOST_INCIDENTS = 40
-_MOST_BANDS = 40
-_MOST_NODES = 8
-_MOST_CHARTS = 6
-_MOST_CHAINS = 10
-_MOST_FLAMES = 3  # processes
-_MOST_LINES = 80
+MAX_BYTES = 8 << 20
+_MAX_INCIDENTS = 40
+_MAX_BANDS = 40
+_MAX_NODES = 8
+_MAX_CHARTS = 6
+_MAX_CHAINS = 10
+_MAX_FLAMES = 3  # processes
+_MAX_LINES = 80
 _KINDS_OF_STACKS = (("calls", "time in recorded GPU and NCCL calls"), ("samples", "time outside of calls, by samples"))
 
 
 class ReportTooLargeError(IngeroError):
-    """Bounds of the parts did not hold."""
+    """The report is too large although its parts are limited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """One node's part of it. chosen: the only process that was asked for."""
+    """The data of one node for the report. chosen: the only process shown, if any."""
 
     reader: Reader
     window: Window
@@ -59,7 +59,7 @@ class _Part:
 
     @property
     def processes(self) -> list[Process]:
-        return [one for one in self.reader.processes() if self.chosen in (None, one.pid)]
+        return [process for process in self.reader.processes() if self.chosen in (None, process.pid)]
 
 
 def report(
@@ -68,10 +68,10 @@ def report(
     """One HTML file. pid: the only process that it is about. evidence: of the window, if it has been read already.
 
     Raises:
-        ReportTooLargeError: it would have more than MOST_BYTES.
+        ReportTooLargeError: it would have more than MAX_BYTES.
     """
     whole = b"".join(_encoded(reader, window, diagnosis, pid, evidence))
-    if len(whole) > MOST_BYTES:
+    if len(whole) > MAX_BYTES:
         raise ReportTooLargeError(
             f"the report would have {len(whole) >> 20} MiB", hint="shorten it with --since, --from and --to, or --pid"
         )
@@ -113,21 +113,21 @@ def _body(
     if len(nodes) < 2:
         one = evidence or Evidence(reader, window)
         yield from _node(_Part(reader=reader, window=window, diagnosis=diagnosis, evidence=one, chosen=pid))
-    for node in nodes[:_MOST_NODES] if len(nodes) > 1 else ():
+    for node in nodes[:_MAX_NODES] if len(nodes) > 1 else ():
         yield element("h2", f"Node {node}")
         with reader_of(reader, node, window) as alone:
             if alone is None:
                 yield element("p", "Nothing was recorded here in this time.")
                 continue
-            own = [one for one in diagnosis.incidents if one.node == node]
+            own = [incident for incident in diagnosis.incidents if incident.node == node]
             found = Diagnosis(
                 window=alone[1], incidents=tuple(own), verdicts=(), not_evaluated=(), not_traced={}, profiles=None
             )
             yield from _node(
                 _Part(reader=alone[0], window=alone[1], diagnosis=found, evidence=Evidence(*alone), chosen=pid)
             )
-    if len(nodes) > _MOST_NODES:
-        yield element("p", f"{len(nodes) - _MOST_NODES} more nodes are left out; --node N shows one.", class_="quiet")
+    if len(nodes) > _MAX_NODES:
+        yield element("p", f"{len(nodes) - _MAX_NODES} more nodes are left out; --node N shows one.", class_="quiet")
     yield _section("Verdicts", tables.verdicts_table(diagnosis.verdicts))
     if diagnosis.profiles:
         yield _section("Profile", element("pre", "\n".join(profile_lines(diagnosis.profiles, pid=pid))))
@@ -145,14 +145,16 @@ def _facts(reader: Reader, window: Window) -> Markup:
         return ", ".join(known[:4]) + (f" and {len(known) - 4} more" if len(known) > 4 else "")
 
     facts = {
-        "Host": all_of([one.node for one in sessions]),
-        "GPU": all_of([one.gpu_model for one in sessions]),
-        "Driver": all_of([one.gpu_driver for one in sessions]),
-        "CUDA": all_of([one.cuda_ver for one in sessions]),
-        "CPU": all_of([f"{one.cpu_model} ({one.cpu_count})" if one.cpu_model else "" for one in sessions]),
-        "Kernel": all_of([one.kernel for one in sessions]),
+        "Host": all_of([session.node for session in sessions]),
+        "GPU": all_of([session.gpu_model for session in sessions]),
+        "Driver": all_of([session.gpu_driver for session in sessions]),
+        "CUDA": all_of([session.cuda_ver for session in sessions]),
+        "CPU": all_of(
+            [f"{session.cpu_model} ({session.cpu_count})" if session.cpu_model else "" for session in sessions]
+        ),
+        "Kernel": all_of([session.kernel for session in sessions]),
         "Recorded": f"{format_moment(window.begin_ns, of_ns=window.duration_ns)}, {format_ns(window.duration_ns)}",
-        "ingero": all_of([one.ingero_ver for one in sessions]) or reader.older_version,
+        "ingero": all_of([session.ingero_ver for session in sessions]) or reader.older_version,
         "File": reader.path.name,
     }
     always = ("GPU", "Driver")
@@ -166,17 +168,17 @@ def _facts(reader: Reader, window: Window) -> Markup:
 
 def _sessions(reader: Reader, window: Window) -> list[Session]:
     return [
-        one
-        for one in reader.sessions()
-        if one.started_ns < window.end_ns and (one.stopped_ns or one.last_seen_ns) >= window.begin_ns
+        session
+        for session in reader.sessions()
+        if session.started_ns < window.end_ns and (session.stopped_ns or session.last_seen_ns) >= window.begin_ns
     ]
 
 
 def _incidents(diagnosis: Diagnosis) -> Markup:
     if not diagnosis.incidents:
         return Markup("")
-    shown = [_incident(one) for one in diagnosis.incidents[:_MOST_INCIDENTS]]
-    rest = diagnosis.incidents[_MOST_INCIDENTS:]
+    shown = [_incident(incident) for incident in diagnosis.incidents[:_MAX_INCIDENTS]]
+    rest = diagnosis.incidents[_MAX_INCIDENTS:]
     if rest:
         causes = ", ".join(dict.fromkeys(one.cause for one in rest))
         more = f"{format_count(len(rest))} more incidents are left out, less severe than these: {causes}"
@@ -184,19 +186,19 @@ def _incidents(diagnosis: Diagnosis) -> Markup:
     return _section("Incidents", *shown)
 
 
-def _incident(one: Incident) -> Markup:
+def _incident(incident: Incident) -> Markup:
     parts = [
         _titled(part.title, _lines(part.lines, is_commands=part.key == "fix"))
-        for part in incident_form.sections(one)
+        for part in incident_form.sections(incident)
         if part.key != "timeline"  # which is a picture
     ]
-    if one.timeline:
-        parts.append(_titled("Timeline", time_chart.timeline(one.timeline)))
+    if incident.timeline:
+        parts.append(_titled("Timeline", time_chart.timeline(incident.timeline)))
     return element(
-        "article", element("h3", incident_form.title_line(one)),
-        element("p", one.summary, class_="headline"),
+        "article", element("h3", incident_form.title_line(incident)),
+        element("p", incident.summary, class_="headline"),
         *parts,
-        id=f"incident-{one.number}", class_=one.severity.name,
+        id=f"incident-{incident.number}", class_=incident.severity.name,
     )  # fmt: skip
 
 
@@ -205,27 +207,27 @@ def _titled(title: str, content: Markup) -> Markup:
 
 
 def _lines(lines: Sequence[str], *, is_commands: bool = False) -> Markup:
-    """Deeper ones are indented; of fixes they are commands."""
+    """Lines as HTML; deeper ones are indented, or commands in fixes."""
     found = []
-    for line in lines[:_MOST_LINES]:
+    for line in lines[:_MAX_LINES]:
         if not line.startswith("  "):
             found.append(element("p", line))
         elif is_commands:
             found.append(element("pre", element("code", line.strip())))
         else:
             found.append(element("p", line.strip(), class_="deeper"))
-    if len(lines) > _MOST_LINES:
-        found.append(element("p", f"and {format_counted(len(lines) - _MOST_LINES, 'more line')}", class_="quiet"))
+    if len(lines) > _MAX_LINES:
+        found.append(element("p", f"and {format_counted(len(lines) - _MAX_LINES, 'more line')}", class_="quiet"))
     return joined(found)
 
 
 def _node(part: _Part) -> Iterator[Markup]:
-    """Where the time of one node's processes went, its host, and what of it is missing."""
+    """The time breakdown of one node's processes, its host, and its missing data."""
     reader, window = part.reader, part.window
     shown = part.processes
     if reader.older_version:
         why = f"Ingero {reader.older_version} recorded neither sync intervals nor thread states. What it found itself:"
-        own = list(stored_lines(stored(reader, window), most=_MOST_CHAINS))
+        own = list(stored_lines(stored(reader, window), most=_MAX_CHAINS))
         yield _section("Findings of the recorder", element("p", why), _lines(own))
         yield _section("Processes", tables.calls_table(part.evidence, shown))
         return
@@ -236,9 +238,9 @@ def _node(part: _Part) -> Iterator[Markup]:
         if (gpu_stream := _gpu_stream_of(part.evidence, one.process)) is not None and len(gpu_stream.sync_intervals)
     }
     busiest = sorted(gpu_streams, key=lambda number: -int(gpu_streams[number][0].sync_intervals["busy_ns"].sum()))
-    charts = [_chart(part, number, *gpu_streams[number]) for number in busiest[:_MOST_CHARTS]]
-    if len(busiest) > _MOST_CHARTS:
-        left = format_counted(len(busiest) - _MOST_CHARTS, "more process")
+    charts = [_chart(part, number, *gpu_streams[number]) for number in busiest[:_MAX_CHARTS]]
+    if len(busiest) > _MAX_CHARTS:
+        left = format_counted(len(busiest) - _MAX_CHARTS, "more process")
         charts.append(element("p", f"No chart of {left} with less GPU work.", class_="quiet"))
     if not charts:
         charts = [element("p", "No GPU sync or step was recorded: there is no wall time to divide.")]
@@ -253,12 +255,12 @@ def _node(part: _Part) -> Iterator[Markup]:
     host = list(system_lines(reader, window, has_incident=bool(part.diagnosis.incidents)))
     if host:
         yield _section("Host", _lines(host))
-    missing = [*removed_lines(reader, window), *not_traced_lines(reader, window), *coverage_lines(reader, window)]
+    missing = [*pruned_lines(reader, window), *not_traced_lines(reader, window), *coverage_lines(reader, window)]
     yield _section("Dropped data", _lines([line for line in (*drop_lines(reader, window), *missing) if line]))
 
 
 def _gpu_stream_of(evidence: Evidence, number: int) -> GpuStream | None:
-    """What a process is judged by; of steps each as it was, not joined to those that it repays."""
+    """The stream or steps that a process is judged by; steps as measured, not joined to those that they catch up on."""
     paced = evidence.main_streams.get(number)
     if paced is None or not paced.is_steps:
         return paced
@@ -269,8 +271,10 @@ def _chart(part: _Part, number: int, gpu_stream: GpuStream, layers: Sequence[tim
     process = part.evidence.processes[number]
     wall_ns = tables.wall_ns(gpu_stream)
     incidents = [
-        one for one in part.diagnosis.incidents if any(affected.process == number for affected in one.affected)
-    ][:_MOST_BANDS]  # fmt: skip
+        incident
+        for incident in part.diagnosis.incidents
+        if any(affected.process == number for affected in incident.affected)
+    ][:_MAX_BANDS]
     lost = time_chart.lost_ratios(incidents, number, part.window)
     label = f"Share of wall time by part, over time, of {tables.name_of(process)}"
     return joined((
@@ -286,18 +290,18 @@ def _flames(part: _Part, processes: Sequence[Process]) -> Markup:
         return _section("Flame graphs", element("p", why))
     graphs = [
         graph
-        for process in processes[:_MOST_FLAMES]
+        for process in processes[:_MAX_FLAMES]
         for of, words in _KINDS_OF_STACKS
         for graph in _flame(part, process, of, words)
     ]
     if not graphs:
         has_stacks = not any(
-            json.loads(one.options).get("stack") is False for one in _sessions(part.reader, part.window)
+            json.loads(session.options).get("stack") is False for session in _sessions(part.reader, part.window)
         )
         why = "No stack was recorded in this time." if has_stacks else "Stacks were not recorded: --no-stack."
         graphs = [element("p", why)]
-    elif len(processes) > _MOST_FLAMES:
-        left = format_counted(len(processes) - _MOST_FLAMES, "more process")
+    elif len(processes) > _MAX_FLAMES:
+        left = format_counted(len(processes) - _MAX_FLAMES, "more process")
         graphs.append(element("p", f"None of {left}; --pid N shows one.", class_="quiet"))
     return _section("Flame graphs", *graphs)
 

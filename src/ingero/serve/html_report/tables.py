@@ -14,12 +14,12 @@ from ingero.store.arrays.gpu_streams import GpuStream
 from ingero.store.records import Clocks, Process
 from ingero.units import format_count, format_counted, format_ns, format_percent
 
-MOST_ROWS = 50
-_MOST_CALLS = 8  # of a process
+MAX_ROWS = 50
+_MAX_CALLS = 8  # of a process
 
 
 def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], words: Sequence[int] = ()) -> Markup:
-    """Each row begins with what it is about. words: columns beside the first that hold sentences."""
+    """A table; the first column is the row's heading. words: further columns that hold sentences."""
     shown = list(rows)
     if not shown:
         return Markup("")
@@ -30,9 +30,9 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], wor
             element("th", row[0], scope="row"),
             (_cell(heads[at], cell, at in words) for at, cell in enumerate(row[1:], 1)),
         )
-        for row in shown[:MOST_ROWS]
+        for row in shown[:MAX_ROWS]
     )
-    left_out = element("p", _rest(len(shown)), class_="quiet") if len(shown) > MOST_ROWS else Markup("")
+    left_out = element("p", _rest(len(shown)), class_="quiet") if len(shown) > MAX_ROWS else Markup("")
     return joined(
         (element("table", element("caption", caption), element("thead", head), element("tbody", body)), left_out)
     )
@@ -45,8 +45,8 @@ def name_of(process: Process) -> str:
 
 
 def parts_tables(found: Mapping[int, tuple[GpuStream, Sequence[Layer]]], evidence: Evidence) -> Iterator[Markup]:
-    """Wall time by part; processes whose parts are others (steps, sync intervals) stand in a table of their own."""
-    kinds = dict.fromkeys(tuple(one.name for one in parts) for _, parts in found.values())
+    """Wall time by part, one table for processes with steps and one for those with sync intervals."""
+    kinds = dict.fromkeys(tuple(part.name for part in parts) for _, parts in found.values())
     for names in kinds:
         rows = [
             (
@@ -55,17 +55,17 @@ def parts_tables(found: Mapping[int, tuple[GpuStream, Sequence[Layer]]], evidenc
                 if gpu_stream.is_steps
                 else format_counted(len(gpu_stream.sync_intervals), gpu_stream.noun),
                 format_ns(wall_ns(gpu_stream)),
-                *(f"{format_ns(one.total_ns)} ({_share(one.total_ns, wall_ns(gpu_stream))})" for one in parts),
+                *(f"{format_ns(part.total_ns)} ({_share(part.total_ns, wall_ns(gpu_stream))})" for part in parts),
             )
             for number, (gpu_stream, parts) in found.items()
-            if tuple(one.name for one in parts) == names
+            if tuple(part.name for part in parts) == names
         ]
         yield table("Time breakdown of wall time", ("Process", "Judged by", "Wall time", *names), rows)
 
 
 def states_table(evidence: Evidence, shown: Sequence[Process]) -> Markup:
-    """What the threads of each process did, summed over them."""
-    totals = {one.process: one for one in evidence.reader.thread_state_totals(evidence.window)}
+    """Thread-state time of each process, summed over its threads."""
+    totals = {totals.process: totals for totals in evidence.reader.thread_state_totals(evidence.window)}
     mine = [(one, totals[one.process]) for one in shown if one.process in totals]
     mine.sort(key=lambda pair: -pair[1].clocks.total_ns)
     used = [name for name in STATES if any(_clock(one.clocks, name) for _, one in mine)]
@@ -87,27 +87,27 @@ def calls_table(evidence: Evidence, shown: Sequence[Process]) -> Markup:
     """The calls of each process, by total time."""
     names = {one.process: name_of(one) for one in shown}
     rows = []
-    totals = sorted(evidence.reader.op_totals(evidence.window), key=lambda one: -one.sum_ns)
+    totals = sorted(evidence.reader.op_totals(evidence.window), key=lambda total: -total.sum_ns)
     for number, name in names.items():
-        mine = [one for one in totals if one.process == number and one.count][:_MOST_CALLS]
+        mine = [total for total in totals if total.process == number and total.count][:_MAX_CALLS]
         rows += [
             (f"{one.name} of {name}", format_count(one.count), format_ns(one.sum_ns), format_ns(one.sum_ns / one.count),
              format_ns(one.max_ns) if one.max_ns else "")
             for one in mine
         ]  # fmt: skip
     return table(
-        f"Calls, sorted by total time ({_MOST_CALLS} of each process)",
+        f"Calls, sorted by total time ({_MAX_CALLS} of each process)",
         ("Call", "Count", "Total", "Mean", "Longest"),
         rows,
     )
 
 
 def verdicts_table(verdicts: Sequence[ProcessVerdict]) -> Markup:
-    """What is said of each process."""
+    """The verdict on each process."""
     rows = [
         (f"{one.name} [{one.pid}]" + (f" rank {one.rank}" if one.rank is not None else "")
          + (f" on {one.node}" if one.node else ""), one.text)
-        for one in sorted(verdicts, key=lambda one: not one.has_incident)
+        for one in sorted(verdicts, key=lambda verdict: not verdict.has_incident)
     ]  # fmt: skip
     return table("Verdict of each process", ("Process", "Verdict"), rows, words=(1,))
 
@@ -117,7 +117,7 @@ def _clock(clocks: Clocks, name: str) -> int:
 
 
 def wall_ns(gpu_stream: GpuStream) -> int:
-    """Of all its steps or sync intervals."""
+    """Wall time of all steps or sync intervals of a stream."""
     return int((gpu_stream.sync_intervals["sync_end_ns"] - gpu_stream.sync_intervals["prev_sync_end_ns"]).sum())
 
 
@@ -134,4 +134,4 @@ def _cell(head: str, value: str, is_words: bool) -> Markup:
 
 
 def _rest(count: int) -> str:
-    return f"and {format_count(count - MOST_ROWS)} more, left out here; ingero explain --json has all"
+    return f"and {format_count(count - MAX_ROWS)} more, left out here; ingero explain --json has all"

@@ -1,4 +1,4 @@
-"""Pictures over time: where the wall time of a process went, and how much of it was lost."""
+"""Charts over time: the wall time of a process by part, and the share of it that was lost."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Layer:
 
 
 def layers(gpu_stream: GpuStream, window: Window, *, is_idle_known: bool) -> list[Layer]:
-    """The parts of what a process is judged by. is_idle_known: launches were traced for most of the time.
+    """The layers of a process's stream or steps. is_idle_known: launches were traced for most of the time.
 
-    Of steps by repetition it is not known when within a step the host waited: both parts are spread over the step.
-    Where launches had no durations, what they were blocked on a full queue is not known either: both parts are bounds.
+    For steps by repetition it is unknown when within a step the host waited: both parts are spread over the step. Where
+    launches had no durations, their time blocked on a full queue is unknown, too: both parts are bounds.
     """
     one = gpu_stream.sync_intervals
     if gpu_stream.is_steps:
@@ -86,11 +86,11 @@ def lost_ratios(incidents: Sequence[Incident], process: int, window: Window) -> 
     """
     lost = np.zeros(PIECES)
     width = max(window.duration_ns / PIECES, 1.0)
-    for one in incidents:
-        if not any(affected.process == process for affected in one.affected):
+    for incident in incidents:
+        if not any(affected.process == process for affected in incident.affected):
             continue
         mine = np.zeros(PIECES)
-        for moment in one.timeline:
+        for moment in incident.timeline:
             first = (moment.begin_ns - window.begin_ns) / width
             last = (moment.end_ns - window.begin_ns) / width
             for piece in range(max(0, int(first)), min(PIECES, int(last) + 1)):
@@ -100,7 +100,7 @@ def lost_ratios(incidents: Sequence[Incident], process: int, window: Window) -> 
 
 
 def chart(found: Sequence[Layer], lost: Array, incidents: Sequence[Incident], window: Window, label: str) -> Markup:
-    """The parts one on the other, the lost share below, incidents as bands."""
+    """The chart: stacked parts, the share of time lost below, incidents as bands."""
     area = element(
         "svg", *_areas(found), x=0, y=_LABELS, width="100%", height=_HEIGHT, viewBox=f"0 0 {PIECES} 1000",
         preserveAspectRatio="none",
@@ -119,7 +119,7 @@ def chart(found: Sequence[Layer], lost: Array, incidents: Sequence[Incident], wi
 
 
 def legend(found: Sequence[Layer], wall_ns: int) -> Markup:
-    """What the colors mean, and how much of the wall time each part is."""
+    """The legend: the color of each part, and its share of wall time."""
     rows = [
         (one.css, f"{one.name}: {format_ns(one.total_ns)}, {format_percent(one.total_ns / max(wall_ns, 1))}")
         for one in found
@@ -138,8 +138,8 @@ def timeline(moments: Sequence[Moment]) -> Markup:
         return Markup("")
     first, last = moments[0], moments[-1]
     whole = Window(begin_ns=first.begin_ns, end_ns=last.end_ns)
-    peak = max(one.lost_ratio for one in moments)
-    bars = (_bar(one, whole) for one in moments)
+    peak = max(moment.lost_ratio for moment in moments)
+    bars = (_bar(moment, whole) for moment in moments)
     label = f"Time lost, {format_ns(first.end_ns - first.begin_ns)} per bar; peak {format_percent(peak)}"
     frame = element("rect", x=0, y=0, width="100%", height=_LOST_HEIGHT, class_="frame")
     picture = element(

@@ -1,1 +1,1 @@
-"""What every server here needs before it answers: addresses, TLS, tokens, limits."""
+"""Shared parts of all HTTP servers here: addresses, TLS, tokens, limits."""

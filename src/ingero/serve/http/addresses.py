@@ -1,4 +1,4 @@
-"""Where a server listens: on this machine alone unless another address is named."""
+"""Addresses of servers: they listen on this host alone unless another address is given."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether only this host can reach it."""
         return is_loopback(self.host)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The hosts that clients may ask for: the one named, on a wildcard also the machine's name; loopback always."""
+        """Host names that clients may use: the given one, on a wildcard also the host's name; loopback always."""
         own = () if self.is_loopback else (socket.gethostname(), socket.getfqdn())
         named = () if self._is_wildcard else (self.host,)
         return tuple(dict.fromkeys((*_LOOPBACK_NAMES, *named, *own)))
@@ -78,12 +78,12 @@ def parse_address(text: str) -> Address:
 
 
 def without_login(text: str) -> str:
-    """What somebody gave as an address, to be shown: a name and a password before it are left out."""
+    """A given address without its user name and password, safe to show."""
     return text.rpartition("@")[2]
 
 
 def listen(address: Address) -> socket.socket:
-    """A socket that listens there.
+    """Open a socket that listens on the address.
 
     Raises:
         AddressError: it is taken, or not this machine's.
@@ -107,7 +107,7 @@ def _way_out(error: OSError, address: Address) -> str:
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether what is sent there never leaves this machine: loopback, or an address of one of its interfaces.
+    """Whether an address is this host's: loopback, or an address of one of its interfaces.
 
     Nothing is sent: the kernel says from which address it would.
     """

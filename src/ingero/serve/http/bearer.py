@@ -1,4 +1,4 @@
-"""The token that clients of a server must show (ASGI)."""
+"""Bearer token authentication (ASGI)."""
 
 from __future__ import annotations
 

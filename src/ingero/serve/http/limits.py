@@ -1,4 +1,4 @@
-"""What anybody may take of a server before it knows who asks: time for a request, and connections.
+"""Limits for clients before they are authenticated: time for a request, and connections.
 
 uvicorn waits for the rest of a request, and of a TLS handshake, for as long as the client likes.
 """
@@ -16,17 +16,17 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 REQUEST_S = 10.0  # from its first byte, or that of its connection, to its last; a head is 1 KB, a statement 100 at most
 HANDSHAKE_S = 10.0
-MOST_OPEN = 1024  # those in their handshake, too: up to 100 KB each
-MOST_CONNECTIONS = 256  # each answer takes one of 40 threads; more would only wait
-MOST_OF_A_PEER = 64  # browsers open six; on this machine everybody is one peer
+MAX_OPEN = 1024  # connections including those in their TLS handshake: up to 100 KB each
+MAX_CONNECTIONS = 256  # each answer takes one of 40 threads; more would only wait
+MAX_CONNECTIONS_PER_PEER = 64  # browsers open six; on this host all clients are one peer
 
 
 class TooManyConnectionsError(ConnectionError):
-    """Refused before a byte of it is read."""
+    """A connection is refused before a byte of it is read."""
 
 
 class Options(TypedDict):
-    """Those of `uvicorn.Config` that put the limits in force."""
+    """Options of `uvicorn.Config` that put the limits in force."""
 
     http: type[asyncio.Protocol]
     loop: str
@@ -34,7 +34,7 @@ class Options(TypedDict):
 
 
 def limits() -> Options:
-    """For one server: connections are counted by it alone."""
+    """The options for one server, with a connection count of its own."""
 
     class Limited(LimitedProtocol):
         alive: ClassVar[weakref.WeakSet[LimitedProtocol]] = weakref.WeakSet()
@@ -42,7 +42,7 @@ def limits() -> Options:
         waiting: ClassVar[dict[LimitedProtocol, None]] = {}
 
     # more than are let in, so that uvicorn does not answer 503 where a connection was let in
-    return {"http": Limited, "loop": f"{__name__}:HandshakeLoop", "limit_concurrency": MOST_OPEN + 1}
+    return {"http": Limited, "loop": f"{__name__}:HandshakeLoop", "limit_concurrency": MAX_OPEN + 1}
 
 
 class HandshakeLoop(asyncio.SelectorEventLoop):
@@ -56,10 +56,10 @@ class HandshakeLoop(asyncio.SelectorEventLoop):
 
 
 class LimitedProtocol(H11Protocol):
-    """HTTP/1.1 of a client that is given so much time for each request, and so many connections.
+    """HTTP/1.1 with a time limit for each request and a limit on connections per client.
 
-    Whoever comes when all are taken is let in for the one that has been waited for longest, so that nobody keeps others
-    out by asking nothing.
+    When all connections are taken, a new one replaces the one that has been idle longest, so that idle clients cannot
+    lock others out.
     """
 
     alive: ClassVar[weakref.WeakSet[LimitedProtocol]]  # those in their handshake, too
@@ -67,8 +67,8 @@ class LimitedProtocol(H11Protocol):
     waiting: ClassVar[dict[LimitedProtocol, None]]  # for the rest of their request, since when in this order
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        if len(self.alive) >= MOST_OPEN:
-            raise TooManyConnectionsError(f"more than {MOST_OPEN} connections")
+        if len(self.alive) >= MAX_OPEN:
+            raise TooManyConnectionsError(f"more than {MAX_OPEN} connections")
         super().__init__(*arguments, **options)
         self.alive.add(self)
         self.peer = ""
@@ -80,9 +80,9 @@ class LimitedProtocol(H11Protocol):
         self.peer = self.client[0] if self.client else ""
         self.of_peer[self.peer] += 1
         self._wait_for_a_request()
-        if self.of_peer[self.peer] > MOST_OF_A_PEER:
+        if self.of_peer[self.peer] > MAX_CONNECTIONS_PER_PEER:
             self._end_one(one for one in self.waiting if one.peer == self.peer)
-        elif self.of_peer.total() > MOST_CONNECTIONS:
+        elif self.of_peer.total() > MAX_CONNECTIONS:
             self._end_one(iter(self.waiting))
 
     def data_received(self, data: bytes) -> None:
@@ -94,7 +94,7 @@ class LimitedProtocol(H11Protocol):
             self._waits_no_more()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has gone, whoever ended it."""
+        """The connection was closed, by either side."""
         self._waits_no_more()
         self.alive.discard(self)
         self.of_peer[self.peer] -= 1

@@ -1,4 +1,4 @@
-"""Certificates that are renewed while a server runs: each new client meets the pair that lies in the files now."""
+"""Renews a server's certificate while it runs: each new client gets the pair that is in the files now."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ingero.serve.http.tls import Certificate, CertificateError, read_certificate
 
-_EVERY_S = 1.0  # between two looks at the files
+_CHECK_EVERY_S = 1.0  # shortest time between two checks of the files
 
 _log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ def renew(
     *,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Has a server's context show the pair of the files as it changes, looked at when somebody connects.
+    """Make a server's context use the pair in the files as it changes; checked when a client connects.
 
     While a pair is half written, or cannot be used, the last good one stays, and that is logged. make: the context of a
     pair, with the same demands on clients. monotonic: s.
@@ -58,7 +58,7 @@ class _Renewal:
     def current(self) -> ssl.SSLContext | None:
         """None: the pair is that of the start."""
         now_s = self._monotonic()
-        if now_s - self._looked_s >= _EVERY_S:
+        if now_s - self._looked_s >= _CHECK_EVERY_S:
             self._looked_s = now_s
             stamp = self._stamp_now()
             if stamp != self._stamp:
@@ -73,7 +73,7 @@ class _Renewal:
             _log.warning("the certificate of before stays: %s", error)
 
     def _stamp_now(self) -> tuple[object, ...]:
-        """What changes when a file is written or replaced."""
+        """A stamp that changes when a file is written or replaced."""
         found: list[object] = []
         for path in self._files:
             try:

@@ -122,7 +122,7 @@ def tls_context(certificate: Certificate) -> ssl.SSLContext:
 
 @contextmanager
 def published(certificate: Certificate, path: Path) -> Iterator[bool]:
-    """Puts the certificate (never its key) where clients can be told to trust it, until the server ends.
+    """Write the certificate (never its key) to a file that clients can trust, until the server ends.
 
     Answers whether that worked. A signal that ends the process takes it away, too; after SIGKILL it lies there until
     the next server replaces it.
@@ -137,7 +137,7 @@ def published(certificate: Certificate, path: Path) -> Iterator[bool]:
 
 @contextmanager
 def _before_dying(act: Callable[[], None]) -> Iterator[None]:
-    """Acts before a signal ends the process that would do so without a word."""
+    """Run an action before a signal ends the process silently."""
 
     def ending(number: int, _: FrameType | None) -> None:
         act()
@@ -169,14 +169,14 @@ def _publish(certificate: Certificate, path: Path) -> bool:
 
 
 def _take_away(certificate: Certificate, path: Path) -> None:
-    """Unless another server has put its own there meanwhile."""
+    """Remove the certificate's file, unless another server has replaced it meanwhile."""
     with contextlib.suppress(OSError):
         if path.read_bytes() == certificate.certificate:
             path.unlink()
 
 
 def general_name(host: str) -> x509.GeneralName:
-    """A name or an address as certificates hold it."""
+    """A name or an address in the form used in certificates."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:

@@ -1,1 +1,1 @@
-"""The MCP server: what an AI assistant may ask of a recording."""
+"""The MCP server: access to a recording for AI assistants."""

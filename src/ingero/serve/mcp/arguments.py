@@ -1,4 +1,4 @@
-"""Arguments as assistants really send them: what stands for nothing is left out, and an error says what would do.
+"""Normalizes arguments as assistants really send them: empty values are left out, and errors name accepted values.
 
 Models fill in every optional argument: with null, "", "null", 0, [] or "all". They send lists as text, and numbers too,
 write names in their own way (`topN`), and put all into one more object (`{"arguments": {...}}`). What is merely ignored
@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from ingero.errors import IngeroError
 from ingero.serve.mcp.untrusted import harmless, traced
-from ingero.serve.source.recording_source import ACCEPTED_SINCE, parse_since_ns
+from ingero.serve.recording_source import ACCEPTED_SINCE, parse_since_ns
 
 _NOTHING = frozenset({"", "null", "none", "nil", "undefined", "all", "any", "*", "[]", "{}", '""', "''"}) | {
     *("-", "n/a", "default", "unset", "unspecified", "not specified", "not set", "not provided")
@@ -39,7 +39,7 @@ _OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
 }
 """What models call an argument (its letters alone) -> its name, the first that the tool has."""
 _SQL, _SINCE = frozenset({"query", "sql"}), "since"
-_MOST_SHOWN = 80
+_MAX_SHOWN = 80
 
 Fields = Mapping[str, FieldInfo]
 
@@ -97,7 +97,7 @@ def _called_otherwise(name: str, field: FieldInfo, others: Sequence[Any]) -> Any
     Raises:
         ArgumentError: there is none, or more than one.
     """
-    fitting = {text for one in others if isinstance(one, str) and _can_be(name, text := _text(name, one), field)}
+    fitting = {text for other in others if isinstance(other, str) and _can_be(name, text := _text(name, other), field)}
     if len(fitting) != 1:
         raise ArgumentError(f"{name} is needed: {_accepted(name, field)}")
     return fitting.pop()
@@ -108,7 +108,7 @@ def _can_be(name: str, text: str, field: FieldInfo) -> bool:
 
 
 def complaint(fields: Fields, error: ValidationError) -> str:
-    """What is wrong with arguments, by name: what is accepted, and how to leave it out."""
+    """The error for invalid arguments, by name, with the accepted values and how to leave the argument out."""
     lines = []
     for one in error.errors(include_url=False, include_context=False):
         name = str(one["loc"][0]) if one["loc"] else ""
@@ -206,7 +206,7 @@ def _since(value: Any, field: FieldInfo) -> str:  # any JSON value
 
 
 def _types(field: FieldInfo) -> set[Any]:
-    """What it may be, without None: types, `list` for lists, `Literal` for names."""
+    """The types that a field may have, without None: types, `list` for lists, `Literal` for names."""
     found = (
         get_args(field.annotation) if get_origin(field.annotation) not in (None, list, Literal) else (field.annotation,)
     )
@@ -215,11 +215,11 @@ def _types(field: FieldInfo) -> set[Any]:
 
 def _refused(name: str, value: object, field: FieldInfo) -> str:
     text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return f"{harmless(name)}: {traced(text, most=_MOST_SHOWN)} is not accepted; {_accepted(name, field)}"
+    return f"{harmless(name)}: {traced(text, most=_MAX_SHOWN)} is not accepted; {_accepted(name, field)}"
 
 
 def _accepted(name: str, field: FieldInfo) -> str:
-    """What it takes, and what happens without it."""
+    """The accepted values of a field, and its default."""
     if field.is_required():
         without = ""
     else:

@@ -1,4 +1,4 @@
-"""What the calls cost and where they came from, as an assistant is told."""
+"""The cost of calls and their stacks, for an assistant."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def trace_stats(reader: Reader, window: Window, pid: int | None, skip: int = 0) 
 
     Operations that only nested in others have no calls of their own, and are left out.
     """
-    names = {one.process: one for one in reader.processes(only_traced=False)}
-    totals = [one for one in reader.op_totals(window) if one.count and pid in (None, one.pid)][skip:]
+    names = {process.process: process for process in reader.processes(only_traced=False)}
+    totals = [total for total in reader.op_totals(window) if total.count and pid in (None, total.pid)][skip:]
     recorded_ns = reader.recorded_ns(window)
     node_of = nodes_of_sessions(reader)
     return {
         "is_exact": reader.has_exact_totals,
-        "ops": [_op(one, names.get(one.process), recorded_ns, node_of) for one in totals[:MAX_OPS]],
+        "ops": [_op(total, names.get(total.process), recorded_ns, node_of) for total in totals[:MAX_OPS]],
         "more_ops": len(totals[MAX_OPS:]),
         "system": _system(reader.snapshots(window)),
         "drops": _drops(reader, window),
@@ -47,7 +47,11 @@ def trace_stats(reader: Reader, window: Window, pid: int | None, skip: int = 0) 
 def nodes_of_sessions(reader: Reader) -> dict[int, str]:
     """The node of each session of a recording of several nodes; of one, nothing."""
     sessions = reader.sessions()
-    return {one.session: one.node for one in sessions} if len({one.node for one in sessions}) > 1 else {}
+    return (
+        {session.session: session.node for session in sessions}
+        if len({session.node for session in sessions}) > 1
+        else {}
+    )
 
 
 def stats_text(stats: dict[str, Any], skipped: int = 0) -> str:
@@ -75,7 +79,7 @@ def stack_times(reader: Reader, window: Window) -> tuple[list[PlacedTime], list[
     for process in reader.processes():
         times = reader.stack_times(window, process=process.process, sources=CALL_SOURCES)
         placed, note = Waiters(reader, window, process=process.process).placed(times, book)
-        found += [one for one in placed if one.time.stack_hash]
+        found += [placed_time for placed_time in placed if placed_time.time.stack_hash]
         notes += [f"pid {process.pid}: {note}"] if note else []
     return sorted(found, key=lambda one: -one.time.sum_ns), notes
 
@@ -83,37 +87,37 @@ def stack_times(reader: Reader, window: Window) -> tuple[list[PlacedTime], list[
 def chosen(
     times: Iterable[PlacedTime], *, processes: Container[int] | None, source: int | None, op: tuple[int, int] | None
 ) -> list[PlacedTime]:
-    """Those of these processes, this library, this operation; None: of any."""
+    """The stack times of these processes, this library and this operation; None: any."""
     return [
-        one
-        for one in times
-        if (processes is None or one.time.process in processes)
-        and source in (None, one.time.source)
-        and op in (None, (one.time.source, one.time.op))
+        stack_time
+        for stack_time in times
+        if (processes is None or stack_time.time.process in processes)
+        and source in (None, stack_time.time.source)
+        and op in (None, (stack_time.time.source, stack_time.time.op))
     ]
 
 
 def stack_rows(reader: Reader, times: Sequence[PlacedTime]) -> list[dict[str, Any]]:
-    """The same with their frames, innermost first."""
+    """Stack times with their frames, innermost first."""
     from ingero.store.call_stacks import StackBook  # noqa: PLC0415  # numpy; see source.py
 
     book = StackBook(reader)
-    book.read(one.time.stack_hash for one in times)
-    book.read(one.waiter.stack_hash for one in times if one.waiter)
-    processes = {one.process: one for one in reader.processes(only_traced=False)}
+    book.read(stack_time.time.stack_hash for stack_time in times)
+    book.read(stack_time.waiter.stack_hash for stack_time in times if stack_time.waiter)
+    processes = {process.process: process for process in reader.processes(only_traced=False)}
     pids = {number: one.pid for number, one in processes.items()}
     node_of = nodes_of_sessions(reader)
     return [
-        _stack(one.time, pids.get(one.time.process, 0), book.of(one.time.stack_hash))
-        | _waiting(one.waiter, book)
-        | _node(processes.get(one.time.process), node_of)
-        for one in times
+        _stack(stack_time.time, pids.get(stack_time.time.process, 0), book.of(stack_time.time.stack_hash))
+        | _waiting(stack_time.waiter, book)
+        | _node(processes.get(stack_time.time.process), node_of)
+        for stack_time in times
     ]
 
 
 def stacks_text(rows: Iterable[dict[str, Any]]) -> str:
     """A line per stack, and below it its frames, innermost first: some clients show an assistant the text alone."""
-    lines = [line for one in rows for line in _stack_lines(one)]
+    lines = [line for row in rows for line in _stack_lines(row)]
     return "\n".join(lines) or "No stored call of this kind has a stack."
 
 
@@ -136,21 +140,21 @@ def _on(row: dict[str, Any]) -> str:
     return f" on {row['node']}" if row.get("node") else ""
 
 
-def _op(one: OpTotals, process: Process | None, recorded_ns: int, node_of: dict[int, str]) -> dict[str, Any]:
-    clocks = {name: int(getattr(one.clocks, f"{name}_ns")) for name in STATES} if one.clocks else {}
+def _op(totals: OpTotals, process: Process | None, recorded_ns: int, node_of: dict[int, str]) -> dict[str, Any]:
+    clocks = {name: int(getattr(totals.clocks, f"{name}_ns")) for name in STATES} if totals.clocks else {}
     return _node(process, node_of) | {
-        "op": one.name,
-        "pid": one.pid,
+        "op": totals.name,
+        "pid": totals.pid,
         "process_name": traced(process.name if process else ""),
-        "count": one.count,
-        "errors": one.errors,
-        "sum_ns": one.sum_ns,
-        "max_ns": one.max_ns,
-        "p50_ns": one.p50_ns,
-        "p95_ns": one.p95_ns,
-        "p99_ns": one.p99_ns,
-        "wall_ratio": one.sum_ns / recorded_ns,
-        "bytes": one.bytes,
+        "count": totals.count,
+        "errors": totals.errors,
+        "sum_ns": totals.sum_ns,
+        "max_ns": totals.max_ns,
+        "p50_ns": totals.p50_ns,
+        "p95_ns": totals.p95_ns,
+        "p99_ns": totals.p99_ns,
+        "wall_ratio": totals.sum_ns / recorded_ns,
+        "bytes": totals.bytes,
         "clocks": {name: ns for name, ns in clocks.items() if ns},
     }
 
@@ -159,7 +163,7 @@ def _system(snapshots: Sequence[Snapshot]) -> dict[str, float]:
     """Averages over the window of what was recorded."""
     found: dict[str, float] = {}
     for name in _SYSTEM:
-        values = [value for one in snapshots if (value := getattr(one, name)) is not None]
+        values = [value for snapshot in snapshots if (value := getattr(snapshot, name)) is not None]
         if values:
             found[f"average {name}"] = fmean(values)
     return found
@@ -168,17 +172,19 @@ def _system(snapshots: Sequence[Snapshot]) -> dict[str, float]:
 def _drops(reader: Reader, window: Window) -> list[dict[str, Any]]:
     if not reader.is_recorded("raw_drops"):
         return []
-    return [{"counter": one.counter, "reason": traced(one.reason), "count": one.count} for one in reader.drops(window)]
+    return [
+        {"counter": drop.counter, "reason": traced(drop.reason), "count": drop.count} for drop in reader.drops(window)
+    ]
 
 
-def _stack(one: StackTime, pid: int, stack: CallStack | None) -> dict[str, Any]:
+def _stack(stack_time: StackTime, pid: int, stack: CallStack | None) -> dict[str, Any]:
     own = stack.own if stack else None
     return {
-        "op": one.name,
+        "op": stack_time.name,
         "pid": pid,
-        "count": one.count,
-        "sum_ns": one.sum_ns,
-        "avg_ns": one.sum_ns // max(one.count, 1),
+        "count": stack_time.count,
+        "sum_ns": stack_time.sum_ns,
+        "avg_ns": stack_time.sum_ns // max(stack_time.count, 1),
         "line": traced(own.full) if own else "",
         "python": [traced(place.full) for place in stack.python[:_MAX_FRAMES]] if stack else [],
         "native": [traced(place.text) for place in stack.native[:_MAX_FRAMES]] if stack else [],

@@ -1,4 +1,4 @@
-"""Answers that an assistant can take in: at most 90 kB, and what has no room is said with the way to get it.
+"""Limits answers for an assistant to 90 kB, with a note on what was cut and how to get it.
 
 Clients cut or refuse what is larger, some without a word (25,000 tokens in one of them).
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-MOST_BYTES = 90_000  # of an answer's members and its text together, as they are sent
-MOST_TEXT_BYTES = 30_000
+MAX_BYTES = 90_000  # of an answer's members and its text together, as they are sent
+MAX_TEXT_BYTES = 30_000
 _FOR_NOTES = 1_000
 SKIPPABLE = frozenset({"incidents", "stacks", "ops", "rates", "calls"})  # of which a tool gives the next with `skip`
 
@@ -25,7 +25,7 @@ def fitted(content: dict[str, Any], text: str, *, skipped: int | None = None) ->
     skipped: how many the tool has left out at the begin of its main list, None where it cannot.
     """
     kept, notes = cut_text(text)
-    room = MOST_BYTES - _FOR_NOTES - json_bytes(kept)
+    room = MAX_BYTES - _FOR_NOTES - json_bytes(kept)
     content = dict(content)
     for holder, name in _lists(content):
         over = json_bytes(content) - room
@@ -43,11 +43,11 @@ def fitted(content: dict[str, Any], text: str, *, skipped: int | None = None) ->
 
 
 def cut_text(text: str) -> tuple[str, list[str]]:
-    """Whole lines of it as far as they fit, and what to say of the others."""
-    if json_bytes(text) <= MOST_TEXT_BYTES:
+    """The lines of a text that fit, and the note on the others."""
+    if json_bytes(text) <= MAX_TEXT_BYTES:
         return text, []
     kept: list[str] = []
-    left = MOST_TEXT_BYTES
+    left = MAX_TEXT_BYTES
     lines = text.split("\n")
     for line in lines:
         left -= json_bytes(line)
@@ -73,7 +73,7 @@ def _lists(content: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
 
 
 def _shortened(value: Any, most_bytes: int) -> Any:  # a list or a map
-    """Its first members, as many as fit."""
+    """The first members of a list or map, as many as fit."""
     left = most_bytes - 2
     members = list(value.items()) if isinstance(value, dict) else list(value)
     count = 0

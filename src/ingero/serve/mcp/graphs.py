@@ -1,4 +1,4 @@
-"""CUDA graphs as an assistant is told them: how they were made, and how often they are launched."""
+"""CUDA graphs for an assistant: how they were made, and how often they are launched."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ingero.ops import OPS, Kind, Source
-from ingero.serve.sql.sql import Answer, run_sql
+from ingero.serve.sql import Answer, run_sql
 from ingero.units import SECOND_NS, format_count, format_number, format_time_of_day
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ Graphs: TypeAlias = Sequence[Mapping[str, Any]]
 
 
 def note(*, has_any: bool, is_exact: bool) -> str:
-    """What to know of the numbers, or that there are none."""
+    """The note on the numbers, or that there are none."""
     return _NOTHING if not has_any else _EXACT if is_exact else _STORED
 
 

@@ -36,11 +36,16 @@ def diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
     return {
         "window": window_json(diagnosis.window),
         "verdicts": [
-            {"pid": one.pid, "name": traced(one.name), "text": traced(one.text), "has_incident": one.has_incident}
-            | ({"node": traced(one.node)} if one.node else {})
-            for one in diagnosis.verdicts
+            {
+                "pid": verdict.pid,
+                "name": traced(verdict.name),
+                "text": traced(verdict.text),
+                "has_incident": verdict.has_incident,
+            }
+            | ({"node": traced(verdict.node)} if verdict.node else {})
+            for verdict in diagnosis.verdicts
         ],
-        "not_checked": [{"cause": one.cause, "reason": traced(one.text)} for one in diagnosis.not_evaluated],
+        "not_checked": [{"cause": spot.cause, "reason": traced(spot.text)} for spot in diagnosis.not_evaluated],
         "not_traced": {source: traced(reason) for source, reason in diagnosis.not_traced.items()},
     }
 
@@ -87,12 +92,15 @@ def _marked_line(line: str) -> str:
 
 
 def no_incident_text(diagnosis: Diagnosis) -> Iterator[str]:
-    """What to say where no incident was found; that proves nothing about causes that could not be checked."""
+    """The text if no incident was found, which proves nothing about causes that could not be checked."""
     if diagnosis.verdicts:
         yield f"No incidents found in {format_ns(diagnosis.window.duration_ns)}."
     else:
         yield "This recording has no steps and no GPU syncs: lost time cannot be measured."
-    yield from (f"  {traced(one.name)} ({one.pid}){_on(one.node)}: {traced(one.text)}" for one in diagnosis.verdicts)
+    yield from (
+        f"  {traced(verdict.name)} ({verdict.pid}){_on(verdict.node)}: {traced(verdict.text)}"
+        for verdict in diagnosis.verdicts
+    )
     causes: dict[str, list[str]] = defaultdict(list)
     for missing in diagnosis.not_evaluated:
         causes[missing.text].append(missing.cause)
@@ -101,7 +109,9 @@ def no_incident_text(diagnosis: Diagnosis) -> Iterator[str]:
 
 def concerns(incident: Incident, pids: Iterable[int]) -> bool:
     """Whether one of these processes is affected by it or a culprit."""
-    involved = {one.pid for one in incident.affected} | {one.pid for one in incident.culprits}
+    involved = {affected_process.pid for affected_process in incident.affected} | {
+        culprit.pid for culprit in incident.culprits
+    }
     return not involved.isdisjoint(pids)
 
 

@@ -1,4 +1,4 @@
-"""Answers to SQL as an assistant is told them: texts marked as data, the whole of bounded size."""
+"""Answers to SQL for an assistant: texts marked as data, with a limited total size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from ingero.serve.mcp.fitting import cut_text, json_bytes
 from ingero.serve.mcp.untrusted import harmless, traced
-from ingero.serve.sql.sql import Rows, first_rows_note, open_rows
+from ingero.serve.sql import Rows, first_rows_note, open_rows
 
 _MAX_ROWS_BYTES = 55_000  # of the rows; with the text of some of them, an answer has 90 kB at most
 _MAX_CELL = 4096  # the frames of a stack

@@ -1,4 +1,4 @@
-"""The server: tools, prompt and resources put together on the MCP SDK, for any transport."""
+"""The MCP server: tools, prompt and resources on the MCP SDK, for any transport."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ingero.serve.mcp import texts
 from ingero.serve.mcp.arguments import ArgumentError, cleaned, complaint
 from ingero.serve.mcp.tools import Surroundings, Tools
 from ingero.serve.mcp.untrusted import harmless
-from ingero.serve.source.recording_source import RecordingSource
+from ingero.serve.recording_source import RecordingSource
 
 NAME = "ingero"
 _READS = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)

@@ -1,4 +1,4 @@
-"""What the server says of itself: instructions, the prompt, the resources."""
+"""Texts of the MCP server: instructions, the prompt, the resources."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ from ingero.serve.mcp.fitting import fitted
 from ingero.serve.mcp.junit import read_report, report_text
 from ingero.serve.mcp.rows import sql_text
 from ingero.serve.mcp.untrusted import RULE, traced
-from ingero.serve.source.recording_source import RecordingSource, parse_since_ns
+from ingero.serve.recording_source import RecordingSource, parse_since_ns
 
 if TYPE_CHECKING:
-    from ingero.discover.checks import Row
+    from ingero.discover.checks import CheckRow
     from ingero.store.waiters import PlacedTime
 
 Since = Annotated[
@@ -64,7 +64,7 @@ class Fleet(Protocol):
 class Surroundings:
     """What the tools need besides the recording. test_report: a JUnit file; fleet: nodes to ask; None: none is."""
 
-    check: Callable[[], Sequence[Row]]
+    check: Callable[[], Sequence[CheckRow]]
     demo: Demo
     clock: Callable[[], int]
     test_report: Path | None = None
@@ -105,11 +105,13 @@ class Tools:
         first. Numbers come from get_causal_chains with the same `since`."""
         diagnosis = self._source.diagnosis(since)
         self._begin_stacks(since)
-        found = next((one for one in diagnosis.incidents if number in (None, one.number)), None)
+        found = next((incident for incident in diagnosis.incidents if number in (None, incident.number)), None)
         stored = self._stored_chains(since) if found is None else []
         answer = incidents.diagnosis_json(diagnosis) | {
             "incident": incidents.incident_json(found) if found else None,
-            "others": {str(one.number): one.cause for one in diagnosis.incidents if one is not found},
+            "others": {
+                str(incident.number): incident.cause for incident in diagnosis.incidents if incident is not found
+            },
             "stored_chains": stored,
             "note": RULE,
         }
@@ -135,7 +137,7 @@ class Tools:
         diagnosis = self._source.diagnosis(since)
         self._begin_stacks(since)
         wanted = [*(pids or ()), *(() if pid is None else (pid,))]
-        every = [one for one in diagnosis.incidents if not wanted or incidents.concerns(one, wanted)]
+        every = [incident for incident in diagnosis.incidents if not wanted or incidents.concerns(incident, wanted)]
         found = every[skip:]
         stored = self._stored_chains(since)[:top_n]
         answer = incidents.diagnosis_json(diagnosis) | {
@@ -181,7 +183,9 @@ class Tools:
         pair = op_pair(op) if op else None
         all_times, notes = self._source.kept(("stacks", since), lambda: self._stack_times(since))
         with self._source.open(since) as (reader, window):
-            processes = None if pid is None else {one.process for one in reader.processes() if one.pid == pid}
+            processes = (
+                None if pid is None else {process.process for process in reader.processes() if process.pid == pid}
+            )
             times = calls.chosen(
                 all_times, processes=processes, source=None if source is None else _SOURCES[source], op=pair
             )[skip:]
@@ -234,7 +238,7 @@ class Tools:
 
     def get_check(self) -> Annotated[CallToolResult, shapes.CheckAnswer]:
         """Whether this host can be traced, what is missing, and the command that fixes it."""
-        from ingero.discover.checks import State, is_ready  # noqa: PLC0415  # the handshake does not wait for it
+        from ingero.discover.checks import CheckState, is_ready  # noqa: PLC0415  # the handshake does not wait for it
 
         rows = self._around.check()
         answer = {
@@ -250,7 +254,7 @@ class Tools:
                 for row in rows
             ],
         }
-        bad = [row for row in rows if row.state in (State.MISSING, State.WARNING)]
+        bad = [row for row in rows if row.state in (CheckState.MISSING, CheckState.WARNING)]
         lines = [
             f"{row.state.value}: {traced(row.name)}: {traced(row.found)}"
             + (f"; fix: {traced(row.fix)}" if row.fix else "")
@@ -327,7 +331,7 @@ class Tools:
 
     def _stored_chains(self, since: str) -> list[dict[str, Any]]:
         with self._source.open(since) as (reader, window):
-            return [incidents.stored_chain_json(one) for one in reader.causal_chains(window, without_incident=True)]
+            return [incidents.stored_chain_json(chain) for chain in reader.causal_chains(window, without_incident=True)]
 
 
 def parse_since(since: str) -> str:
@@ -352,4 +356,4 @@ def _reply(
 
 def _stored_lines(chains: Sequence[Mapping[str, Any]]) -> list[str]:
     by = "found by an older version (a correlation, not a measured cause)"
-    return [f"{by}: {one['severity']} {one['summary']}" for one in chains]
+    return [f"{by}: {chain['severity']} {chain['summary']}" for chain in chains]

@@ -19,7 +19,7 @@ def traced(text: str, *, most: int = MAX_CHARACTERS) -> str:
 
 
 def harmless(text: str, *, most: int = MAX_CHARACTERS) -> str:
-    """The same without the marks, for names of members."""
+    """A harmless text without the marks, for names of members."""
     return "".join(map(_harmless, text[:most])) + ("…" if len(text) > most else "")
 
 

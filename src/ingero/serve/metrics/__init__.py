@@ -1,1 +1,1 @@
-"""Metrics of a recording that goes on, for Prometheus and for OTLP receivers."""
+"""Metrics of an ongoing recording, for Prometheus and for OTLP receivers."""

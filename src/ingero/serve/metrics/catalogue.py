@@ -14,7 +14,7 @@ _HW = ("hw.id",)
 
 
 class Kind(enum.Enum):
-    """How a metric's values are to be read."""
+    """The kind of a metric: how its values are to be read."""
 
     COUNTER = "counter"  # only grows, from the start of the recording
     GAUGE = "gauge"
@@ -25,7 +25,7 @@ class Kind(enum.Enum):
 class Metric:
     """One metric. unit: UCUM, as OTLP has it. is_old: the original's name, which gets no suffix.
 
-    Each is one of its kind, and looked up thousands of times a second: it is told apart by identity.
+    Metrics are compared by identity, because they are looked up thousands of times a second.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Metric:
 
     @property
     def prometheus_name(self) -> str:
-        """Its name in the text format."""
+        """The metric's name in the Prometheus text format."""
         name = self.name.replace(".", "_")
         if self.is_old:
             return name
@@ -49,7 +49,7 @@ class Metric:
 
     @property
     def prometheus_labels(self) -> tuple[str, ...]:
-        """Its labels in the text format."""
+        """The metric's labels in the Prometheus text format."""
         return tuple(label.replace(".", "_") for label in self.labels)
 
 
@@ -95,7 +95,7 @@ INCIDENTS = _counter("ingero.incidents", "{incident}", "Incidents opened, with t
 ACTIVE_INCIDENTS = _gauge("ingero.active_incidents", "{incident}", "Ongoing incidents", "cause", "severity")
 DROPS = _counter("ingero.dropped", "{drop}",
                  "Dropped or corrected, by counter; those in _ns count nanoseconds", "counter")  # fmt: skip
-TARGETS = _gauge("ingero.traced_processes", "{process}", "Traced processes")
+TRACED_PROCESSES = _gauge("ingero.traced_processes", "{process}", "Traced processes")
 THREADS = _gauge("ingero.threads", "{thread}", "Their threads")
 CALLS_IN_FLIGHT = _gauge("ingero.in_flight_calls", "{call}", "Calls in flight for over a second")
 OVERHEAD = _gauge("ingero.overhead", "1", "What tracing took of the busiest traced thread in the last second")

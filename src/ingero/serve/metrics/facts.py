@@ -1,4 +1,4 @@
-"""What the metrics read of a recorded second: the shape of `capture.second.Second`, which this layer does not know."""
+"""Protocols for a recorded second as metrics read it: the shape of `capture.loop.second.SecondOfCounts`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ingero.step_counts import StepCount
 
 
 class CellFacts(Protocol):
-    """What one operation did in a second, in one process, called from one place; `growth` as in the kernel."""
+    """Calls of one operation in one process from one call site in a second; `growth` as in the kernel."""
 
     @property
     def op(self) -> int: ...
@@ -48,7 +48,7 @@ class HostFacts(Protocol):
 
 
 class IntervalFacts(Protocol):
-    """Steps and sync intervals, and how their time divides."""
+    """Steps and sync intervals of a second, and the breakdown of their time."""
 
     @property
     def total(self) -> StepCount: ...
@@ -65,7 +65,7 @@ class IntervalFacts(Protocol):
 
 
 class AgentFacts(Protocol):
-    """What ingero itself used."""
+    """CPU time and memory that ingero itself used."""
 
     @property
     def cpu_ns(self) -> int: ...
@@ -74,10 +74,10 @@ class AgentFacts(Protocol):
 
 
 class SecondFacts(Protocol):
-    """One second."""
+    """One recorded second."""
 
     @property
-    def targets(self) -> int: ...
+    def traced_processes(self) -> int: ...
     @property
     def threads(self) -> int: ...
     @property

@@ -1,4 +1,4 @@
-"""From recorded seconds and findings to sums."""
+"""Adds recorded seconds and findings to the sums of the metrics."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _HZ_PER_MHZ = 1_000_000
 class Intake:
     """Feeds one registry; used by one thread.
 
-    drop_counters, causes: their names, to be shown as 0 until something is lost: of a series that begins with what it
-    has to tell, Prometheus sees no growth. database: the recording's file.
+    drop_counters, causes: names to be shown as 0 until something is lost: in a series that begins above 0 Prometheus
+    sees no growth. database: the recording's file.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Intake:
         database: Path | None = None,
     ) -> None:
         self._registry, self._database = registry, database
-        self._slowdowns: set[Labels] = set()  # that went on when the GPUs were last looked at
+        self._slowdowns: set[Labels] = set()  # those ongoing at the last sample of the GPUs
         self._lost_ns: dict[int, int] = {}  # by incident, as far as it has been counted
         self._open: dict[int, Labels] = {}
         self._waited_us: dict[tuple[str, str], int] = {}  # since boot, by resource and share of the tasks
@@ -46,7 +46,7 @@ class Intake:
         registry.add(metrics.DROPPED, 0)
 
     def second(self, second: SecondFacts) -> None:
-        """A second has been recorded."""
+        """Add a recorded second."""
         registry = self._registry
         self._calls(second.cells)
         self._host(second.host)
@@ -58,7 +58,7 @@ class Intake:
         registry.add(metrics.SWITCHES, second.switches)
         registry.add(metrics.PREEMPTIONS, second.involuntary_switches)
         registry.add(metrics.RECORDS, second.records)
-        registry.set(metrics.TARGETS, second.targets)
+        registry.set(metrics.TRACED_PROCESSES, second.traced_processes)
         registry.set(metrics.THREADS, second.threads)
         registry.set(metrics.CALLS_IN_FLIGHT, second.in_flight)
         registry.set(metrics.OVERHEAD, second.overhead_ratio)
@@ -72,7 +72,7 @@ class Intake:
             self._gpus(second.gpus)
 
     def finding(self, change: Change) -> None:
-        """An incident was opened, updated or closed."""
+        """Add an incident that was opened, updated or closed."""
         incident = change.incident
         labels = (incident.cause, incident.severity.name.lower())
         if incident.number not in self._lost_ns:
@@ -87,7 +87,7 @@ class Intake:
         self._registry.replace(metrics.ACTIVE_INCIDENTS, dict(Counter(self._open.values())))
 
     def dropped(self, count: int) -> None:
-        """So many seconds or findings did not come here."""
+        """Count seconds or findings that were dropped on the way here."""
         self._registry.add(metrics.DROPPED, count)
 
     def _calls(self, cells: Sequence[CellFacts]) -> None:
@@ -142,7 +142,7 @@ class Intake:
                 registry.add(metrics.PRESSURE, max(0, total_us - before_us) / 1e6, resource, share)
 
     def _gpus(self, gpus: Sequence[tuple[Gpu, GpuSample]]) -> None:
-        """What the GPUs said last; one that does not answer any more has no values."""
+        """Set the GPUs' last values; a GPU that does not answer any more has none."""
         values: dict[metrics.Metric, dict[Labels, float]] = {metric: {} for metric in _GPU_METRICS}
         for gpu, sample in gpus:
             used, total = sample.memory_used_bytes, sample.memory_total_bytes
@@ -193,7 +193,7 @@ def _ratio(percent: int | None) -> float | None:
 
 
 def _size_bytes(database: Path | None) -> int | None:
-    """Of a database in WAL mode; None: there is none."""
+    """Size of a database in WAL mode with its log; None: there is no file."""
     files = () if database is None else (database, database.with_name(f"{database.name}-wal"))
     sizes = [file.stat().st_size for file in files if file.exists()]
     return sum(sizes) if sizes else None

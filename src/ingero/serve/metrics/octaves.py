@@ -1,4 +1,4 @@
-"""A histogram in a bucket per octave, for readers that know no exponential ones.
+"""Histograms with one bucket per octave, for readers that do not support exponential ones.
 
 The bounds are the recording's own, 128 ns to 275 s: all eight buckets of each octave would be thousands of series. A
 duration of exactly a bound stands in the bucket above it.
@@ -16,6 +16,6 @@ BOUNDS_S = tuple(round(bounds_ns(int(bucket))[1]) / 1e9 for bucket in _LAST_OF_O
 
 
 def cumulated(value: HistogramSum) -> list[int]:
-    """How many durations are below each bound, and last how many there are."""
+    """Cumulative counts: durations below each bound, and last the total."""
     counts = np.cumsum(value.counts)
     return [*counts[_LAST_OF_OCTAVES].tolist(), int(counts[-1])]

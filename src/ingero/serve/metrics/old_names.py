@@ -1,4 +1,4 @@
-"""The metrics under the names that Ingero 0.x had for them, where they mean something that is measured here."""
+"""Metrics under their names of Ingero 0.x, as far as what they mean is measured here."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ LEFT_OUT = {  # the original's other names: why they are not offered
 
 
 def under_old_names(families: Sequence[Family]) -> list[Family]:
-    """The same values again."""
+    """The values of the families under their old names."""
     values = {family.metric: dict(family.points) for family in families}
     points: dict[Metric, dict[Labels, Value]] = defaultdict(dict)
     for metric, labels, value in (*_system(values), *_calls(values), *_gpus(values)):
@@ -86,8 +86,8 @@ def _system(values: _Values) -> _Points:
     for name, metric in _SAME.items():
         for value in values.get(metric, {}).values():
             yield _PLAIN[name], (), value
-    losses = values.get(catalogue.DROPS, {}).items()
-    rings = [value for (counter,), value in losses if counter.endswith("_ring_full")]
+    drops = values.get(catalogue.DROPS, {}).items()
+    rings = [value for (counter,), value in drops if counter.endswith("_ring_full")]
     for value in values.get(catalogue.RECORDING_SIZE, {}).values():
         yield _DATABASE, (), value
     yield _OVERFLOWS, (), sum(value for value in rings if not isinstance(value, HistogramSum))

@@ -1,4 +1,4 @@
-"""Metrics as OTLP has them: sums (cumulative, or of the time since the last push), gauges and histograms.
+"""Encodes metrics as OTLP: sums (cumulative, or of the time since the last push), gauges and histograms.
 
 A bucket of the recording becomes the bucket of scale 3 whose bounds are nearest. The recording's bounds are powers of
 2^(1/8) in ns, OTLP's the same in seconds, and 10^9 is no power of 2^(1/8): so every bound is 1.6% higher than it was
@@ -55,7 +55,7 @@ def as_request(
     is_delta: bool = False,
     attributes: Mapping[str, str] | None = None,
 ) -> ExportMetricsServiceRequest:
-    """What to send. node: name of this machine. Times: unix ns. attributes: of the resource; they win over ours.
+    """The request to send. node: name of this host. Times: Unix ns. attributes: of the resource; they override ours.
 
     is_explicit: histograms with a bucket per octave. is_delta: the sums are those since began_ns (`Deltas`).
     """
@@ -72,12 +72,12 @@ def as_request(
 
 
 def as_json(request: ExportMetricsServiceRequest) -> bytes:
-    """As OTLP writes it in JSON: numbers for enumerations, and no ids that would have to be hexadecimal."""
+    """A request in OTLP's JSON: numbers for enumerations, and no ids that would have to be hexadecimal."""
     return MessageToJson(request, indent=None, use_integers_for_enums=True).encode()
 
 
 class Deltas:
-    """Sums since the last push that was taken. One thread at a time."""
+    """Sums since the last successful push. One thread at a time."""
 
     def __init__(self, began_ns: int) -> None:
         self.since_ns = began_ns
@@ -85,7 +85,7 @@ class Deltas:
         self._sent: dict[tuple[Metric, Labels], Value] = {}
 
     def of(self, families: Sequence[Family]) -> list[Family]:
-        """What has come since; gauges as they are."""
+        """Growth since the last successful push; gauges unchanged."""
         self._sent = {
             (family.metric, labels): value
             for family in families
@@ -100,7 +100,7 @@ class Deltas:
         ]
 
     def taken(self, now_ns: int) -> None:
-        """The receiver has what was sent; the next begins here. One that failed is part of the next."""
+        """Note that the receiver took a push; the next one begins here. A failed one is part of the next."""
         self._taken, self.since_ns = self._sent, now_ns
 
     def _grown(self, metric: Metric, labels: Labels, value: Value) -> Value:
@@ -195,7 +195,7 @@ def _octaves(metric: Metric, labels: Labels, value: HistogramSum, form: _Form) -
 
 
 def _largest_s(value: HistogramSum, form: _Form) -> float | None:
-    """It is known since the beginning, not since the last push."""
+    """The largest duration, in s; not for deltas: it is known since the beginning, not since the last push."""
     return value.max_ns / 1e9 if form.temporality == _CUMULATIVE else None
 
 

@@ -1,4 +1,4 @@
-"""Takes seconds and findings over from the threads that record: they never wait for whoever reads metrics."""
+"""Queue from the recording threads to the metrics, so that they never wait for readers of metrics."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ingero.serve.metrics.intake import Intake
 
 logger = logging.getLogger(__name__)
 
-_HELD = 256  # four minutes; a crowded machine is read twenty times a second, then 13 s
+_QUEUED = 256  # four minutes; a busy host is read twenty times a second, then 13 s
 
 
 class Pump:
-    """A bounded queue and a thread that empties it into the sums; a context manager. What finds no room is counted."""
+    """A bounded queue and a thread that empties it into the sums; a context manager. Dropped items are counted."""
 
-    def __init__(self, intake: Intake, held: int = _HELD) -> None:
+    def __init__(self, intake: Intake, held: int = _QUEUED) -> None:
         self._intake = intake
         self._queue: queue.Queue[SecondFacts | Change | None] = queue.Queue(held)
         self._lock = threading.Lock()
@@ -28,11 +28,11 @@ class Pump:
         self._thread = threading.Thread(target=self._run, name="ingero-metrics", daemon=True)
 
     def second(self, second: SecondFacts) -> None:
-        """A second has been recorded."""
+        """Queue a recorded second."""
         self._put(second)
 
     def finding(self, change: Change) -> None:
-        """An incident was opened, updated or closed."""
+        """Queue an incident that was opened, updated or closed."""
         self._put(change)
 
     def _put(self, item: SecondFacts | Change) -> None:

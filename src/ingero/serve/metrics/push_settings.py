@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ingero.serve.metrics.otlp_endpoint import PushError, pairs
+from ingero.serve.otlp_endpoint import PushError, pairs
 
 _PREFIX, _SIGNAL = "OTEL_EXPORTER_OTLP_", "OTEL_EXPORTER_OTLP_METRICS_"
 CERTIFICATE_VARIABLE, HEADERS_VARIABLE = f"{_PREFIX}CERTIFICATE", f"{_PREFIX}HEADERS"
@@ -22,7 +22,7 @@ INTERVAL_VARIABLE = "OTEL_METRIC_EXPORT_INTERVAL"
 _EXPONENTIAL, _EXPLICIT = "base2_exponential_bucket_histogram", "explicit_bucket_histogram"
 _PATIENCE_S = 5.0  # for the receiver to take and to answer; the end of a recording waits that long
 _PERIOD_S = 10.0
-_MOST_MS = 24 * 3600 * 1000
+_MAX_MS = 24 * 3600 * 1000
 
 
 class Protocol(enum.Enum):
@@ -39,7 +39,7 @@ class Protocol(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushSettings:
-    """What the environment says. tls: for receivers behind it. attributes: of the resource, over ours."""
+    """Settings from the environment. tls: for receivers behind TLS. attributes: of the resource, overriding ours."""
 
     protocol: Protocol
     headers: Mapping[str, str]
@@ -53,7 +53,7 @@ class PushSettings:
 
 
 def push_settings(environ: Mapping[str, str]) -> PushSettings:
-    """What OpenTelemetry's variables say; what they leave open is as it was without them.
+    """Read the settings from OpenTelemetry's variables; unset ones get the defaults.
 
     Raises:
         PushError: a value cannot be used.
@@ -115,7 +115,7 @@ def _headers(text: str, variable: str) -> dict[str, str]:
 def _seconds(text: str, variable: str, default_s: float) -> float:
     if not text:
         return default_s
-    if not text.isdecimal() or not 0 < int(text) <= _MOST_MS:
+    if not text.isdecimal() or not 0 < int(text) <= _MAX_MS:
         raise PushError(f"{variable}: {text!r} is not a time", hint="write milliseconds: 10000 is ten seconds")
     return int(text) / 1000
 

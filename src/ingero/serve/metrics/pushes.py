@@ -20,18 +20,18 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from ingero.serve.metrics import catalogue
 from ingero.serve.metrics.otlp import Deltas, as_json, as_request
-from ingero.serve.metrics.otlp_endpoint import Endpoint
 from ingero.serve.metrics.push_settings import Protocol, push_settings
 from ingero.serve.metrics.registry import Registry
+from ingero.serve.otlp_endpoint import Endpoint
 
 logger = logging.getLogger(__name__)
 
-_MOST_ANSWERED_BYTES = 1 << 20
+_MAX_ANSWERED_BYTES = 1 << 20
 _GRPC_PORT = 4317
 
 
 class RefusedError(Exception):
-    """The receiver did not take a push."""
+    """The receiver did not accept a push."""
 
 
 class Pushes:
@@ -97,7 +97,7 @@ class Pushes:
         try:
             connection.request("POST", self._receiver.path, self._body(now_ns), self._headers)
             answer = connection.getresponse()
-            body = answer.read(_MOST_ANSWERED_BYTES)
+            body = answer.read(_MAX_ANSWERED_BYTES)
         finally:
             connection.close()
         if answer.status != 200:

@@ -1,4 +1,4 @@
-"""Sums of the metrics since the recording began; whoever shows them gets a copy."""
+"""Sums of the metrics since the recording began; readers get copies."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Labels = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class HistogramSum:
-    """Durations in ns: counts by bucket of `store.histograms`, their sum and their largest."""
+    """A histogram of durations in ns: counts by bucket of `store.histograms`, sum and maximum."""
 
     counts: npt.NDArray[np.int64]
     sum_ns: int = 0
     max_ns: int = 0
 
     def plus(self, counts: npt.NDArray[np.uint32], sum_ns: int, max_ns: int) -> HistogramSum:
-        """The sum of both."""
+        """This histogram plus more durations."""
         return HistogramSum(self.counts + counts, self.sum_ns + sum_ns, max(self.max_ns, max_ns))
 
 
@@ -41,7 +41,7 @@ class Family:
 
 
 class Registry:
-    """The sums. Its methods may be called in any thread, and never wait for anything but each other."""
+    """The sums of all metrics. Methods may be called in any thread, and wait only for each other."""
 
     def __init__(self) -> None:
         self.began_ns = time.time_ns()
@@ -49,7 +49,7 @@ class Registry:
         self._lock = threading.Lock()
 
     def add(self, metric: Metric, amount: float, *labels: str) -> None:
-        """A counter has grown."""
+        """Add to a counter."""
         with self._lock:
             values = self._values.setdefault(metric, {})
             before = values.get(labels, 0)
@@ -57,7 +57,7 @@ class Registry:
             values[labels] = before + amount
 
     def set(self, metric: Metric, value: float | None, *labels: str) -> None:
-        """The value of a gauge now; None: it is not known, and is left out."""
+        """Set a gauge; None: the value is not known, and is left out."""
         with self._lock:
             values = self._values.setdefault(metric, {})
             if value is None:
@@ -66,12 +66,12 @@ class Registry:
                 values[labels] = value
 
     def replace(self, metric: Metric, values: dict[Labels, float]) -> None:
-        """All values of a gauge: what is not among them is left out."""
+        """Set all values of a gauge; others are removed."""
         with self._lock:
             self._values[metric] = dict(values)
 
     def observe(self, metric: Metric, counts: npt.NDArray[np.uint32], sum_ns: int, max_ns: int, *labels: str) -> None:
-        """A histogram has grown."""
+        """Add durations to a histogram."""
         with self._lock:
             values = self._values.setdefault(metric, {})
             before = values.get(labels, HistogramSum(np.zeros(BUCKETS, np.int64)))

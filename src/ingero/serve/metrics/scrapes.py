@@ -1,4 +1,4 @@
-"""Answers scrapes of /metrics, in threads of its own; who is slow, or one of too many, is not waited for."""
+"""Answers scrapes of /metrics in threads of its own, without waiting for slow clients or for too many of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PATIENCE_S = 5.0  # for a request to come, and for its answer to be taken
 
 
 class Scrapes:
-    """Listens from the beginning, answers within a `with` block. page: makes what is scraped now.
+    """Listens from the beginning, answers within a `with` block. page: makes the current page of metrics.
 
     Raises:
         AddressError: it cannot listen there.
@@ -48,7 +48,7 @@ class Scrapes:
 
 
 class _Server(ThreadingHTTPServer):
-    """One thread per scrape, and so many of them at a time. names: by which it may be called; None: by any."""
+    """A server with one thread per scrape, up to a limit. names: host names that clients may use; None: any."""
 
     daemon_threads = True
     block_on_close = False
@@ -63,17 +63,17 @@ class _Server(ThreadingHTTPServer):
         self._places = threading.BoundedSemaphore(_AT_A_TIME)
 
     def is_called(self, host: str) -> bool:
-        """Whether a request means this server: a page in a browser could make its own name lead to loopback."""
+        """Whether a request's host names this server: a web page could make its own name resolve to loopback."""
         name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
         return self._names is None or not name or name.strip("[]") in self._names
 
     def page(self) -> bytes:
-        """What is scraped."""
+        """The page of metrics."""
         families = self.registry.read()
         return as_text([*families, *(under_old_names(families) if self._with_old_names else ())]).encode()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Takes a connection if there is room, otherwise hangs up."""
+        """Accept a connection if the limit allows it, else hang up."""
         if not self._places.acquire(blocking=False):
             self.registry.add(catalogue.REFUSED_SCRAPES, 1)
             self.shutdown_request(request)
@@ -81,14 +81,14 @@ class _Server(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serves one connection in its thread."""
+        """Serve one connection in its thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hung up is its own matter."""
+        """Ignore a client that hung up."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -96,7 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        """The page."""
+        """Answer with the page of metrics."""
         if self.path.partition("?")[0] != PATH:
             self.send_error(404, f"metrics are at {PATH}")
             return
@@ -111,8 +111,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(page)
 
     def version_string(self) -> str:
-        """Nothing about versions is told."""
+        """The server's name, without versions."""
         return "ingero"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the name that http.server gives it
-        """A scrape every few seconds is no news."""
+        """Log nothing: there is a scrape every few seconds."""

@@ -16,7 +16,7 @@ _BOUNDS = (*(repr(bound) for bound in BOUNDS_S), "+Inf")
 
 
 def as_text(families: Sequence[Family]) -> str:
-    """One page of metrics. What is not a number is made once: labels are of closed sets (docs/adr/0035-metrics.md)."""
+    """One page of metrics. All but numbers is formatted once: labels are of closed sets (docs/adr/0035-metrics.md)."""
     return "".join(text for family in families for text in _family(family))
 
 

@@ -1,1 +1,1 @@
-"""What programs read: JSON, CSV, Parquet, and rows between machines."""
+"""Machine-readable output: JSON, CSV, Parquet, and rows between hosts."""

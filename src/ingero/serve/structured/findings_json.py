@@ -15,25 +15,25 @@ VERSION = 1
 
 
 def diagnosis_json(diagnosis: Diagnosis) -> Object:
-    """Everything that was found, worst first, and what could not be checked."""
+    """A diagnosis as JSON: all findings, worst first, and what could not be checked."""
     return {
         "version": VERSION,
         "window": window_json(diagnosis.window),
-        "incidents": [incident_json(one) for one in diagnosis.incidents],
-        "verdicts": [verdict_json(one) for one in diagnosis.verdicts],
-        "not_checked": [_not_evaluated(one) for one in diagnosis.not_evaluated],
+        "incidents": [incident_json(incident) for incident in diagnosis.incidents],
+        "verdicts": [verdict_json(verdict) for verdict in diagnosis.verdicts],
+        "not_checked": [_not_evaluated(spot) for spot in diagnosis.not_evaluated],
         "not_traced": dict(diagnosis.not_traced),
         "profiles": profiles_json(diagnosis.profiles) if diagnosis.profiles else None,
     }
 
 
 def window_json(window: Window) -> Object:
-    """From, up to but without, and its length."""
+    """A window as JSON: begin, end (exclusive) and length."""
     return {"begin_ns": window.begin_ns, "end_ns": window.end_ns, "duration_ns": window.duration_ns}
 
 
 def verdict_json(verdict: ProcessVerdict) -> Object:
-    """The verdict on a process as a whole."""
+    """The verdict on a process as JSON."""
     return {
         "process": verdict.process,
         "pid": verdict.pid,
@@ -49,7 +49,7 @@ def verdict_json(verdict: ProcessVerdict) -> Object:
 
 
 def gpu_idle_json(idle: GpuIdle) -> Object:
-    """Bounds of the time in which the GPU had nothing of a process queued, and what proves each; 0 and 1: nothing."""
+    """Bounds of the GPU idle time of a process, and the proof of each bound; 0 and 1: nothing is proven."""
     return {
         "min_ratio": idle.low,
         "max_ratio": idle.high,
@@ -59,5 +59,5 @@ def gpu_idle_json(idle: GpuIdle) -> Object:
     }
 
 
-def _not_evaluated(one: NotEvaluated) -> Object:
-    return {"cause": one.cause, "reason": one.reason, "ranges": [window_json(part) for part in one.time_ranges]}
+def _not_evaluated(spot: NotEvaluated) -> Object:
+    return {"cause": spot.cause, "reason": spot.reason, "ranges": [window_json(part) for part in spot.time_ranges]}

@@ -1,4 +1,4 @@
-"""JSON whose texts others chose: for pages, what acts or turns text around is seen; for programs, it is escaped."""
+"""JSON with untrusted texts: control characters are made visible for pages, and escaped for programs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _shown(escape: str) -> str:
 
 
 def for_programs(text: str) -> str:
-    """JSON with the same values, and nothing in it that a terminal would obey."""
+    """JSON with the same values and no control sequence that a terminal would obey."""
     return text if text.isascii() and "\x7f" not in text else _RAW.sub(_escaped, text)
 
 

@@ -1,4 +1,4 @@
-"""Rows into a Parquet file, through DuckDB, which is installed only where somebody wants that."""
+"""Writes rows into a Parquet file through DuckDB, an optional dependency."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ParquetError(IngeroError):
 
 
 def write_parquet(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> int:
-    """Writes the rows, compressed, and answers their number.
+    """Write the rows, compressed; returns their number.
 
     A column takes the type of its values: integers, numbers, blobs, otherwise texts.
 
@@ -50,7 +50,7 @@ def write_parquet(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> in
 
 
 class _Table:
-    """A table of DuckDB whose columns widen as values come that do not fit; kinds: "" while only NULL was seen."""
+    """A DuckDB table whose column types widen when a value does not fit; kinds: "" while only NULL was seen."""
 
     def __init__(self, db: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
         self.count = 0
@@ -60,7 +60,7 @@ class _Table:
         db.execute(f"CREATE TABLE answer ({', '.join(f'{_quoted(name)} BIGINT' for name in names)})")
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Appends rows."""
+        """Append rows."""
         arrays: dict[str, Any] = {}
         for place, values in enumerate(zip(*rows, strict=True)):
             self._widen(place, _wider(self._kinds[place], _kind(values)))

@@ -1,4 +1,4 @@
-"""What a profile says, as JSON: stable keys, times in unix ns, ratios from 0 to 1 (`cli/explain.schema.json`)."""
+"""A profile as JSON: stable keys, times in Unix ns, ratios from 0 to 1 (`cli/explain.schema.json`)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ingero.diagnose.profile.places import HostPlace, WaitPlace
 from ingero.diagnose.profile.report import ProfileReport, Profiles
 from ingero.diagnose.profile.steps import StepUse
 
-_MOST_WAITS = 20
-_MOST_KERNELS = 50
+_MAX_WAITS = 20
+_MAX_KERNELS = 50
 
 
 def profiles_json(found: Profiles) -> Object:
     """Every profiled process, and the collectives of several ranks."""
     return {
         "processes": [_process(report) for report in found.reports],
-        "collectives": [_collective(one) for one in found.collectives],
-        "last_ranks": [one.rank_of(one.last) for one in found.collectives],
+        "collectives": [_collective(collective) for collective in found.collectives],
+        "last_ranks": [collective.rank_of(collective.last) for collective in found.collectives],
     }
 
 
@@ -49,14 +49,14 @@ def _process(report: ProfileReport) -> Object:
             for start, end in zip(report.marks.start_ns, report.marks.end_ns, strict=True)
         ],
         "typical": _typical(report),
-        "waits": [_wait(one) for one in report.waits[:_MOST_WAITS]],
-        "kernels": [asdict(one) for one in report.kernels[:_MOST_KERNELS]],
+        "waits": [_wait(one) for one in report.waits[:_MAX_WAITS]],
+        "kernels": [asdict(kernel) for kernel in report.kernels[:_MAX_KERNELS]],
         "collective_wait_ns": report.collective_wait_ns,
     }
 
 
 def _typical(report: ProfileReport) -> Object:
-    """What holds for the typical steps, or for all of the profile where there are too few."""
+    """Figures of the typical steps, or of the whole profile where these are too few."""
     return {
         "wall_ns": report.judged_ns,
         "busy_ratio": report.judged_busy_ratio,
@@ -64,7 +64,7 @@ def _typical(report: ProfileReport) -> Object:
         "copy_only_ratio": report.copy_only_ratio,
         "idle_gaps": report.gaps,
         "idle": {share.owner: {"ns": share.idle_ns, "ratio": share.ratio} for share in report.idle},
-        "host_places": [_place(one) for one in (*report.input_places, *report.host_places)[:_MOST_WAITS]],
+        "host_places": [_place(one) for one in (*report.input_places, *report.host_places)[:_MAX_WAITS]],
     }
 
 
@@ -103,14 +103,14 @@ def _place(place: HostPlace) -> Object:
     }
 
 
-def _collective(one: Collective) -> Object:
+def _collective(collective: Collective) -> Object:
     return {
-        "number": one.number,
-        "name": one.name,
-        "start_ns": one.start_ns,
-        "end_ns": one.end_ns,
-        "last_process": one.last,
-        "last_rank": one.rank_of(one.last),
-        "wait_ns": one.wait_ns,
-        "ranks": [asdict(part) for part in one.parts],
+        "number": collective.number,
+        "name": collective.name,
+        "start_ns": collective.start_ns,
+        "end_ns": collective.end_ns,
+        "last_process": collective.last,
+        "last_rank": collective.rank_of(collective.last),
+        "wait_ns": collective.wait_ns,
+        "ranks": [asdict(part) for part in collective.parts],
     }

@@ -1,4 +1,4 @@
-"""Rows as CSV and as lines of JSON, as they come: any number of them in little memory.
+"""Rows as CSV and as lines of JSON, streamed: any number of them in little memory.
 
 JSON is for programs: values as they are stored. CSV is opened in spreadsheets, in which no text may be a formula: a
 traced program chooses its name, its threads' and its files', and `=HYPERLINK(...)` must not run for whoever looks into
@@ -41,7 +41,7 @@ def json_texts(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
 
 
 def distinct_names(columns: Sequence[str]) -> list[str]:
-    """The names, with a number where one has stood before, in whatever case."""
+    """The names, made distinct by a number where one is repeated, ignoring case."""
     names: list[str] = []
     taken: set[str] = set()
     for column in columns:

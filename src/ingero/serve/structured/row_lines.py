@@ -1,4 +1,4 @@
-"""Rows between machines: a line of JSON for what the answer is, then one for each row; no value changes on the way.
+"""Rows between hosts: a line of JSON that describes the answer, then one for each row; values are preserved exactly.
 
 Integers keep their 64 bits, reals stay reals (`1.0`), blobs and what JSON has no number for are objects. Whoever reads
 takes the other side for hostile: a line that is not what it should be ends the answer, and so does one too many.
@@ -15,13 +15,13 @@ from typing import Annotated, Literal
 import msgspec
 
 from ingero.errors import IngeroError
-from ingero.serve.sql.sql import Answer
+from ingero.serve.sql import Answer
 from ingero.store.sql_text import Row, Value
 
 MEDIA_TYPE = "application/x-ndjson"
-MOST_ROWS = 100_000  # of one answer: as many as its 16 MiB hold at all (serve/sql/sql.py)
-MOST_SECONDS = 60.0  # that a statement may take on a node
-MOST_COLUMNS = 200  # what the sandbox of SQL allows (store/user_sql/guard.py)
+MAX_ROWS = 100_000  # of one answer: as many as its 16 MiB hold at all (serve/sql.py)
+MAX_SECONDS = 60.0  # longest time of a statement on a node
+MAX_COLUMNS = 200  # what the sandbox of SQL allows (store/user_sql/guard.py)
 _MAX_INT = 2**63 - 1
 _ROWS_AT_ONCE = 500
 _BROKEN = "try again; if it persists, `ingero version` on both hosts"
@@ -33,11 +33,11 @@ Type = Literal["integer", "real", "text", "blob", "mixed", ""]
 
 
 class LinesError(IngeroError):
-    """It is no answer of a node."""
+    """The bytes are no answer of a node."""
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose recording it is.
+    """The identity of a recording.
 
     nodes: names in it. machine_id: a hash, "" where it is not known or they are several. recording: the same for the
     same sessions, wherever they are asked for.
@@ -49,11 +49,11 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """What the lines below it are. types: by column, of the values that are there; "": all NULL."""
+    """The first line of an answer. types: type of the values by column; "": all NULL."""
 
     node: Identity
-    columns: Annotated[list[_Text], msgspec.Meta(max_length=MOST_COLUMNS)]
-    types: Annotated[list[Type], msgspec.Meta(max_length=MOST_COLUMNS)]
+    columns: Annotated[list[_Text], msgspec.Meta(max_length=MAX_COLUMNS)]
+    types: Annotated[list[Type], msgspec.Meta(max_length=MAX_COLUMNS)]
     rows: _Count
     is_truncated: bool
     elapsed_ns: _Count
@@ -61,7 +61,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Special(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A value that JSON has no word for."""
+    """A value that JSON cannot represent."""
 
     b64: str | None = None
     real: Literal["inf", "-inf"] | None = None
@@ -70,7 +70,7 @@ class _Special(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 _Cell = _Int64 | float | str | _Special | None
 _encode = msgspec.json.Encoder().encode
 _header_of = msgspec.json.Decoder(Header).decode
-_cells_of = msgspec.json.Decoder(Annotated[list[_Cell], msgspec.Meta(max_length=MOST_COLUMNS)]).decode
+_cells_of = msgspec.json.Decoder(Annotated[list[_Cell], msgspec.Meta(max_length=MAX_COLUMNS)]).decode
 
 
 def row_lines(answer: Answer, node: Identity) -> Iterator[bytes]:

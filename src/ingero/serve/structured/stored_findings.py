@@ -1,4 +1,4 @@
-"""What tracing itself found and stored: its incidents, or the chains of an older Ingero."""
+"""Findings stored while recording: incidents, or the chains of an older Ingero."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ingero.diagnose.incidents.incident_json import (
     breakdown_json,
     culprit_json,
     evidence_json,
+    impact_details_json,
     lost_json,
-    noticed_json,
     where_json,
 )
 from ingero.serve.structured.findings_json import VERSION, window_json
@@ -28,7 +28,7 @@ _JSON_COLUMNS = ("affected", "culprits", "evidence", "fixes", "line", "chain", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """What was found while it was recorded, oldest first; chains: only where there are no incidents."""
+    """Findings stored while recording, oldest first; chains: only where there are no incidents."""
 
     incidents: tuple[StoredIncident, ...]
     chains: tuple[CausalChain, ...]
@@ -39,19 +39,21 @@ class Stored:
 
 
 def stored(reader: Reader, window: Window, *, pid: int | None = None, rule: str | None = None) -> Stored:
-    """Of one process and of one cause, if asked. Of whom a chain is, an older Ingero did not store."""
+    """The stored findings of one process and one cause, if given. An older Ingero stored no process of a chain."""
     incidents = reader.incidents(window) if reader.is_recorded("incidents") else []
     later_ns = _FOUND_LATER_NS if reader.older_version else 0
     until = Window(begin_ns=window.begin_ns, end_ns=window.end_ns + later_ns)
     chains = [] if incidents else reader.causal_chains(until)
     return Stored(
-        incidents=tuple(one for one in incidents if rule in (None, one.cause) and _is_about(one, pid)),
-        chains=tuple(one for one in chains if rule in (None, one.root_cause)),
+        incidents=tuple(
+            incident for incident in incidents if rule in (None, incident.cause) and _is_about(incident, pid)
+        ),
+        chains=tuple(chain for chain in chains if rule in (None, chain.root_cause)),
     )
 
 
 def stored_lines(found: Stored, *, most: int | None = None) -> Iterator[str]:
-    """A line or two each. most: of the chains, with how many more there are."""
+    """One or two lines per finding. most: number of chains shown, followed by the number of the rest."""
     for one in found.incidents:
         ended = (
             "ongoing" if one.end_ns is None else f"until {format_moment(one.end_ns, of_ns=one.end_ns - one.start_ns)}"
@@ -69,39 +71,43 @@ def stored_lines(found: Stored, *, most: int | None = None) -> Iterator[str]:
 
 
 def stored_json(found: Mapping[str, Stored], window: Window) -> Object:
-    """The same with the keys of a diagnosis, without what could not be checked: nothing was diagnosed again.
+    """The stored findings as JSON with the keys of a diagnosis, without what could not be checked.
 
     found: by node; under "" where the recording holds one.
     """
     return {
         "version": VERSION,
         "window": window_json(window),
-        "incidents": [_incident_json(one) | {"node": node} for node, its in found.items() for one in its.incidents],
+        "incidents": [
+            _incident_json(incident) | {"node": node} for node, its in found.items() for incident in its.incidents
+        ],
         "verdicts": [],
         "not_checked": [],
         "not_traced": {},
-        "stored_chains": [asdict(one) for its in found.values() for one in its.chains],
+        "stored_chains": [asdict(chain) for its in found.values() for chain in its.chains],
     }
 
 
-def _incident_json(one: StoredIncident) -> Object:
-    """By the keys of `incident_json`; what is not stored is null or empty."""
-    parsed = {name: json.loads(getattr(one, name)) for name in _JSON_COLUMNS}
+def _incident_json(incident: StoredIncident) -> Object:
+    """A stored incident by the keys of `incident_json`; what is not stored is null or empty."""
+    parsed = {name: json.loads(getattr(incident, name)) for name in _JSON_COLUMNS}
     line = CodeLine(**parsed["line"]) if parsed["line"] else None
     where = Where(line=line) if line else Where(why_not="it was not stored while recording")
     return {
-        "number": one.incident,
+        "number": incident.incident,
         "node": "",
-        "cause": one.cause,
-        "kind": one.kind,
-        "severity": one.severity,
-        "resource": one.resource,
-        "root": one.root,
-        "start_ns": one.start_ns,
-        "end_ns": one.end_ns,
-        "headline": one.summary,
-        "impact": lost_json(one.lost_ns, one.lost_ratio or 0.0, one.peak or 0.0, one.explained_ratio or 0.0)
-        | noticed_json(None),
+        "cause": incident.cause,
+        "kind": incident.kind,
+        "severity": incident.severity,
+        "resource": incident.resource,
+        "root": incident.root,
+        "start_ns": incident.start_ns,
+        "end_ns": incident.end_ns,
+        "headline": incident.summary,
+        "impact": lost_json(
+            incident.lost_ns, incident.lost_ratio or 0.0, incident.peak or 0.0, incident.explained_ratio or 0.0
+        )
+        | impact_details_json(None),
         "where": where_json(where),
         "fix": parsed["fixes"],
         "breakdown": breakdown_json(parsed["breakdown"]),
@@ -114,5 +120,5 @@ def _incident_json(one: StoredIncident) -> Object:
     }
 
 
-def _is_about(one: StoredIncident, pid: int | None) -> bool:
-    return pid is None or is_about(pid, [affected["pid"] for affected in json.loads(one.affected)], one.root)
+def _is_about(incident: StoredIncident, pid: int | None) -> bool:
+    return pid is None or is_about(pid, [affected["pid"] for affected in json.loads(incident.affected)], incident.root)

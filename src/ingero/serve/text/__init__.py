@@ -1,1 +1,1 @@
-"""What people read: findings, breakdowns and comparisons as text."""
+"""Human-readable text: findings, breakdowns and comparisons."""

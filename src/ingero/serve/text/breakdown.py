@@ -1,4 +1,4 @@
-"""The account of a recording as text: per process the GPU's time, the clocks, the calls; and the dropped data."""
+"""The time breakdown of a recording as text: by process GPU time, thread-state time and calls; and dropped data."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ingero.diagnose.steps.main_stream import judged_alone
 from ingero.diagnose.steps.process_steps import ProcessSteps
 from ingero.identity import identity_text
 from ingero.ops import is_launch
-from ingero.serve.text.call_lines import call_lines, code_lines, copy_lines, kernel_lines, open_call_lines
+from ingero.serve.text.call_lines import call_lines, code_lines, copy_lines, in_flight_lines, kernel_lines
 from ingero.serve.text.coverage import coverage_lines, unseen_ratio
-from ingero.serve.text.gap_lines import drop_lines, not_traced_lines, removed_lines
+from ingero.serve.text.gap_lines import drop_lines, not_traced_lines, pruned_lines
 from ingero.serve.text.memory_lines import memory_lines
 from ingero.serve.text.sample_lines import sample_lines, sampled_lines
 from ingero.serve.text.state_lines import device_lines, placed, quiet_text, step_lines, thread_lines
@@ -31,15 +31,15 @@ from ingero.store.reader import Reader
 from ingero.store.records import Container, OpTotals, Process, ThreadStateTotals, Window
 from ingero.units import format_count, format_moment, format_ns
 
-_MOST_OF_IT = 0.8  # of the time that a process lived, before its account is compared with what others say of it
+_MIN_COVERED_RATIO = 0.8  # of a process's lifetime: from here on its breakdown is compared with NVML's utilization
 _MANY_SYNC_INTERVALS = 20_000  # read one by one in half a second
-_MOST_OTHERS = 8  # processes without a traced call that are shown in full,
-_MOST_NAMES = 16  # and of the rest by name
-MANY_CALLS = 500_000  # recorded ones; their lines are told in a second
+_MAX_OTHERS = 8  # processes without a traced call that are shown in full,
+_MAX_NAMES = 16  # and of the rest by name
+MANY_CALLS = 500_000  # recorded calls; resolving their lines takes a second
 
 
 class Extent(enum.Enum):
-    """How much of the account is shown. SHORT: sums only, of any length of recording; MOST: not what would have to read
+    """How much of the breakdown is shown. SHORT: sums only, for any recording length; MOST: not what would have to read
     more than MANY_CALLS recorded calls; WHOLE: everything.
     """
 
@@ -57,9 +57,9 @@ def breakdown_text(
     extent: Extent = Extent.WHOLE,
     evidence: Evidence | None = None,
 ) -> Iterator[str]:
-    """Lines of the account of a window, of all processes or one. whole_stacks: of the longest calls.
+    """Lines of the time breakdown of a window, of all processes or one. whole_stacks: show those of the longest calls.
 
-    evidence: of that window, where somebody has read it already.
+    evidence: of that window, if it was read already.
     """
     evidence = evidence or Evidence(reader, window)
     is_too_much = extent is Extent.MOST and reader.stored_calls() > MANY_CALLS
@@ -70,7 +70,7 @@ def breakdown_text(
     clocks = {total.process: total for total in reader.thread_state_totals(window)}
     gpu_streams = _judged(reader, window, _stream_breakdowns(reader, window), totals)
     sync_intervals = _sync_intervals_by_gpu_stream(reader, window) if gpu_streams and not is_short else {}
-    containers = {one.cgroup_id: one for one in reader.containers()}
+    containers = {container.cgroup_id: container for container in reader.containers()}
     yield from not_traced_lines(reader, window)
     with_calls = {total.process for total in totals}
     shown = [process for process in processes if process.process in with_calls]
@@ -88,7 +88,7 @@ def breakdown_text(
             yield from _outside_calls(reader, window, process, book)
         yield ""
     yield from _others(reader, window, processes, with_calls, clocks, book)
-    yield from open_call_lines(reader, window, book, whole_stacks=whole_stacks)
+    yield from in_flight_lines(reader, window, book, whole_stacks=whole_stacks)
     yield from coverage_lines(reader, window)
     yield from drop_lines(reader, window)
     if shown and is_too_much:
@@ -98,12 +98,12 @@ def breakdown_text(
 
 
 def header_lines(reader: Reader, window: Window) -> Iterator[str]:
-    """Which time this is about, and what of it is not there: without its log, or taken by the size limit."""
+    """The time range covered, and what is missing in it: a missing log, or rows pruned by the size limit."""
     yield f"{format_ns(window.duration_ns)} from {format_moment(window.begin_ns, of_ns=window.duration_ns)}"
     if reader.missing_end:
         yield f"The file lacks {reader.missing_end}"
         yield f"  {make_copies()}"
-    yield from removed_lines(reader, window)
+    yield from pruned_lines(reader, window)
 
 
 def _process(
@@ -120,7 +120,8 @@ def _process(
     if process.cmdline:
         yield f"  {process.cmdline[:160]}"
     culprits = [
-        placed(one, containers, process.cgroup_id or 0) for one in reader.culprits(window, process=process.process)
+        placed(culprit, containers, process.cgroup_id or 0)
+        for culprit in reader.culprits(window, process=process.process)
     ]
     steps = evidence.steps.get(process.process)
     if steps and steps.gpu_stream and steps.gpu_stream.is_steps:
@@ -149,24 +150,24 @@ def _of_steps(evidence: Evidence, process: Process, steps: ProcessSteps) -> Iter
 
 
 def _idle(evidence: Evidence, process: Process, *, unknown: str = "") -> Iterator[str]:
-    """How long the GPU was idle at least and at most; where nothing is known of it, that, if there are words for it."""
+    """The least and most GPU idle time; if unknown, the words for that, if there are any."""
     words = gpu_idle(evidence, process).words if process.process in evidence.main_streams else ""
     if words or unknown:
         yield f"    {words or unknown}"
 
 
 def _utilization(evidence: Evidence, process: Process, gpu_stream: StreamBreakdown) -> Utilization | None:
-    """Of its GPU, while the process lived; None where the stream's account is not about most of that time."""
+    """Utilization of the process's GPU over its lifetime; None if the stream's breakdown covers too little of it."""
     window = evidence.window
     end_ns = min(window.end_ns, process.exit_ns or window.end_ns)
     lived = Window(begin_ns=max(window.begin_ns, process.start_ns), end_ns=end_ns)
-    if gpu_stream.wall_ns < _MOST_OF_IT * lived.duration_ns:
+    if gpu_stream.wall_ns < _MIN_COVERED_RATIO * lived.duration_ns:
         return None
     return utilization_of(evidence, process, gpu_stream.device, (lived,))
 
 
 def _stream_breakdowns(reader: Reader, window: Window) -> list[StreamBreakdown]:
-    """From the sync intervals themselves; of very many from sums, true to within a commit at the window's edges."""
+    """Breakdowns of the streams from their sync intervals; if very many, from sums exact to a commit at the edges."""
     sums = reader.gpu_stream_sums(window) or ()
     if sum(one.sums["sync_intervals"] for one in sums) > _MANY_SYNC_INTERVALS:
         return breakdowns_of_sums(sums)
@@ -176,7 +177,7 @@ def _stream_breakdowns(reader: Reader, window: Window) -> list[StreamBreakdown]:
 def _judged(
     reader: Reader, window: Window, gpu_streams: list[StreamBreakdown], totals: Sequence[OpTotals]
 ) -> list[StreamBreakdown]:
-    """Those that can be judged: the streams themselves are read only where launches are missing from their sums."""
+    """The streams that can be judged; they are read in full only where launches are missing from their sums."""
     launches, missing = Counter[int](), Counter[int]()
     for total in totals:
         launches[total.process] += total.count if is_launch(total.source, total.op) else 0
@@ -213,12 +214,12 @@ def _sync_lines(
 
 
 def _outside_calls(reader: Reader, window: Window, process: Process, book: StackBook) -> Iterator[str]:
-    """Nothing where the recording is too old to know, or without stacks."""
+    """Lines about time outside calls; none where the recording is too old for it, or has no stacks."""
     if not reader.is_recorded("stack_samples"):
         return
     samples = reader.samples(window, process=process.process)
-    book.read(one.stack_hash for one in samples)
-    known = {one.stack_hash: stack for one in samples if (stack := book.of(one.stack_hash))}
+    book.read(sample.stack_hash for sample in samples)
+    known = {sample.stack_hash: stack for sample in samples if (stack := book.of(sample.stack_hash))}
     yield from sample_lines(sampled_lines(samples, known))
 
 
@@ -241,7 +242,7 @@ def _others(
     clocks: dict[int, ThreadStateTotals],
     book: StackBook,
 ) -> Iterator[str]:
-    """Processes without a traced call, such as data-loading workers: what their threads did.
+    """Processes without a traced call, such as data-loading workers: the states of their threads.
 
     Those that ran most in full. A compiler's pool of workers is asleep, one for each CPU.
     """
@@ -249,14 +250,14 @@ def _others(
     quiet.sort(key=lambda one: -(clocks[one.process].clocks.total_ns - clocks[one.process].clocks.sleep_ns))
     if quiet:
         yield "Other traced processes:"
-    for process in quiet[:_MOST_OTHERS]:
+    for process in quiet[:_MAX_OTHERS]:
         spent = quiet_text(clocks[process.process].clocks)
         yield f"  {process.name} [{process.pid}], child of {process.parent_pid}: {spent}"
         yield from (f"  {line}" for line in _outside_calls(reader, window, process, book))
-    rest = quiet[_MOST_OTHERS:]
+    rest = quiet[_MAX_OTHERS:]
     if rest:
-        names = ", ".join(f"{one.name} [{one.pid}]" for one in rest[:_MOST_NAMES]) + (
-            ", ..." if rest[_MOST_NAMES:] else ""
+        names = ", ".join(f"{one.name} [{one.pid}]" for one in rest[:_MAX_NAMES]) + (
+            ", ..." if rest[_MAX_NAMES:] else ""
         )
         yield f"  {format_count(len(rest))} more that ran less: {names}"
     if quiet:

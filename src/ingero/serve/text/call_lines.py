@@ -1,4 +1,4 @@
-"""What the calls of a process cost: per operation, per GPU kernel, by line of code, and the longest and open ones."""
+"""The cost of a process's calls as text: by operation, GPU kernel and code line, the longest, and those in flight."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def copy_lines(totals: Sequence[OpTotals], shares: Sequence[CopyShare]) -> Itera
     """How much was copied, how much of it between host and GPU, and for how long asynchronous copies waited."""
     moved = sum(total.bytes for total in totals if "emcpy" in total.name and total.count)
     ways = (
-        (sum(one.host_to_gpu_bytes for one in shares), "from host to GPU"),
-        (sum(one.gpu_to_host_bytes for one in shares), "from GPU to host"),
+        (sum(share.host_to_gpu_bytes for share in shares), "from host to GPU"),
+        (sum(share.gpu_to_host_bytes for share in shares), "from GPU to host"),
     )
     of_it = ", ".join(f"{format_bytes(int(size))} {way}" for size, way in ways if size >= 1)
     if moved:
@@ -61,7 +61,7 @@ def copy_lines(totals: Sequence[OpTotals], shares: Sequence[CopyShare]) -> Itera
 
 
 def kernel_lines(reader: Reader, window: Window, process: Process) -> Iterator[str]:
-    """What was launched most, and by whom; nothing where the recording is too old to know."""
+    """The kernels launched most, and the issuing libraries; nothing where the recording is too old for it."""
     if not reader.is_recorded("kernel_launches"):
         return
     counts: Counter[tuple[str, str]] = Counter()
@@ -90,7 +90,7 @@ def code_lines(
     times = reader.stack_times(window, process=process.process, sources=_CALL_SOURCES)
     waiters = Waiters(reader, window, process=process.process)
     placed, not_looked_for = waiters.placed(times, book)
-    yield from line_cost_lines(line_costs(placed, book), [one for one in totals if one.source in _CALL_SOURCES])
+    yield from line_cost_lines(line_costs(placed, book), [total for total in totals if total.source in _CALL_SOURCES])
     if not_looked_for:
         yield f"  {not_looked_for}"
     has_stacks = any(book.of(one.stack_hash) for one in times)
@@ -98,8 +98,8 @@ def code_lines(
     yield from _worst(reader, window, process, worst)
 
 
-def open_call_lines(reader: Reader, window: Window, book: StackBook, *, whole_stacks: bool) -> Iterator[str]:
-    """Calls that had not returned when they were last seen. whole_stacks: with the other threads of their processes."""
+def in_flight_lines(reader: Reader, window: Window, book: StackBook, *, whole_stacks: bool) -> Iterator[str]:
+    """Calls in flight when last checked. whole_stacks: also the stacks of their processes' other threads."""
     open_calls = reader.in_flight(window)
     for call in open_calls:
         yield f"Open for {format_ns(call.time_ns - call.since_ns)} when last seen: {call.name} of {call.pid}/{call.tid}"

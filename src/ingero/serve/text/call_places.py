@@ -1,4 +1,4 @@
-"""Where a call was made: its own stack, or, where its thread has no Python frames, the line that waited for it."""
+"""The place of a call: its own stack or, if its thread has no Python frames, the line that waited for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class CallPlaces:
         self._book, self._waiters, self._is_whole = book, waiters, is_whole
 
     def lines(self, call: Call) -> Iterator[str]:
-        """Of one call."""
+        """The lines of text for the place of one call."""
         stack = self._book.of(call.stack_hash)
         if stack is None:
             reason = "its stack was dropped" if call.stack_hash else "no stack was taken"

@@ -1,4 +1,4 @@
-"""Two recordings side by side, as text and as JSON."""
+"""The comparison of two recordings, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict
 from enum import Enum
 
 from ingero.diagnose.comparison.change_verdict import Verdict
-from ingero.diagnose.comparison.compare import CauseChange, ClassChange, Comparison, OpChange
+from ingero.diagnose.comparison.compare import CauseChange, ClassChange, Comparison, OpComparison
 from ingero.diagnose.comparison.regression import Regression
 from ingero.diagnose.incidents.incident_json import Json, Object
 from ingero.serve.text.step_comparison_text import step_lines
@@ -24,14 +24,14 @@ def comparison_lines(found: Comparison) -> Iterator[str]:
     yield ""
     if found.causes:
         yield f"{'cause':28}{'before':>22}{'after':>22}"
-        yield from (_cause(one) for one in found.causes)
+        yield from (_cause(cause) for cause in found.causes)
         yield ""
     if found.is_by_step:
         yield from step_lines(found)
     else:
         yield from _classes(found)
     yield f"{'call':30}{'calls before':>14}{'after':>12}{'p50':>20}{'p99':>20}{'change':>9}{'noise':>8}"
-    yield from (_op(one) for one in found.ops[:_TOP])
+    yield from (_op(op) for op in found.ops[:_TOP])
     left_out = max(0, len(found.classes) - _TOP) + max(0, len(found.ops) - _TOP)
     if left_out:
         yield f"and {left_out} smaller ones (--json lists all)"
@@ -67,13 +67,13 @@ def _headline(found: Comparison) -> str:
     )
 
 
-def _cause(one: CauseChange) -> str:
+def _cause(change: CauseChange) -> str:
     sides = (
         f"{count} ({format_percent(ratio)} lost)" if count else "-"
-        for count, ratio in ((one.before, one.before_lost_ratio), (one.after, one.after_lost_ratio))
+        for count, ratio in ((change.before, change.before_lost_ratio), (change.after, change.after_lost_ratio))
     )
     before, after = sides
-    return f"{one.cause:28}{before:>22}{after:>22}  {one.verdict.value}"
+    return f"{change.cause:28}{before:>22}{after:>22}  {change.verdict.value}"
 
 
 def _classes(found: Comparison) -> Iterator[str]:
@@ -85,25 +85,26 @@ def _classes(found: Comparison) -> Iterator[str]:
         yield ""
 
 
-def _class(one: ClassChange) -> str:
+def _class(change: ClassChange) -> str:
     return (
-        f"{_short(one.name):44}{_ns(one.before_mean_ns):>12}{_ns(one.after_mean_ns):>10}{_ratio(one.change_ratio):>9}"
-        f"{_share(one.noise_ratio):>8}{_ns(one.before_p99_ns):>12}{_ns(one.after_p99_ns):>10}  {one.verdict.value}"
+        f"{_short(change.name):44}{_ns(change.before_mean_ns):>12}{_ns(change.after_mean_ns):>10}"
+        f"{_ratio(change.change_ratio):>9}{_share(change.noise_ratio):>8}"
+        f"{_ns(change.before_p99_ns):>12}{_ns(change.after_p99_ns):>10}  {change.verdict.value}"
     )
 
 
-def _op(one: OpChange) -> str:
-    p50 = f"{_ns(one.before_p50_ns)} > {_ns(one.after_p50_ns)}"
-    p99 = f"{_ns(one.before_p99_ns)} > {_ns(one.after_p99_ns)}"
-    verdict = "" if one.verdict is Verdict.UNKNOWN else f"  {one.verdict.value}"
+def _op(op: OpComparison) -> str:
+    p50 = f"{_ns(op.before_p50_ns)} > {_ns(op.after_p50_ns)}"
+    p99 = f"{_ns(op.before_p99_ns)} > {_ns(op.after_p99_ns)}"
+    verdict = "" if op.verdict is Verdict.UNKNOWN else f"  {op.verdict.value}"
     return (
-        f"{one.name:30}{format_count(one.before):>14}{format_count(one.after):>12}{p50:>20}{p99:>20}"
-        f"{_ratio(one.change_ratio):>9}{_share(one.noise_ratio):>8}{verdict}"
+        f"{op.name:30}{format_count(op.before):>14}{format_count(op.after):>12}{p50:>20}{p99:>20}"
+        f"{_ratio(op.change_ratio):>9}{_share(op.noise_ratio):>8}{verdict}"
     )
 
 
 def _short(name: str) -> str:
-    """Both ends: what a class shares with others stands first, what sets it apart last."""
+    """Shorten a step type's name, keeping both ends: the part it shares with others is first, the difference last."""
     return name if len(name) <= _NAME else f"{name[: _NAME // 2 - 2]}...{name[-_NAME // 2 + 1 :]}"
 
 

@@ -12,24 +12,24 @@ from ingero.store.arrays.spans import joined
 from ingero.units import format_count, format_counted, format_moment, format_ns
 
 _TITLES = 14  # columns of the titles of sections
-_SEE_BELOW = "not traced, see below"  # where the sources of which that is said with one reason follow
+_SEE_BELOW = "not traced, see below"  # used where a list of untraced sources with one reason follows
 _TOP_NOT_EVALUATED = 6  # reasons; the rest is one line
-_MOST_ALIKE = 4  # incidents of one cause in processes of one name; of short-lived ones there may be hundreds
-_MOST_VERDICTS = 40
+_MAX_SIMILAR_INCIDENTS = 4  # incidents of one cause in processes of one name; of short-lived ones there may be hundreds
+_MAX_VERDICTS = 40
 
 
 def verdict_lines(diagnosis: Diagnosis) -> Iterator[str]:
     """The headline, the incidents with their evidence, and the verdict on each process."""
     yield headline(diagnosis)
     yield ""
-    for alike in _alike(diagnosis.incidents):
-        for incident in alike[:_MOST_ALIKE]:
+    for similar in _group_similar(diagnosis.incidents):
+        for incident in similar[:_MAX_SIMILAR_INCIDENTS]:
             yield from incident_lines(incident)
             yield ""
-        if rest := alike[_MOST_ALIKE:]:
-            yield _more_alike(rest)
+        if rest := similar[_MAX_SIMILAR_INCIDENTS:]:
+            yield _more_similar(rest)
             yield ""
-    shown = sorted(diagnosis.verdicts, key=lambda one: not one.has_incident)[:_MOST_VERDICTS]
+    shown = sorted(diagnosis.verdicts, key=lambda verdict: not verdict.has_incident)[:_MAX_VERDICTS]
     for verdict in diagnosis.verdicts:
         if verdict in shown:
             yield _verdict(verdict)
@@ -39,11 +39,11 @@ def verdict_lines(diagnosis: Diagnosis) -> Iterator[str]:
         yield ""
 
 
-def _alike(incidents: Sequence[Incident]) -> list[list[Incident]]:
-    """Those of one cause in processes of one name; groups and incidents in the order in which they came."""
+def _group_similar(incidents: Sequence[Incident]) -> list[list[Incident]]:
+    """Groups incidents of one cause in processes of one name; the order of groups and incidents is kept."""
     groups: dict[tuple[str, FindingKind, tuple[str, ...]], list[Incident]] = {}
-    for one in incidents:
-        groups.setdefault((one.cause, one.kind, _names(one)), []).append(one)
+    for incident in incidents:
+        groups.setdefault((incident.cause, incident.kind, _names(incident)), []).append(incident)
     return list(groups.values())
 
 
@@ -52,7 +52,7 @@ def _names(incident: Incident) -> tuple[str, ...]:
     return tuple(sorted({one.name for one in (incident.affected or incident.culprits) if one.name}))
 
 
-def _more_alike(rest: Sequence[Incident]) -> str:
+def _more_similar(rest: Sequence[Incident]) -> str:
     first = rest[0]
     whose = f" of {', '.join(_names(first))}" if _names(first) else ""
     whose += f" on {', '.join(nodes)}" if (nodes := sorted({one.node for one in rest if one.node})) else ""
@@ -68,8 +68,8 @@ def headline(diagnosis: Diagnosis) -> str:
     """How many incidents of which severity, or why finding none proves nothing."""
     if diagnosis.incidents:
         count = len(diagnosis.incidents)
-        severities = sorted({one.severity for one in diagnosis.incidents}, reverse=True)
-        parts = (f"{sum(one.severity is s for one in diagnosis.incidents)} {s.name}" for s in severities)
+        severities = sorted({incident.severity for incident in diagnosis.incidents}, reverse=True)
+        parts = (f"{sum(incident.severity is s for incident in diagnosis.incidents)} {s.name}" for s in severities)
         return f"{count} incident{'s' if count > 1 else ''} found ({', '.join(parts)})"
     if diagnosis.verdicts:
         unseen_ns = unseen_for_ns(diagnosis)
@@ -80,7 +80,7 @@ def headline(diagnosis: Diagnosis) -> str:
 
 def unseen_for_ns(diagnosis: Diagnosis) -> int:
     """For how long some cause could not be checked that could be at other times."""
-    time_ranges = joined(part for one in diagnosis.not_evaluated for part in one.time_ranges)
+    time_ranges = joined(part for spot in diagnosis.not_evaluated for part in spot.time_ranges)
     return sum(one.duration_ns for one in time_ranges)
 
 
@@ -102,9 +102,9 @@ def not_looked_at_lines(diagnosis: Diagnosis) -> Iterator[str]:
         return
     by_reason: dict[str, list[str]] = {}
     shared = [why for why, sources in Counter(diagnosis.not_traced.values()).items() if sources > 1]
-    for one in diagnosis.not_evaluated:
-        is_shared = any(one.text.endswith(f"not traced: {why}") for why in shared)
-        by_reason.setdefault(_SEE_BELOW if is_shared else one.text, []).append(one.cause)
+    for spot in diagnosis.not_evaluated:
+        is_shared = any(spot.text.endswith(f"not traced: {why}") for why in shared)
+        by_reason.setdefault(_SEE_BELOW if is_shared else spot.text, []).append(spot.cause)
     if by_reason:
         yield "Not checked (data missing), so these cannot be ruled out:"
     for reason, causes in list(by_reason.items())[:_TOP_NOT_EVALUATED]:
@@ -116,8 +116,8 @@ def not_looked_at_lines(diagnosis: Diagnosis) -> Iterator[str]:
 
 def _not_in_a_profile(diagnosis: Diagnosis) -> Iterator[str]:
     """One line per reason: nearly all causes have the same."""
-    for reason in dict.fromkeys(one.text for one in diagnosis.not_evaluated):
-        count = format_counted(sum(one.text == reason for one in diagnosis.not_evaluated), "cause")
+    for reason in dict.fromkeys(spot.text for spot in diagnosis.not_evaluated):
+        count = format_counted(sum(spot.text == reason for spot in diagnosis.not_evaluated), "cause")
         text = WHY_NOT_IN_A_PROFILE if reason == NOT_IN_A_PROFILE else reason
         yield f"Not checked: {text} ({count}, --json lists them)"
 

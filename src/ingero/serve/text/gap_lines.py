@@ -1,4 +1,4 @@
-"""What a recording cannot tell of a window: what was not traced, removed or lost."""
+"""Text about gaps in a window of a recording: data not traced, pruned or dropped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SOURCE_TEXTS = {
 
 
 def not_traced_lines(reader: Reader, window: Window) -> Iterator[str]:
-    """Sources of which nothing can be in the recording: their absence is not a zero."""
+    """Sources that were not traced at all: their absence is not a zero."""
     by_reason = not_traced(reader, window)
     for why, sources in by_reason.items():
         yield f"not traced: {', '.join(_SOURCE_TEXTS.get(source, source) for source in sources)}: {why}"
@@ -29,7 +29,7 @@ def not_traced_lines(reader: Reader, window: Window) -> Iterator[str]:
 
 
 def not_traced(reader: Reader, window: Window) -> dict[str, list[str]]:
-    """Sources of which nothing can be in the recording, by the reason."""
+    """Sources that were not traced at all, by reason."""
     found: dict[str, list[str]] = {}
     for session in reader.sessions():
         if session.started_ns < window.end_ns and (session.stopped_ns or session.last_seen_ns) >= window.begin_ns:
@@ -40,11 +40,11 @@ def not_traced(reader: Reader, window: Window) -> dict[str, list[str]]:
     return found
 
 
-def removed_lines(reader: Reader, window: Window) -> Iterator[str]:
-    """What the size limit has pruned or downsampled in the window."""
-    gone = [one for one in reader.removed() if one.until_ns > window.begin_ns]
+def pruned_lines(reader: Reader, window: Window) -> Iterator[str]:
+    """Lines about rows that the size limit has pruned or downsampled in the window."""
+    pruned = [pruned_rows for pruned_rows in reader.pruned() if pruned_rows.until_ns > window.begin_ns]
     for kind, text in (("removed", "pruned"), ("folded", "downsampled to minutes")):
-        mine = [one for one in gone if one.kind == kind]
+        mine = [pruned_rows for pruned_rows in pruned if pruned_rows.kind == kind]
         if mine:
             limit = format_bytes(max(mine, key=lambda one: one.noted_ns).max_db_bytes)
             parts = ", ".join(f"{one.name} before {format_moment(one.until_ns)}" for one in mine)
@@ -52,7 +52,7 @@ def removed_lines(reader: Reader, window: Window) -> Iterator[str]:
 
 
 def drop_lines(reader: Reader, window: Window) -> Iterator[str]:
-    """What was dropped or corrected, with the reason."""
+    """Lines about dropped or corrected data, with the reason."""
     drops = reader.drops(window)
     if not drops:
         yield "No data was dropped while recording."

@@ -11,9 +11,9 @@ from ingero.store.reader import Reader
 from ingero.store.records import Window
 from ingero.units import SECOND_NS, format_bytes, format_ns, format_percent
 
-_SHOWN_PERCENT = 1  # of the samples with a reason for lower clocks
+_SHOWN_PERCENT = 1  # of the samples: a throttle reason seen less often is not shown
 _WHOLE_RATIO = 0.9  # of the seconds with a sample; with fewer the line says how many there were
-_SHOWN_ASKED = 0.002  # of the time in the driver
+_MIN_SHOWN_QUERY_RATIO = 0.002  # of the time in the driver
 _ENDS = 2  # seconds at the ends of a window that need not have one
 
 
@@ -26,22 +26,22 @@ def gpu_lines(reader: Reader, window: Window) -> Iterator[str]:
         by_gpu[sample.gpu_index, sample.uuid].append(sample)
     for (index, _), samples in sorted(by_gpu.items()):
         yield f"GPU {index}: " + ", ".join(_parts(samples, reader.recorded_ns(window) / SECOND_NS))
-    yield from _asked(by_gpu.values(), reader.recorded_ns(window))
+    yield from _query_time_text(by_gpu.values(), reader.recorded_ns(window))
 
 
-def _asked(of_gpus: Iterable[Sequence[GpuUse]], recorded_ns: int) -> Iterator[str]:
-    """What asking for all that took in the driver, where it is worth a word: others may have waited for it."""
-    asked = {one.time_ns: one.asked_ns for samples in of_gpus for one in samples}
+def _query_time_text(of_gpus: Iterable[Sequence[GpuUse]], recorded_ns: int) -> Iterator[str]:
+    """How long NVML queries took in the driver, if it is worth mentioning: other calls may have waited for them."""
+    asked = {sample.time_ns: sample.asked_ns for samples in of_gpus for sample in samples}
     total_ns = sum(asked.values())
-    if asked and total_ns >= _SHOWN_ASKED * recorded_ns:
+    if asked and total_ns >= _MIN_SHOWN_QUERY_RATIO * recorded_ns:
         share, each = format_percent(total_ns / max(recorded_ns, 1)), format_ns(total_ns // len(asked))
         yield f"NVML was sampled {len(asked)} times for this, {each} each in the driver: {share} of the time"
 
 
 def _parts(samples: Sequence[GpuUse], seconds: float) -> Iterator[str]:
-    busy = [one.gpu_percent for one in samples if one.gpu_percent is not None]
-    clocks = [one.sm_clock_mhz for one in samples if one.sm_clock_mhz is not None]
-    most_mhz = max((one.max_sm_clock_mhz or 0 for one in samples), default=0)
+    busy = [sample.gpu_percent for sample in samples if sample.gpu_percent is not None]
+    clocks = [sample.sm_clock_mhz for sample in samples if sample.sm_clock_mhz is not None]
+    most_mhz = max((sample.max_sm_clock_mhz or 0 for sample in samples), default=0)
     yield f"{sum(busy) / len(busy):.0f}% busy" if busy else "utilization not reported by its driver"
     if clocks:
         mhz = sum(clocks) / len(clocks)
@@ -53,16 +53,16 @@ def _parts(samples: Sequence[GpuUse], seconds: float) -> Iterator[str]:
 
 
 def _throttling(samples: Sequence[GpuUse]) -> Iterator[str]:
-    told = [one.throttle_reasons for one in samples if one.throttle_reasons is not None]
-    counts = Counter(name for reasons in told for bit, name in THROTTLE_REASONS.items() if reasons & bit)
+    reasons_of_samples = [sample.throttle_reasons for sample in samples if sample.throttle_reasons is not None]
+    counts = Counter(name for reasons in reasons_of_samples for bit, name in THROTTLE_REASONS.items() if reasons & bit)
     for name, count in counts.most_common():
-        percent = 100 * count / len(told)
+        percent = 100 * count / len(reasons_of_samples)
         if percent >= _SHOWN_PERCENT:
             yield f"throttled by {name} {percent:.0f}% of the time"
 
 
 def _memory(samples: Sequence[GpuUse]) -> Iterator[str]:
-    used = max((one.memory_used_bytes or 0 for one in samples), default=0)
-    total = max((one.memory_total_bytes or 0 for one in samples), default=0)
+    used = max((sample.memory_used_bytes or 0 for sample in samples), default=0)
+    total = max((sample.memory_total_bytes or 0 for sample in samples), default=0)
     if total:
         yield f"memory up to {format_bytes(used)} of {format_bytes(total)}"

@@ -63,7 +63,7 @@ def when_text(incident: Incident) -> str:
 
 
 def sections(incident: Incident) -> Iterator[Section]:
-    """Everything below the headline that there is something to say of."""
+    """All non-empty sections below the headline."""
     parts = (
         Section("impact", "Impact", tuple(_impact(incident)), is_own=True),
         Section("where", "Where", (incident.where.text,)),
@@ -75,7 +75,7 @@ def sections(incident: Incident) -> Iterator[Section]:
         Section("evidence", "Evidence", tuple(_evidence(incident.chain))),
         Section("timeline", "Timeline", tuple(_timeline(incident.timeline)), is_own=True),
     )
-    return (one for one in parts if one.lines)
+    return (part for part in parts if part.lines)
 
 
 def details(incident: Incident) -> Section | None:
@@ -105,8 +105,8 @@ def impact_lines(impact: Impact) -> Iterator[str]:
 
 
 def timeline_line(moments: Sequence[Moment]) -> str:
-    """The lost share over time as a row of blocks."""
-    bars = "".join(_BLOCKS[min(len(_BLOCKS) - 1, -(-int(one.lost_ratio * 1000) * 8 // 1000))] for one in moments)
+    """The share of time lost over time as a row of blocks."""
+    bars = "".join(_BLOCKS[min(len(_BLOCKS) - 1, -(-int(moment.lost_ratio * 1000) * 8 // 1000))] for moment in moments)
     first, last = moments[0], moments[-1]
     each = format_ns(first.end_ns - first.begin_ns)
     begin, end = (format_time_of_day(at, of_ns=last.end_ns - first.begin_ns) for at in (first.begin_ns, last.end_ns))
@@ -131,7 +131,7 @@ def _fixes(fixes: Iterable[Fix]) -> Iterator[str]:
 
 
 def _breakdown(incident: Incident) -> Iterator[str]:
-    """The lost time that the cause owns, by part of the step and state of the critical-path thread."""
+    """The lost time that the cause explains, by part of the step and state of the critical-path thread."""
     for one in breakdown_of(incident.breakdown)[:_TOP_BUCKETS]:
         if one.share_ratio >= _SHOWN_SHARE:
             bar = "#" * max(1, round(_BAR * one.share_ratio))
@@ -139,7 +139,7 @@ def _breakdown(incident: Incident) -> Iterator[str]:
 
 
 def _affected(affected: Sequence[Affected]) -> Iterator[str]:
-    """Only of several: the headline names one."""
+    """The affected processes, if several: the headline names the only one."""
     for one in affected if len(affected) > 1 else ():
         rank = f" rank {one.rank}" if one.rank is not None else ""
         lost = f"  {format_ns(one.lost_ns)}" if one.lost_ns else ""
@@ -155,8 +155,10 @@ def _culprits(culprits: Sequence[Culprit]) -> Iterator[str]:
         yield f"and {format_counted(len(rest), 'more culprit')}, {format_ns(sum(one.lost_ns for one in rest))}"
 
 
-def _contributing(one: Contributing) -> str:
-    return f"{one.cause}  {format_ns(one.lost_ns)}, {format_percent(one.share_ratio)} of the lost time: {one.headline}"
+def _contributing(contribution: Contributing) -> str:
+    share = format_percent(contribution.share_ratio)
+    lost = format_ns(contribution.lost_ns)
+    return f"{contribution.cause}  {lost}, {share} of the lost time: {contribution.headline}"
 
 
 def _evidence(chain: Iterable[Link]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Which lines of a process's own code the recorded time was spent at, per call."""
+"""Recorded time by call and line of a process's own code."""
 
 from __future__ import annotations
 
@@ -31,11 +31,13 @@ class LineCost:
 def line_costs(placed: Sequence[PlacedTime], book: StackBook) -> list[LineCost]:
     """Recorded time by (call, line of the user's own code), most first."""
     spent: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
-    for one in placed:
-        waiting = waiting_text(one.waiter, book.of(one.waiter.stack_hash)) if one.waiter else ""
-        total = spent[one.time.name, f"at {waiting}" if waiting else _place(book.of(one.time.stack_hash))]
-        total[0] += one.time.sum_ns
-        total[1] += one.time.count
+    for placed_time in placed:
+        waiting = waiting_text(placed_time.waiter, book.of(placed_time.waiter.stack_hash)) if placed_time.waiter else ""
+        total = spent[
+            placed_time.time.name, f"at {waiting}" if waiting else _place(book.of(placed_time.time.stack_hash))
+        ]
+        total[0] += placed_time.time.sum_ns
+        total[1] += placed_time.time.count
     costs = [LineCost(name, place, ns, recorded) for (name, place), (ns, recorded) in spent.items()]
     return sorted(costs, key=lambda cost: -cost.ns)
 
@@ -50,7 +52,7 @@ def _place(stack: CallStack | None) -> str:
 
 
 def line_cost_lines(costs: Sequence[LineCost], totals: Sequence[OpTotals]) -> Iterator[str]:
-    """The dearest lines, and of how much of the time and of the calls they are."""
+    """The costliest lines, and the share of time and calls that they cover."""
     if not any(cost.place != _NO_STACK for cost in costs):
         return
     counts = {total.name: total.count for total in totals}

@@ -1,4 +1,4 @@
-"""What a process held of GPU memory, and the lines and call sites that hold it."""
+"""The GPU memory that a process holds, by code line and call site."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KIND_TEXTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldMemory:
-    """What the calls of one operation at one place hold. place: as shown."""
+    """Memory held by the calls of one operation at one place. place: as shown."""
 
     name: str
     place: str
@@ -49,7 +49,7 @@ def held_memory(sites: Sequence[MemorySite], stacks: Mapping[int, CallStack]) ->
 
 
 def site_places(sites: Sequence[MemorySite], stacks: Mapping[int, CallStack]) -> list[str]:
-    """Where each site is, as shown."""
+    """The place of each call site, as shown."""
     lines: dict[tuple[int, int, int], set[str]] = defaultdict(set)
     for site in sites:
         if stack := stacks.get(site.stack_hash):
@@ -87,7 +87,7 @@ def _caller(site: MemorySite) -> str:
 
 
 def memory_lines(reader: Reader, window: Window, process: int, book: StackBook) -> Iterator[str]:
-    """Per kind of memory: live at the end and at most, by place; then what failed and what is not known."""
+    """By kind of memory: in use at the end and at most, by place; then failed allocations and unknown memory."""
     if not reader.is_recorded("raw_allocations"):
         return
     levels = reader.memory_seconds(window, process=process)

@@ -26,13 +26,13 @@ class _CpuUser:
 
 
 def per_process_lines(reader: Reader, window: Window, *, pid: int | None = None) -> Iterator[str]:
-    """Traced processes first, data workers by name among them, then everybody who took CPU time from them."""
-    processes = [one for one in reader.processes() if pid is None or one.pid == pid]
-    clocks = {one.process: one for one in reader.thread_state_totals(window)}
+    """Traced processes first, data workers by name among them, then processes that ran while these waited for a CPU."""
+    processes = [process for process in reader.processes() if pid is None or process.pid == pid]
+    clocks = {totals.process: totals for totals in reader.thread_state_totals(window)}
     totals: dict[int, list[OpTotals]] = defaultdict(list)
     for total in reader.op_totals(window):
         totals[total.process].append(total)
-    seen = [one for one in processes if one.process in clocks or one.process in totals]
+    seen = [process for process in processes if process.process in clocks or process.process in totals]
     traced = {one.pid for one in seen}
     recorded_ns = reader.recorded_ns(window)
     yield "Per process:"
@@ -47,16 +47,16 @@ def per_process_lines(reader: Reader, window: Window, *, pid: int | None = None)
 
 
 def _process(
-    one: Process,
+    process: Process,
     traced: set[int],
     clocks: ThreadStateTotals | None,
     totals: Sequence[OpTotals],
     worst: OffCpu | None,
     recorded_ns: int,
 ) -> Iterator[str]:
-    role = f", worker of {one.parent_pid}" if one.parent_pid in traced else ""
-    rank = f", rank {one.rank}" if one.rank is not None else ""
-    yield f"  {one.name} [{one.pid}]{rank}{role}"
+    role = f", worker of {process.parent_pid}" if process.parent_pid in traced else ""
+    rank = f", rank {process.rank}" if process.rank is not None else ""
+    yield f"  {process.name} [{process.pid}]{rank}{role}"
     if clocks:
         yield f"    {_off_cpu(clocks, recorded_ns)}"
     if worst:
@@ -74,7 +74,7 @@ def _process(
 
 
 def _off_cpu(total: ThreadStateTotals, recorded_ns: int) -> str:
-    """Involuntary: could have run, or was throttled. The share is of recorded time, threads summed."""
+    """Involuntary off-CPU time: runnable or throttled, summed over threads, and its share of recorded time."""
     lost = _involuntary_total_ns(total)
     share = format_percent(lost / recorded_ns)
     return (
@@ -84,20 +84,20 @@ def _off_cpu(total: ThreadStateTotals, recorded_ns: int) -> str:
     )
 
 
-def _worst_stall(reader: Reader, window: Window, one: Process) -> OffCpu | None:
+def _worst_stall(reader: Reader, window: Window, process: Process) -> OffCpu | None:
     """The longest single wait to run."""
-    return reader.longest_wait(window, one.process) if reader.is_recorded("raw_offcpu") else None
+    return reader.longest_wait(window, process.process) if reader.is_recorded("raw_offcpu") else None
 
 
 def _cpu_users(culprits: Sequence[CulpritTotals], affected: set[int], traced: set[int]) -> list[_CpuUser]:
     """Processes that are not traced, by the CPU time that traced ones waited for, most first."""
     spent: dict[tuple[int, str], int] = defaultdict(int)
     switches: dict[tuple[int, str], int] = defaultdict(int)
-    for one in culprits:
-        if one.process in affected and one.culprit_pid > 0 and one.culprit_pid not in traced:
-            key = (one.culprit_pid, one.culprit_name)
-            spent[key] += one.ns
-            switches[key] += one.switches
+    for culprit in culprits:
+        if culprit.process in affected and culprit.culprit_pid > 0 and culprit.culprit_pid not in traced:
+            key = (culprit.culprit_pid, culprit.culprit_name)
+            spent[key] += culprit.ns
+            switches[key] += culprit.switches
     found = [_CpuUser(pid, name, ns, switches[pid, name]) for (pid, name), ns in spent.items()]
     return sorted(found, key=lambda one: -one.stolen_ns)
 
@@ -107,12 +107,12 @@ def _optional(value_ns: float | None) -> str:
 
 
 def per_process_json(reader: Reader, window: Window, *, pid: int | None = None) -> list[Object]:
-    """The same as JSON: traced processes."""
-    clocks = {one.process: one for one in reader.thread_state_totals(window)}
+    """The traced processes as JSON."""
+    clocks = {totals.process: totals for totals in reader.thread_state_totals(window)}
     totals: dict[int, list[OpTotals]] = defaultdict(list)
     for total in reader.op_totals(window):
         totals[total.process].append(total)
-    seen = [one for one in reader.processes() if one.process in clocks or one.process in totals]
+    seen = [process for process in reader.processes() if process.process in clocks or process.process in totals]
     traced = {one.pid for one in seen}
     recorded_ns = reader.recorded_ns(window)
     return [
@@ -127,9 +127,9 @@ def per_process_json(reader: Reader, window: Window, *, pid: int | None = None) 
 
 
 def cpu_users_json(reader: Reader, window: Window, *, pid: int | None = None) -> list[Object]:
-    """Processes that are not traced, with what they took from traced ones (or from one)."""
-    seen = [one for one in reader.processes() if pid is None or one.pid == pid]
-    traced = {one.pid for one in reader.processes()}
+    """Processes that are not traced, with the CPU time that traced ones (or one) waited for, as JSON."""
+    seen = [process for process in reader.processes() if pid is None or process.pid == pid]
+    traced = {process.pid for process in reader.processes()}
     cpu_users = _cpu_users(reader.culprits(window), {one.process for one in seen}, traced)
     return [
         {"pid": one.pid, "name": one.name, "stolen_ns": one.stolen_ns, "switches": one.switches} for one in cpu_users
@@ -151,14 +151,14 @@ def _stall_json(worst: OffCpu | None) -> Object | None:
 
 
 def _process_json(
-    one: Process, clocks: ThreadStateTotals | None, totals: Sequence[OpTotals], recorded_ns: int
+    process: Process, clocks: ThreadStateTotals | None, totals: Sequence[OpTotals], recorded_ns: int
 ) -> Object:
     lost = _involuntary_total_ns(clocks) if clocks else None
     return {
-        "pid": one.pid,
-        "name": one.name,
-        "parent_pid": one.parent_pid,
-        "rank": one.rank,
+        "pid": process.pid,
+        "name": process.name,
+        "parent_pid": process.parent_pid,
+        "rank": process.rank,
         "involuntary_ns": lost,
         "involuntary_ratio": None if lost is None else lost / recorded_ns,
         "threads": clocks.threads if clocks else None,

@@ -1,18 +1,18 @@
-"""What a profile says, as text: steps, idle GPU time by owner, waits, kernels, and the collectives of several ranks."""
+"""A profile as text: steps, GPU idle time by owner, waits, kernels, and the collectives of several ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ingero.diagnose.profile.collectives import Collective, last_counts, waited_ns
+from ingero.diagnose.profile.collectives import Collective, arrived_last_counts, wait_ns_by_process
 from ingero.diagnose.profile.report import ProfileReport, Profiles
 from ingero.diagnose.profile.steps import MIN_STEPS, StepUse
-from ingero.diagnose.profile.words import BLOCKED_TEXTS, IDLE_TEXTS, percent, who
+from ingero.diagnose.profile.words import BLOCKED_TEXTS, IDLE_TEXTS, percent, process_label
 from ingero.units import format_count, format_counted, format_ns
 
-_MOST_STEPS = 20
-_MOST_PROCESSES = 4  # of a job of many ranks the verdicts say enough; --pid N shows one
-_MOST_COLLECTIVES = 20
+_MAX_STEPS = 20
+_MAX_PROCESSES = 4  # of a job of many ranks the verdicts say enough; --pid N shows one
+_MAX_COLLECTIVES = 20
 _TOP_WAITS = 3
 _TOP_KERNELS = 5
 _BAR = 20  # columns
@@ -22,12 +22,12 @@ _NAME = 60
 
 def profile_lines(found: Profiles, *, pid: int | None = None) -> Iterator[str]:
     """The processes, or one, and their collectives."""
-    shown = [one for one in found.reports if pid is None or one.process.pid == pid]
-    for report in shown[:_MOST_PROCESSES]:
+    shown = [report for report in found.reports if pid is None or report.process.pid == pid]
+    for report in shown[:_MAX_PROCESSES]:
         yield from _process(report)
         yield ""
-    if len(shown) > _MOST_PROCESSES:
-        yield f"and {format_counted(len(shown) - _MOST_PROCESSES, 'process')} more (--pid N shows one, --json all)"
+    if len(shown) > _MAX_PROCESSES:
+        yield f"and {format_counted(len(shown) - _MAX_PROCESSES, 'process')} more (--pid N shows one, --json all)"
         yield ""
     if found.collectives:
         yield from _collectives(found)
@@ -36,14 +36,14 @@ def profile_lines(found: Profiles, *, pid: int | None = None) -> Iterator[str]:
 
 def _process(report: ProfileReport) -> Iterator[str]:
     main = f", {percent(report.main_stream_busy_ratio)} on its main stream {report.stream}"
-    yield f"{who(report.process)}, GPU {report.device}, measured by the profiler:"
+    yield f"{process_label(report.process)}, GPU {report.device}, measured by the profiler:"
     yield f"  GPU busy {percent(report.busy_ratio)} of {format_ns(report.wall_ns)}{main}"
     if report.collective_wait_ns >= _SHOWN_RATIO * report.wall_ns:
         share = percent(report.collective_wait_ns / report.wall_ns)
         yield f"  of that {share} in collectives that waited for other ranks ({format_ns(report.collective_wait_ns)})"
     if report.data_loading_ratio:
         yield f"  data loading {percent(report.data_loading_ratio)} of wall time"
-    if 0 < len(report.steps) <= _MOST_STEPS:
+    if 0 < len(report.steps) <= _MAX_STEPS:
         yield from _steps(report.steps)
     yield from _idle(report)
     yield from _waits(report)
@@ -92,18 +92,18 @@ def _kernels(report: ProfileReport) -> Iterator[str]:
 def _collectives(found: Profiles) -> Iterator[str]:
     names = {report.process.process: _rank(report) for report in found.reports}
     yield f"{format_counted(len(found.collectives), 'collective')} that several ranks took part in:"
-    if len(found.collectives) <= _MOST_COLLECTIVES:
+    if len(found.collectives) <= _MAX_COLLECTIVES:
         yield f"  {'':>4}  {'':14}{'came last':>12}{'the first waited':>18}"
-        yield from (_collective(one, names) for one in found.collectives)
-    counts, waits = last_counts(found.collectives), waited_ns(found.collectives)
+        yield from (_collective(collective, names) for collective in found.collectives)
+    counts, waits = arrived_last_counts(found.collectives), wait_ns_by_process(found.collectives)
     last = (f"{names[process]} {count}" for process, count in sorted(counts.items(), key=lambda item: -item[1]))
     yield f"  last to come: {', '.join(last) or 'nobody'}, of {format_count(len(found.collectives))}"
     yield "  waited in all: " + ", ".join(f"{names[process]} {format_ns(ns)}" for process, ns in waits.items())
 
 
-def _collective(one: Collective, names: Mapping[int, str]) -> str:
-    last = names[one.last] if one.last is not None else "together"
-    return f"  {one.number:>4}  {one.name:14}{last:>12}{format_ns(one.wait_ns):>18}"
+def _collective(collective: Collective, names: Mapping[int, str]) -> str:
+    last = names[collective.last] if collective.last is not None else "together"
+    return f"  {collective.number:>4}  {collective.name:14}{last:>12}{format_ns(collective.wait_ns):>18}"
 
 
 def _rank(report: ProfileReport) -> str:

@@ -1,4 +1,4 @@
-"""Where a process's threads were outside GPU calls: the lines that they ran at, and those that they were asleep at."""
+"""Text about a process's threads outside GPU calls: the lines at which they ran, and at which they slept."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ingero.store.call_stacks import CallStack, PythonPlace
 from ingero.store.records import SampleTotals
 from ingero.units import format_count, format_ns
 
-_TOP_LINES = 5  # of the lines run at, and of those asleep at
+_TOP_LINES = 5  # of the running and of the sleeping lines
 _NO_LINE = "line not known (no stack)"
 _COLLECTING = "collecting garbage"
 
@@ -31,9 +31,9 @@ class SampledLine:
 def sampled_lines(samples: Sequence[SampleTotals], stacks: Mapping[int, CallStack]) -> list[SampledLine]:
     """Samples by state and line, most time first."""
     found: dict[tuple[str, str], list[SampleTotals]] = defaultdict(list)
-    for one in samples:
-        state = STATE_TEXTS[one.state] + (f", {_COLLECTING}" if one.is_collecting else "")
-        found[state, _place(stacks.get(one.stack_hash))].append(one)
+    for sample in samples:
+        state = STATE_TEXTS[sample.state] + (f", {_COLLECTING}" if sample.is_collecting else "")
+        found[state, _place(stacks.get(sample.stack_hash))].append(sample)
     lines = [
         SampledLine(
             state=state,
@@ -57,17 +57,17 @@ def _place(stack: CallStack | None) -> str:
 
 
 def _with_inner(own: PythonPlace, inner: PythonPlace) -> str:
-    """The user's own line, and which function of a library it waits or works in."""
+    """The user's own line, and the library function that it called."""
     return own.short if own == inner else f"{own.short}, in {inner.function}"
 
 
 def sample_lines(lines: Sequence[SampledLine]) -> Iterator[str]:
-    """The lines with most time, those run at first; nothing where there are no samples."""
+    """The lines with most time, running ones first; nothing where there are no samples."""
     if not lines:
         return
     total = sum(line.samples for line in lines)
     yield f"  outside GPU calls, summed over threads, from {format_count(total)} samples:"
-    for group in ([one for one in lines if one.is_running], [one for one in lines if not one.is_running]):
+    for group in ([line for line in lines if line.is_running], [line for line in lines if not line.is_running]):
         for line in group[:_TOP_LINES]:
             threads = f" ({format_count(line.threads)} threads)" if line.threads > 1 else ""
             yield f"    {format_ns(line.ns):>10}  {line.state}: {line.place}{threads}"

@@ -1,4 +1,4 @@
-"""The note on counts and sums of event rows: how many of the calls have a row, and the statement that is exact."""
+"""The note on counts and sums of event rows: the share of calls with a row, and a statement with exact counts."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 
 from ingero.ops import Source
 from ingero.store.opening.opening import Opened
-from ingero.store.shares import events_removed, stored_share
+from ingero.store.shares import events_pruned, stored_share
 from ingero.store.user_sql.published import Statement
 from ingero.units import format_count, format_moment, format_percent
 
 _CUDA = (Source.CUDA, Source.DRIVER, Source.CUDA_GRAPH)
 _NCCL = (Source.NCCL,)
 
-# Views of single calls: whose calls, and how to say so. The first that a statement reads decides.
+# Views of single calls: their sources, and the words for these. The first view that a statement reads decides.
 _OF_CALLS: Mapping[str, tuple[tuple[Source, ...], str]] = {
     "events": ((*_CUDA, *_NCCL), "CUDA and NCCL"),
     "cuda_events": (_CUDA, "CUDA"),
@@ -25,7 +25,7 @@ _KEYS = ("node", "rank", "pid")  # which op_stats and kernel_launches have, too
 
 
 def share_notes(opened: Opened, statement: Statement) -> tuple[str, ...]:
-    """What somebody has to know who counts or adds up single calls; empty where all calls have rows."""
+    """Notes for a statement that counts or adds up single calls; empty if all calls have rows."""
     view = next((name for name in _OF_CALLS if name in statement.columns), None)
     return () if view is None or not statement.adds_up else tuple(_notes(opened, statement, view))
 
@@ -46,14 +46,14 @@ def _notes(opened: Opened, statement: Statement, view: str) -> Iterator[str]:
             f"({format_percent(share.stored / share.calls)}): all slow and rare calls, plus a random sample. "
             f"Exact: {exact_statement(statement, view)}{times}"
         )
-    rows, until_ns = events_removed(opened.db)
+    rows, until_ns = events_pruned(opened.db)
     if rows:
         until = format_moment(until_ns)
         yield f"{format_count(rows)} rows older than {until} were pruned from events to stay within --max-db."
 
 
 def exact_statement(statement: Statement, view: str) -> str:
-    """A statement on the exact counts that answers what this one asks of the stored rows, as nearly as they can."""
+    """The statement on the exact counts that comes closest to one on the stored rows."""
     columns = statement.columns[view]
     by_kernel = bool(columns & _BY_KERNEL)  # op_stats does not tell kernels apart
     table = "kernel_launches" if by_kernel else "op_stats"

@@ -1,4 +1,4 @@
-"""A diagnosis in twelve lines at most of at most 80 columns, plain text: for a chat, a ticket, a commit message."""
+"""A diagnosis in at most twelve lines of at most 80 columns, plain text: for a chat, a ticket, a commit message."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ LINES, COLUMNS = 12, 80
 _CUT = "..."
 _TITLES = 9  # columns of the titles
 _COMMAND_LINES = 3
-_MOST_VERDICTS = 8  # lines of processes where no incident was found
+_MAX_VERDICTS = 8  # lines of processes where no incident was found
 
 
 def short_lines(diagnosis: Diagnosis, *, whole: str) -> list[str]:
-    """The headline, the worst incident with impact, line and fix, which others there are, and what was not checked.
+    """The headline, the worst incident with impact, line and fix, the other incidents, and what was not checked.
 
     whole: the command that prints the whole report.
     """
@@ -38,11 +38,11 @@ def short_lines(diagnosis: Diagnosis, *, whole: str) -> list[str]:
 
 
 def _incident(incident: Incident) -> Iterator[str]:
-    """Ten lines at most."""
+    """An incident in at most ten lines."""
     where = f" on {incident.node}" if incident.node else ""
     yield from _wrapped(f"{incident.severity.name} {incident.cause}{where}, {when_text(incident)}", 1)
     yield from _wrapped(incident.summary, 2)
-    impact = "; ".join((*_lost(incident), *(_noticed(incident.impact) if incident.impact else ())))
+    impact = "; ".join((*_lost(incident), *(_impact_text(incident.impact) if incident.impact else ())))
     yield from _titled("Impact", impact, 2)
     yield from _titled("Where", incident.where.text, 1)
     yield from _fix(incident.fixes)
@@ -54,7 +54,7 @@ def _lost(incident: Incident) -> Iterator[str]:
         yield f"{format_percent(incident.explained_ratio)} of it explained"
 
 
-def _noticed(impact: Impact) -> Iterator[str]:
+def _impact_text(impact: Impact) -> Iterator[str]:
     """Throughput and p99 against the baseline."""
     usual = impact.baseline_per_s
     baseline = f" (baseline {format_number(usual)})" if usual else ""
@@ -64,11 +64,11 @@ def _noticed(impact: Impact) -> Iterator[str]:
 
 
 def _fix(fixes: Sequence[Fix]) -> list[str]:
-    """The first that has a command, which stays one that can be pasted: it is broken as a shell takes it, or left out.
+    """The first fix with a command, which stays pasteable: it is broken as a shell accepts it, or left out.
 
     Four lines at most.
     """
-    fix = next((one for one in fixes if one.command), fixes[0] if fixes else None)
+    fix = next((fix for fix in fixes if fix.command), fixes[0] if fixes else None)
     if fix is None:
         return []
     command = _pasteable(visible(fix.command), COLUMNS - _TITLES)
@@ -78,8 +78,8 @@ def _fix(fixes: Sequence[Fix]) -> list[str]:
 
 
 def _others(others: Sequence[Incident]) -> list[str]:
-    """One line."""
-    shares = (f"{one.severity.name} {one.cause}" + _share(one) for one in others)
+    """The other incidents in one line."""
+    shares = (f"{other.severity.name} {other.cause}" + _share(other) for other in others)
     return _titled("Also", _listed(list(shares), COLUMNS - _TITLES), 1) if others else []
 
 
@@ -88,27 +88,27 @@ def _share(incident: Incident) -> str:
 
 
 def _verdicts(diagnosis: Diagnosis) -> list[str]:
-    """Of each process; the last line counts those that find no room."""
+    """The verdict on each process; the last line counts those that do not fit."""
     lines: list[str] = []
     for shown, one in enumerate(diagnosis.verdicts):
         on_node = f" on {one.node}" if one.node else ""
         more = _wrapped(f"{one.name} [{one.pid}]{on_node}: {one.text}", 2)
-        if len(lines) + len(more) > _MOST_VERDICTS - 1:
+        if len(lines) + len(more) > _MAX_VERDICTS - 1:
             return [*lines, f"and {format_count(len(diagnosis.verdicts) - shown)} more processes"]
         lines += more
     return lines
 
 
 def _not_checked(diagnosis: Diagnosis) -> list[str]:
-    """One line; causes that could never be checked first."""
-    missing = sorted(diagnosis.not_evaluated, key=lambda one: bool(one.time_ranges))
-    causes = list(dict.fromkeys(one.cause for one in missing))
+    """The causes not checked, in one line; those never checked first."""
+    missing = sorted(diagnosis.not_evaluated, key=lambda spot: bool(spot.time_ranges))
+    causes = list(dict.fromkeys(missing_node.cause for missing_node in missing))
     title = "Not checked (data missing): "
     return _wrapped(f"{title}{_listed(causes, COLUMNS - len(title))}", 1) if causes else []
 
 
 def _listed(items: Sequence[str], width: int) -> str:
-    """As many as fit, and how many more there are."""
+    """As many items as fit, and the number of the rest."""
     for shown in range(len(items), 0, -1):
         more = f" and {len(items) - shown} more" if shown < len(items) else ""
         text = f"{', '.join(items[:shown])}{more}"
@@ -124,7 +124,7 @@ def _titled(title: str, text: str, most: int) -> list[str]:
 
 
 def _wrapped(text: str, most: int, width: int = COLUMNS) -> list[str]:
-    """At most so many lines; what is too long for them ends in a mark."""
+    """Text in at most so many lines; longer text is cut and ends in a mark."""
     lines = [""]
     for word in visible(text).split(" "):
         joined = f"{lines[-1]} {word}" if lines[-1] else word
@@ -166,7 +166,7 @@ def _pasteable(command: str, width: int) -> list[str]:
 
 
 def _words(command: str) -> Iterator[str]:
-    """Pieces between the spaces at which a shell takes a backslash and a line break for nothing."""
+    """The words of a command, split at spaces where a shell allows a backslash and a line break."""
     word, quote, is_escaped = "", "", False
     for char in command:
         if char == " " and quote in ("", '"') and not is_escaped:

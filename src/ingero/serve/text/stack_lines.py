@@ -1,4 +1,4 @@
-"""Stored stacks as text: the line that a call came from, and the whole stack."""
+"""Stored stacks as text: the line that made a call, and the whole stack."""
 
 from __future__ import annotations
 

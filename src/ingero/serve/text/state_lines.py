@@ -1,4 +1,4 @@
-"""Where the time of a process's GPU and threads went, and which processes ran while they waited for a CPU."""
+"""Time breakdown of a process's GPU and threads, and the processes that ran while they waited for a CPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ingero.diagnose.accounting import Part, StreamBreakdown
+from ingero.diagnose.accounting import PartBreakdown, StreamBreakdown
 from ingero.diagnose.evidence.nvml_utilization import Utilization
 from ingero.diagnose.profile.words import BLOCKED_TEXTS
 from ingero.diagnose.steps.process_steps import ProcessSteps
@@ -19,7 +19,7 @@ from ingero.units import format_count, format_counted, format_ns, format_percent
 
 _TOP_CULPRITS = 5
 _TOP_PIDS = 4
-_SHOWN_SHARE = 0.005  # of the part's time; smaller clocks say nothing
+_SHOWN_SHARE = 0.005  # of the part's time; smaller states are not shown
 _MOSTLY = 0.5
 _SEEN = ("GPU idle: nothing queued", "GPU busy: work queued or running (first launch to completion)")
 _UNSEEN = ("host time, from one GPU sync to the next", "GPU sync wait: until the GPU was done")
@@ -33,7 +33,7 @@ def device_lines(
     utilization: Utilization | None = None,
     unseen_ratio: float = 0.0,
 ) -> Iterator[str]:
-    """Where the wall time between GPU syncs went. utilization: of its GPU in the same seconds.
+    """Breakdown of the wall time between GPU syncs. utilization: of the GPU in the same seconds.
 
     unseen_ratio: of the window, in which launches or copies were not traced, so that idle and busy are not known.
     """
@@ -48,7 +48,7 @@ def device_lines(
     yield _share(busy, gpu_stream.busy_ns, wall)
     if utilization:
         yield f"      {utilization.words(gpu_stream.busy_ns / max(wall, 1))}"
-    in_io = gpu_stream.sync.clock("io")
+    in_io = gpu_stream.sync.in_state("io")
     if in_io > wall * _SHOWN_SHARE:
         spent = format_ns(in_io)
         yield f"      inside these calls the thread was in I/O wait for {spent}, which is no wait for the GPU"
@@ -60,7 +60,9 @@ def device_lines(
     yield _share("sync return delay: GPU done, call not yet returned", gpu_stream.return_delay_ns, wall) + bounds
     if lines:
         yield from lines.late_lines()
-    runnable = gpu_stream.sync.clock("runq") + gpu_stream.sync.clock("throttled") + gpu_stream.sync.clock("yielded")
+    runnable = (
+        gpu_stream.sync.in_state("runq") + gpu_stream.sync.in_state("throttled") + gpu_stream.sync.in_state("yielded")
+    )
     if gpu_stream.return_delay_ns > wall * _SHOWN_SHARE and runnable:
         yield f"      inside these calls the thread was runnable but not running for {format_ns(runnable)}"
         cpu_users = _cpu_users(culprits)
@@ -80,7 +82,7 @@ def device_lines(
 
 
 def step_lines(totals: StepTotals, steps: ProcessSteps) -> Iterator[str]:
-    """Where the wall time of steps by repetition went: the host's own time, and what its thread was blocked for."""
+    """Breakdown of the wall time of steps found by repetition: the host's own time, and time blocked on the GPU."""
     wall, blocked_ns = totals.wall_ns, sum(totals.blocked_ns)
     marker = f", from one {totals.marker} to the next" if totals.marker else ""
     yield f"  {steps.text}{marker}, in {format_ns(wall)} of wall time"
@@ -103,7 +105,7 @@ def step_lines(totals: StepTotals, steps: ProcessSteps) -> Iterator[str]:
 
 
 def thread_lines(clocks: ThreadStateTotals, culprits: Sequence[CulpritTotals]) -> Iterator[str]:
-    """What the threads did, summed over them."""
+    """Thread-state time, summed over the threads."""
     total = clocks.clocks.total_ns
     yield (
         f"  threads (up to {clocks.threads}): {format_ns(total)} summed; {format_count(clocks.switches)} context "
@@ -126,20 +128,20 @@ def quiet_text(clocks: Clocks) -> str:
     )
 
 
-def placed(one: CulpritTotals, containers: Mapping[int, Container], own: int) -> CulpritTotals:
+def placed(culprit: CulpritTotals, containers: Mapping[int, Container], own: int) -> CulpritTotals:
     """The culprit with its container in its name, if that is not the affected process's own."""
-    container = containers.get(one.culprit_cgroup_id)
-    if container is None or not container.container_id or one.culprit_cgroup_id == own:
-        return one
+    container = containers.get(culprit.culprit_cgroup_id)
+    if container is None or not container.container_id or culprit.culprit_cgroup_id == own:
+        return culprit
     place = f"pod {container.pod}" if container.pod else f"container {short_id(container.container_id)}"
-    return replace(one, culprit_name=f"{one.culprit_name} in {place}")
+    return replace(culprit, culprit_name=f"{culprit.culprit_name} in {place}")
 
 
 def _device_name(device: int) -> str:
     return f"GPU {device}" if device >= 0 else "a GPU selected before tracing began"
 
 
-def _part(part: Part, wall: int) -> Iterator[str]:
+def _part(part: PartBreakdown, wall: int) -> Iterator[str]:
     for index, clock in enumerate(STATES):
         if part.states_ns[index] > wall * _SHOWN_SHARE:
             yield f"      {format_ns(part.states_ns[index]):>10}  {STATE_TEXTS[clock]}"
@@ -148,14 +150,14 @@ def _part(part: Part, wall: int) -> Iterator[str]:
 
 
 def _cpu_users(culprits: Sequence[CulpritTotals]) -> str:
-    """Who ran instead, processes of one name together, most time first."""
+    """The processes that ran instead, those of one name together, most time first."""
     spent: Counter[str] = Counter()
     pids: dict[str, dict[int, None]] = {}
-    for one in culprits:
-        name = "idle CPU" if one.culprit_pid == 0 else one.culprit_name
-        spent[name] += one.ns
-        if one.culprit_pid > 0:
-            pids.setdefault(name, {})[one.culprit_pid] = None
+    for culprit in culprits:
+        name = "idle CPU" if culprit.culprit_pid == 0 else culprit.culprit_name
+        spent[name] += culprit.ns
+        if culprit.culprit_pid > 0:
+            pids.setdefault(name, {})[culprit.culprit_pid] = None
     shown = [(name, ns) for name, ns in spent.most_common(_TOP_CULPRITS) if ns > _SHOWN_CULPRIT_NS]
     return ", ".join(f"{name}{_pid_list(list(pids.get(name, ())))} {format_ns(ns)}" for name, ns in shown)
 

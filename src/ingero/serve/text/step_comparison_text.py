@@ -9,21 +9,21 @@ from ingero.diagnose.profile.step_changes import ProfileChange, StepChange
 from ingero.diagnose.profile.words import percent
 from ingero.units import format_ns
 
-_MOST_STEPS = 12
+_MAX_STEPS = 12
 
 
 def step_lines(found: Comparison) -> Iterator[str]:
     """A row for each type of step, and for each process what share of time its GPU was busy."""
     if found.steps:
         yield f"{'step type':36}{'steps':>10}{'mean':>20}{'change':>8}{'median':>20}{'change':>8}{'noise':>7}"
-    for step in found.steps[:_MOST_STEPS]:
+    for step in found.steps[:_MAX_STEPS]:
         yield from _step(step)
     if found.steps:
         yield ""
     if found.profiles:
         heads = ("GPU busy", "waiting for ranks", "blocked", "data loading")
         yield f"{'process':36}" + "".join(f"{head:>18}" for head in heads) + "  of the time covered"
-    yield from (_profile(one) for one in found.profiles[:_MOST_STEPS])
+    yield from (_profile(one) for one in found.profiles[:_MAX_STEPS])
     if found.profiles:
         yield ""
 
@@ -47,12 +47,12 @@ def _step(step: StepChange) -> Iterator[str]:
         yield f"{'  GPU idle in it':36}{'':>10}{_sides(step.before_idle_ns, step.after_idle_ns):>20}"
 
 
-def _profile(one: ProfileChange) -> str:
-    busy = _shares(one.before_busy_ratio, one.after_busy_ratio)
-    blocked = _shares(one.before_blocked_ratio, one.after_blocked_ratio)
-    loading = _shares(one.before_data_loading_ratio, one.after_data_loading_ratio)
-    ranks = _shares(one.before_collective_wait_ratio, one.after_collective_wait_ratio)
-    return f"{one.process:36}{busy:>18}{ranks:>18}{blocked:>18}{loading:>18}"
+def _profile(change: ProfileChange) -> str:
+    busy = _shares(change.before_busy_ratio, change.after_busy_ratio)
+    blocked = _shares(change.before_blocked_ratio, change.after_blocked_ratio)
+    loading = _shares(change.before_data_loading_ratio, change.after_data_loading_ratio)
+    ranks = _shares(change.before_collective_wait_ratio, change.after_collective_wait_ratio)
+    return f"{change.process:36}{busy:>18}{ranks:>18}{blocked:>18}{loading:>18}"
 
 
 def _sides(was: float, now: float) -> str:

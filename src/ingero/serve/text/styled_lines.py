@@ -1,4 +1,4 @@
-"""Finished lines with their styles: where in a report the severities, headings, verdicts and commands are.
+"""Styles finished lines: marks severities, headings, verdicts and commands in a report.
 
 What a line begins with says what it is. A name that stands at the margin could at most color its own line: styles are
 no escapes yet, and what else a name could do to a terminal is undone when the line is printed.
@@ -80,7 +80,7 @@ class _Report:
         return marked(line, (indent, len(line), Style.HEADING)) if _TABLE_HEAD.match(line) else line
 
     def _heading(self, line: str, section: re.Match[str]) -> Line:
-        """What begins with the name of a section, in a column of its own or before a colon."""
+        """Style a line that begins with the name of a section, in a column of its own or before a colon."""
         self._is_summary_next = False
         is_column = section[1] is not None
         name = 1 if is_column else 2

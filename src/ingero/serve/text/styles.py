@@ -18,7 +18,7 @@ from ingero.foreign_text import visible
 
 
 class Style(enum.Enum):
-    """What a piece of a line is."""
+    """The style of a piece of a line."""
 
     HIGH = enum.auto()
     MEDIUM = enum.auto()
@@ -143,7 +143,7 @@ def _breaks(text: str, begin: int, first: int, others: int) -> Iterator[int]:
 
 
 def _part(spans: Sequence[Span], begin: int, end: int) -> Iterator[Span]:
-    """What lies between two places of the whole text."""
+    """The spans between two offsets of the whole text."""
     at = 0
     for text, style in spans:
         part = text[max(0, begin - at) : max(0, end - at)]

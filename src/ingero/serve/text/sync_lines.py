@@ -1,4 +1,4 @@
-"""The lines of code at which a stream's time was lost: where its device was left empty, and where it was returned late.
+"""The code lines at which a stream lost time: where its GPU was left idle, and where syncs returned late.
 
 A sync interval begins where one sync returns and ends where the next one does: the calls that were recorded say which
 lines these are.
@@ -34,7 +34,7 @@ class DropAt:
 
 @dataclass(frozen=True, slots=True)
 class SyncLines:
-    """empty: by the line after whose sync nothing was enqueued; late: by the line that synced. Both most first."""
+    """Lost time by line, most first. empty: line after whose sync nothing was enqueued; late: line that synced."""
 
     idle: tuple[DropAt, ...]
     return_delay: tuple[DropAt, ...]
@@ -42,11 +42,11 @@ class SyncLines:
     wall_ns: int
 
     def empty_lines(self) -> Iterator[str]:
-        """Text for below the time that the GPU was empty."""
+        """Text below the GPU idle time."""
         return self._lines(self.idle, "after the sync at")
 
     def late_lines(self) -> Iterator[str]:
-        """Text for below the time that passed until a result was picked up."""
+        """Text below the sync return delay."""
         return self._lines(self.return_delay, "in the sync at")
 
     def _lines(self, drops: tuple[DropAt, ...], place: str) -> Iterator[str]:

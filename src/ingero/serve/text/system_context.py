@@ -10,19 +10,19 @@ from ingero.store.reader import Reader
 from ingero.store.records import Window
 from ingero.units import format_bytes, format_percent
 
-_SHOWN_STALLED = 0.01  # of the time; every host has some
+_SHOWN_STALLED = 0.01  # of the time; less is normal on every host
 
 
 def system_lines(reader: Reader, window: Window, *, has_incident: bool) -> Iterator[str]:
-    """One line per subject; nothing where nothing was sampled."""
+    """One line per subject; none where nothing was sampled."""
     snapshots = reader.snapshots(window)
-    cpu = [one.cpu_percent for one in snapshots if one.cpu_percent is not None]
+    cpu = [snapshot.cpu_percent for snapshot in snapshots if snapshot.cpu_percent is not None]
     if cpu:
-        memory = max(one.mem_percent or 0 for one in snapshots)
-        load = max(one.load_avg or 0 for one in snapshots)
+        memory = max(snapshot.mem_percent or 0 for snapshot in snapshots)
+        load = max(snapshot.load_avg or 0 for snapshot in snapshots)
         mean = sum(cpu) / len(cpu)
         yield f"host: CPU {mean:.0f}% (peak {max(cpu):.0f}%), memory {memory:.0f}%, load {load:.1f}"
-    swap = max((one.swap_used_bytes or 0 for one in snapshots), default=0)
+    swap = max((snapshot.swap_used_bytes or 0 for snapshot in snapshots), default=0)
     if swap:
         yield f"swap in use: {format_bytes(swap)}"
     stalled = grown_ratio(snapshots, "psi_cpu_some_ns")

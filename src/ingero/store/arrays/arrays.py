@@ -1,4 +1,4 @@
-"""Sync intervals, clock seconds, off-CPU intervals, recorded calls and samples as numpy structured arrays."""
+"""Sync intervals, thread-state seconds, off-CPU intervals, recorded calls and samples as numpy structured arrays."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def gpu_stream(rows: Iterable[Sequence[int]]) -> npt.NDArray[np.void]:
 
 
 def without_clocks(gpu_stream: npt.NDArray[np.void], *, process: int, pid: int) -> npt.NDArray[np.void]:
-    """`GPU_STREAM_DTYPE` as `SYNC_INTERVAL_DTYPE`: what the short form does not hold is 0, clocks are not recorded."""
+    """`GPU_STREAM_DTYPE` as `SYNC_INTERVAL_DTYPE`: fields missing in the short form are 0, clocks are not recorded."""
     array = np.zeros(len(gpu_stream), SYNC_INTERVAL_DTYPE)
     for name in set(_GPU_STREAM_NUMBERS) & set(_SYNC_INTERVAL_NUMBERS):
         array[name] = gpu_stream[name]

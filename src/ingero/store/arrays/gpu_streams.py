@@ -1,4 +1,4 @@
-"""The sync intervals of every stream in short: read from their digests, or from themselves where a file has none."""
+"""The sync intervals of every stream in short form: from their digests, or from the rows where there are none."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class GpuStream:
 
     @property
     def noun(self) -> str:
-        """What one of its intervals is called."""
+        """The noun for one of the stream's intervals."""
         return (How.REPETITION if self.is_steps else How.SYNC).noun
 
 

@@ -54,7 +54,7 @@ def read_steps(db: apsw.Connection, window: Window, process: int) -> npt.NDArray
 
 
 def read_step_gpu_streams(db: apsw.Connection, window: Window) -> list[GpuStream]:
-    """The steps of each process that ended in the window, in short."""
+    """The steps of each process that ended in the window, in short form."""
     rows: dict[int, list[Sequence[Any]]] = defaultdict(list)
     sql = f"SELECT {_IN_SHORT} FROM raw_steps WHERE {_IN_WINDOW} ORDER BY end_ns"
     for row in db.execute(sql, {"begin": window.begin_ns, "end": window.end_ns}):
@@ -101,7 +101,7 @@ def read_step_totals(db: apsw.Connection, window: Window) -> list[StepTotals]:
 
 
 def _gpu_stream(rows: Iterable[Sequence[Any]]) -> GpuStream:
-    """Of one process. Its stream is that of the newest step."""
+    """The steps of one process as a stream: that of its newest step."""
     numbers = np.array(list(rows), np.int64)
     process, pid, device, stream = numbers[-1, :4].tolist()
     _, _, _, _, start, end, blocked, step_type, flags, launches, tid, asleep, syncs = numbers.T

@@ -1,4 +1,4 @@
-"""The sync intervals of a stream in little space: what finding lost time needs of each, and the exact sums of the rest.
+"""Digests of a stream's sync intervals: the columns needed to find lost time, and exact sums of the rest.
 
 A digest is written in the transaction that stores its sync intervals, one row per stream and commit. Rows of
 raw_sync_intervals take 300 bytes each and are read one by one; an hour of them takes ten seconds, an hour of digests a
@@ -48,7 +48,7 @@ _PARTS = ("idle", "launch", "sync")
 _NUMBERS = [_COLUMNS[name] for name in (*_TIMES, *_COUNTS)]
 _CLOCKS = [_COLUMNS[f"{part}_{clock}"] for part in _PARTS for clock in STATE_COLUMNS]
 _SLEEP = STATE_COLUMNS.index("sleep_ns")
-_MOST_LAUNCHES = 2**32 - 1
+_MAX_LAUNCHES = 2**32 - 1
 
 
 def digest_rows(sync_intervals: Sequence[Row], text_of: Callable[[int], str]) -> list[Row]:
@@ -103,7 +103,7 @@ def _row(gpu_stream: Row, sync_intervals: Sequence[Row], text_of: Callable[[int]
     packed = np.zeros(len(sync_intervals), _PACKED)
     for name in ("prev_sync_end_ns", "idle_ns", "busy_ns", "return_delay_ns", "prev_sync_tid", "flags"):
         packed[name] = column[name]
-    packed["launches"] = np.minimum(column["launches"], _MOST_LAUNCHES)
+    packed["launches"] = np.minimum(column["launches"], _MAX_LAUNCHES)
     packed["launch_ns"] = column["sync_start_ns"] - column["first_launch_ns"]
     packed["idle_sleep_ns"] = clocks[:, 0, _SLEEP]
     packed["class"] = classes
@@ -125,7 +125,7 @@ def _row(gpu_stream: Row, sync_intervals: Sequence[Row], text_of: Callable[[int]
 
 
 def _sums(column: dict[str, Array], clocks: Array) -> Array:
-    """In the order of GPU_STREAM_SUMS, then the clocks of the parts."""
+    """Sums in the order of GPU_STREAM_SUMS, then the thread-state times of the parts."""
     lengths = (
         column["idle_ns"],
         column["sync_start_ns"] - column["first_launch_ns"],

@@ -1,4 +1,4 @@
-"""`merge`: recordings of several nodes, ours and those of Ingero 0.8 to 0.17, become one file."""
+"""`merge`: merges recordings of several nodes, ours and those of Ingero 0.8 to 0.17, into one file."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ingero.store.records import ClockPair, NodeClock
 # The file being read, and how much of all is done, 0 to 1.
 Progress = Callable[[str, float], None]
 
-_STEPS = 500_000  # of SQLite's machine between two looks at the progress: some 20 ms
+_STEPS = 500_000  # steps of SQLite's machine between two progress reports: some 20 ms
 _INDEXING = 0.85  # of the time that copying takes; the rest makes the indexes
 _STRANGE = (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """What became of it. rows: by table. repeated: sessions that more than one file has. notes: what to know."""
+    """The result of a merge. rows: by table. repeated: sessions in more than one file. notes: what to know."""
 
     nodes: tuple[str, ...]
     rows: Mapping[str, int]
@@ -44,10 +44,10 @@ def merge(
     clocks: Mapping[Path, NodeClock] | None = None,
     progress: Progress = lambda _name, _share: None,
 ) -> Merged:
-    """Write all that the recordings hold into a new one. They are only read; `output` is whole or not there at all.
+    """Merge recordings into a new one. They are only read; `output` is complete or not there at all.
 
-    force_node: the node of recordings that name none; "": each is named after its file. clocks: what those of the nodes
-    were worth when their files were fetched.
+    force_node: the node of recordings without one; "": each is named after its file. clocks: the nodes' clock offsets
+    when their files were fetched.
 
     Raises:
         StoreError: a file is no recording, damaged or hostile.
@@ -69,10 +69,10 @@ def merge(
 
 def _keep_clocks(partial: Path, planned: Plan, clocks: Mapping[int, NodeClock | None]) -> None:
     rows = [
-        (one.number, clock.at_ns, clock.offset_ns, clock.bound_ns, clock.reference)
+        (session.number, clock.at_ns, clock.offset_ns, clock.bound_ns, clock.reference)
         for file, clock in clocks.items()
-        for one in planned.sessions[file]
-        if clock and one.number
+        for session in planned.sessions[file]
+        if clock and session.number
     ]
     columns = "session, at_ns, offset_ns, bound_ns, reference"
     _add(partial, f"INSERT INTO raw_node_clocks({columns}) VALUES (?, ?, ?, ?, ?)", rows)
@@ -87,7 +87,7 @@ def _add(partial: Path, sql: str, rows: Iterable[tuple[int | str, ...]]) -> None
         db.close()
 
 
-def take_part(
+def extract_part(
     path: Path,
     output: Path,
     part: Part,
@@ -95,10 +95,10 @@ def take_part(
     now: ClockPair | None = None,
     progress: Progress = lambda _name, _share: None,
 ) -> Merged:
-    """Write what belongs to a part of one recording into a new one, to be merged: it has no index, and no secrets.
+    """Write a part of one recording into a new one, to be merged: it has no index, and no secrets.
 
-    now: the present, kept beside the pairs of what was recorded in the same boot: whoever fetches the part compares
-    clocks now, and by it knows whether one was set since.
+    now: the present, stored beside the clock pairs of the same boot: the host that fetches the part compares clocks
+    now, and can detect by it whether one was set since.
 
     Raises:
         StoreError: the file is no recording, damaged or hostile.
@@ -109,12 +109,12 @@ def take_part(
     require_safe_sqlite()
     with new_recording(output, has_indexes=False) as partial:
         planned, _ = _planned([path], "")
-        sessions = [_in_part(one, part) for one in planned.sessions[0]]
-        if not any(one.number for one in sessions):
+        sessions = [_in_part(session, part) for session in planned.sessions[0]]
+        if not any(session.number for session in sessions):
             raise EmptyPartError(path, part.window)
         rows = _copied(path, partial, replace(planned, sessions={0: tuple(sessions)}), 0, 1, progress, part)
         if now:
-            mine = [one.number for one in sessions if one.number and one.source.boot_id == now.boot_id]
+            mine = [session.number for session in sessions if session.number and session.source.boot_id == now.boot_id]
             pairs = ((number, now.mono_ns, now.unix_ns, now.suspended_ns) for number in mine)
             columns = "session, mono_ns, unix_ns, suspended_ns"
             _add(partial, f"INSERT OR IGNORE INTO raw_clock_pairs({columns}) VALUES (?, ?, ?, ?)", pairs)
@@ -127,7 +127,7 @@ def _in_part(session: PlannedSession, part: Part) -> PlannedSession:
 
 
 def _planned(paths: Sequence[Path], force_node: str) -> tuple[Plan, list[str]]:
-    """What is to be done, and what the files lack."""
+    """The plan of a merge, and what the files lack."""
     sessions, lacks = [], []
     for file, path in enumerate(paths):
         with opened(path) as source:

@@ -1,4 +1,4 @@
-"""Which machine a session is of, and the name that this machine has in a merged recording."""
+"""Finds the machine of each session, and a distinct name for each machine in a merged recording."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSession:
-    """A session of a file that is merged. file: which one; session: its number there. Times: unix ns.
+    """A session of a file to be merged. file: index of the file; session: its number there. Times: Unix ns.
 
     id_space: equal for sessions of the file whose rows never have one `id` twice.
     """
@@ -35,13 +35,13 @@ class SourceSession:
 
     @property
     def identity(self) -> tuple[str, int]:
-        """Equal in every copy of the session."""
+        """A key that is equal in every copy of the session."""
         return (self.uuid, self.started_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What one node is. mark: tells it from others of its name; "" for a session that says nothing of its machine."""
+    """The machine of a node. mark: distinguishes machines of one name; "" for a session without machine id."""
 
     name: str
     mark: str
@@ -96,7 +96,7 @@ def _connected(sessions: Sequence[SourceSession]) -> Iterable[list[SourceSession
 
 
 def names(found: Iterable[Machine]) -> Mapping[Machine, str]:
-    """A name for each machine, all different: its own where it is the only one of that name."""
+    """A distinct name for each machine: its own if no other machine has it."""
     by_name: dict[str, set[Machine]] = defaultdict(set)
     for one in found:
         by_name[one.name].add(one)
@@ -111,7 +111,7 @@ def names(found: Iterable[Machine]) -> Mapping[Machine, str]:
 
 
 def name_of_file(stem: str) -> str:
-    """A node for a recording that names none."""
+    """A node name for a recording without one, from its file name."""
     return _NO_NAME.sub("-", stem)[:100].strip("-") or "node"
 
 
@@ -122,9 +122,9 @@ def _plain(node: str) -> str:
 
 def _has_overlapping_boots(sessions: Sequence[SourceSession]) -> bool:
     spans: dict[str, list[int]] = {}
-    for one in sessions:
-        begin, end = spans.get(one.boot_id, [one.started_ns, one.last_seen_ns])
-        spans[one.boot_id] = [min(begin, one.started_ns), max(end, one.last_seen_ns)]
+    for session in sessions:
+        begin, end = spans.get(session.boot_id, [session.started_ns, session.last_seen_ns])
+        spans[session.boot_id] = [min(begin, session.started_ns), max(end, session.last_seen_ns)]
     ordered = sorted(spans.values())
     return any(after[0] < before[1] for before, after in pairwise(ordered))
 

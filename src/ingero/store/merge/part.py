@@ -1,4 +1,4 @@
-"""Which rows belong to a part of a recording: whatever a question about that time could read."""
+"""Selects the rows of a part of a recording: all that a query about that time could read."""
 
 from __future__ import annotations
 
@@ -63,17 +63,17 @@ _REACHES_IN: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A time range of a recording that is taken out of it; most_bytes: of the file that it becomes."""
+    """A time range to extract from a recording; most_bytes: largest size of the resulting file."""
 
     window: Window
     most_bytes: int
 
     def has(self, session: SourceSession) -> bool:
-        """Whether a session recorded in it."""
+        """Whether a session recorded within the part."""
         return session.started_ns < self.window.end_ns and session.last_seen_ns >= self.window.begin_ns
 
     def with_what_reaches_in(self, db: apsw.Connection, tables: Collection[str]) -> Part:
-        """From when on the first of its steps and sync intervals began: what happened since says why it was long."""
+        """The part, extended to the begin of its first step or sync interval, for the causes of its length."""
         begin_ns = self.window.begin_ns
         for table in _REACHES_IN.keys() & set(tables):
             [(first_ns,)] = db.execute(self._sql(_REACHES_IN[table]))
@@ -82,7 +82,7 @@ class Part:
         return replace(self, window=replace(self.window, begin_ns=begin_ns))
 
     def condition(self, table: str, columns: Collection[str]) -> str:
-        """Which rows of a table belong to it, as SQL over its alias `s`."""
+        """SQL condition for the rows of a table, alias `s`, that belong to the part."""
         text = _OF_TABLE.get(table) or next(text for wanted, text in _OF_COLUMNS if wanted <= set(columns))
         return self._sql(f"({text})")
 

@@ -1,4 +1,4 @@
-"""What goes into a merged recording: every session once, each under a number, a node and ranges of ids of its own."""
+"""Plans a merged recording: every session once, each with its own number, node and ranges of ids."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ingero.store.merge.nodes import Machine, SourceSession, machines, names
 from ingero.store.narrowing import ID_STEP
 from ingero.store.writing.recording import CGROUP_BASE_STEP
 
-_MOST_CGROUP_BASES = (1 << 63) // CGROUP_BASE_STEP - 1
+_MAX_CGROUP_BASES = (1 << 63) // CGROUP_BASE_STEP - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSession:
-    """Where a session goes. number: 0 where it comes from another file. *_add: what its ids grow by."""
+    """The place of a session. number: 0 if it is taken from another file. *_add: offsets added to its ids."""
 
     source: SourceSession
     number: int
@@ -25,20 +25,20 @@ class PlannedSession:
 
     @property
     def id_add(self) -> int:
-        """For columns `id`."""
+        """Offset for columns `id`."""
         return self.seq_base - self.source.seq_base
 
     @property
     def cgroup_add(self) -> int:
-        """For columns `cgroup_id`."""
+        """Offset for columns `cgroup_id`."""
         return self.cgroup_base - self.source.cgroup_base
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """files: in which order they are read. sessions: by file. notes: what whoever merges should know.
+    """The plan of a merge. files: in the order in which they are read. sessions: by file. notes: for the user.
 
-    id_adds: by file, what the ids of rows grow by that name no session of it.
+    id_adds: by file, the offset for ids of rows without a session.
     """
 
     files: tuple[int, ...]
@@ -50,7 +50,7 @@ class Plan:
 
     def is_needed(self, file: int) -> bool:
         """Whether anything of a file is not in another as well."""
-        return any(one.number for one in self.sessions[file])
+        return any(session.number for session in self.sessions[file])
 
 
 def plan(sessions: Sequence[SourceSession], files: int) -> Plan:
@@ -60,7 +60,7 @@ def plan(sessions: Sequence[SourceSession], files: int) -> Plan:
         StoreError: they are of more boots than control groups' ids have room for.
     """
     chosen = _chosen(sessions)
-    wanted = {(one.file, one.session) for one in sessions if chosen[one.identity] == one.file}
+    wanted = {(session.file, session.session) for session in sessions if chosen[session.identity] == session.file}
     machine_of = machines(sessions)
     name_of = names(machine_of[key] for key in wanted)
     node_of = {key: name_of.get(machine, machine.name) for key, machine in machine_of.items()}
@@ -89,7 +89,7 @@ def plan(sessions: Sequence[SourceSession], files: int) -> Plan:
             )
         planned[file] = tuple(mine)
         id_adds[file] = bases.setdefault((file, 0), len(bases) * ID_STEP)
-    if len(groups) > _MOST_CGROUP_BASES:
+    if len(groups) > _MAX_CGROUP_BASES:
         raise StoreError("these recordings are of more than 32,000 boots", hint="merge fewer of them")
     return Plan(
         files=tuple(order),
@@ -111,12 +111,12 @@ def _chosen(sessions: Iterable[SourceSession]) -> dict[tuple[str, int], int]:
 
 
 def _of_file(sessions: Iterable[SourceSession], file: int) -> list[SourceSession]:
-    return [one for one in sessions if one.file == file]
+    return [session for session in sessions if session.file == file]
 
 
-def _place(one: SourceSession, node_of: Mapping[tuple[int, int], str]) -> tuple[str, int, str, int]:
+def _place(session: SourceSession, node_of: Mapping[tuple[int, int], str]) -> tuple[str, int, str, int]:
     """Files of one node one after the other, so that its rows lie together."""
-    return (node_of[one.file, one.session], one.started_ns, one.uuid, -one.last_seen_ns)
+    return (node_of[session.file, session.session], session.started_ns, session.uuid, -session.last_seen_ns)
 
 
 def _namesakes(name_of: Mapping[Machine, str]) -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""The rows of one file into the merged one: what names a session, a process, a text, a stack or a group is renumbered.
+"""Copies the rows of one file into the merged one: numbers of sessions, processes, texts, stacks and cgroups change.
 
 Every statement reads `raw_*` of the source (temporary views or tables of its connection) and writes `out.raw_*`.
 """
@@ -77,7 +77,7 @@ class _Copy:
         }
 
     def table(self, table: str) -> int:
-        """Rows that came."""
+        """Copy a table; the number of rows."""
         if table in self._special:
             return self._special[table]()
         columns = own_columns()[table]
@@ -122,8 +122,8 @@ class _Copy:
             value = f"coalesce((SELECT new FROM stack_map WHERE old = {own}), {own})"
         elif table == "raw_sessions" and self._source.older_version and column in _OF_OLDER:
             value = _OF_OLDER[column]
-        elif self._part and (table, column) in _OF_PART:
-            value = _OF_PART[table, column]
+        elif self._part and (table, column) in _COLUMNS_OF_PART:
+            value = _COLUMNS_OF_PART[table, column]
         value = value or own
         return value if default in ("", "NULL") or _is_nullable(table, column) else f"coalesce({value}, {default})"
 
@@ -158,7 +158,7 @@ class _Copy:
         )
 
     def _stacks(self) -> int:
-        """By content: a hash that means something else here gets another."""
+        """Copy stacks by content: a hash that is taken by another stack here is replaced."""
         process = _BY_COLUMN["process"]
         not_skipped = "s.process NOT IN (SELECT process FROM skipped_processes)"
         differing = self._db.execute(
@@ -196,15 +196,17 @@ class _Copy:
             "INSERT INTO session_map VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 (
-                    *(one.source.session, one.number, one.node, one.source.uuid),
-                    *(one.id_add, one.cgroup_add, one.cgroup_base, one.seq_base),
+                    *(session.source.session, session.number, session.node, session.source.uuid),
+                    *(session.id_add, session.cgroup_add, session.cgroup_base, session.seq_base),
                 )
-                for one in sessions
+                for session in sessions
             ),
         )
-        groups = {one.source.cgroup_base: one for one in sessions}
+        groups = {session.source.cgroup_base: session for session in sessions}
         are_of_several = {  # merged by an older version, which did not keep whose group it was
-            base for base in groups if len({one.node for one in sessions if one.source.cgroup_base == base}) > 1
+            base
+            for base in groups
+            if len({session.node for session in sessions if session.source.cgroup_base == base}) > 1
         }
         self._db.executemany(
             "INSERT INTO group_map VALUES (?, ?, ?)",
@@ -228,7 +230,7 @@ class _Copy:
 
 
 def _names(frames: str) -> str:
-    """What a hash of Ingero 0.9 and later is of: symbols and files, without the addresses, which differ by process."""
+    """The text that Ingero 0.9 and later hash: symbols and files, without the addresses, which differ by process."""
     return _ADDRESS.sub("", frames)
 
 
@@ -255,7 +257,7 @@ _BY_TABLE = {
     ("raw_pruned", "seq_base"): "s.seq_base + coalesce(m.id_add, :id_add)",
 }
 # Of a part: it ended where the part does; a merge takes the whole recording where it has both.
-_OF_PART = {
+_COLUMNS_OF_PART = {
     ("raw_sessions", "last_seen_ns"): "min(s.last_seen_ns, :part_end)",
     ("raw_sessions", "stopped_ns"): "min(coalesce(s.stopped_ns, s.last_seen_ns), :part_end)",
     ("raw_sessions", "options"): "without_secrets(s.options)",
@@ -266,7 +268,7 @@ _OF_OLDER = {"older_version": ":older_version", "has_exact_totals": ":is_exact"}
 
 
 def _hidden(*values: Value) -> Value:
-    """For SQLite, which knows no number of arguments."""
+    """An SQL function for SQLite, which does not know its number of arguments."""
     [text] = values
     return without_secrets(text) if isinstance(text, str) else text
 

@@ -1,4 +1,4 @@
-"""A file to be merged, attached read-only: today's tables over it, whatever version it has, and nothing trusted."""
+"""A file to be merged, untrusted and attached read-only, with today's tables over it, whatever its version."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from ingero.store.writing.migrations import Kind, check_version
 
 _FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
 _BUSY_MS = 2_000
-_MOST_SESSIONS = 100_000  # a hostile file may claim any number
+_MAX_SESSIONS = 100_000  # a hostile file may claim any number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One open file. tables: those of today's that it has. older_version: of Ingero 0.x, else ""."""
+    """One open file. tables: today's tables that it has. older_version: its version of Ingero 0.x, else ""."""
 
     path: Path
     db: apsw.Connection
@@ -44,11 +44,11 @@ class Source:
     has_exact_totals: bool
 
     def sessions(self, file: int, force_node: str) -> list[SourceSession]:
-        """Its sessions. force_node: the node of those that name none; "": they are named after the file."""
+        """The file's sessions. force_node: the node of sessions without one; "": they are named after the file."""
         unnamed = force_node or name_of_file(self.path.stem)
         rows = self.db.execute(
             "SELECT session, uuid, node, machine_id, boot_id, started_ns, last_seen_ns, cgroup_base, seq_base, kernel "
-            f"FROM raw_sessions ORDER BY session LIMIT {_MOST_SESSIONS + 1}"
+            f"FROM raw_sessions ORDER BY session LIMIT {_MAX_SESSIONS + 1}"
         )
         found = [
             SourceSession(
@@ -69,12 +69,12 @@ class Source:
         ]
         if not found:
             raise EmptyRecordingError(self.path, self.missing_end())
-        if len(found) > _MOST_SESSIONS:
-            raise HostileDatabaseError(self.path, f"it holds more than {_MOST_SESSIONS:,} sessions")
+        if len(found) > _MAX_SESSIONS:
+            raise HostileDatabaseError(self.path, f"it holds more than {_MAX_SESSIONS:,} sessions")
         return found
 
     def missing_end(self) -> str:
-        """What was in a log that is not beside the file, "" for nothing."""
+        """What a log missing beside the file held, "" for nothing."""
         return "" if self.older_version else missing_end(self.path, self.db)
 
 
@@ -125,7 +125,7 @@ def _attached(path: Path, db: apsw.Connection) -> Source:
 
 
 def _make_views(db: apsw.Connection, version: int) -> frozenset[str]:
-    """Temporary views with all columns of today's tables, as today's recorder fills them.
+    """Create temporary views with all columns of today's tables, as today's recorder fills them.
 
     Those that an earlier build lacks have their defaults.
     """

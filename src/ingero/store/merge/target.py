@@ -1,4 +1,4 @@
-"""The file that is merged into: a recording without indexes until all its rows are there."""
+"""Output file of a merge: a recording without indexes until all its rows are there."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _create(path: Path) -> None:
 
 
 def _finish(path: Path, *, has_indexes: bool) -> None:
-    """The indexes at once: made row by row, they would take longer than the rows."""
+    """Create all indexes at the end: made row by row, they would take longer than the rows."""
     db = _open(path)
     try:
         db.execute("DROP INDEX merging_text")

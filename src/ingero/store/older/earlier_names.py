@@ -1,4 +1,4 @@
-"""What tables, columns and causes are called in recordings of earlier builds, so that those can still be read.
+"""Names of tables, columns and causes in recordings of earlier builds, so that these can still be read.
 
 Before the first release all names were changed to those of the field. A reader gets a temporary view of today's name,
 with today's columns, in front of a table that has its earlier one; names of Ingero 0.x are in legacy.py.

@@ -69,7 +69,7 @@ def attach(db: apsw.Connection, uri: str, path: Path) -> bool:
 
 
 def version_of(db: apsw.Connection) -> str:
-    """What the old file says about its schema, e.g. "0.9"; empty when it says nothing."""
+    """The schema version that the old file states, e.g. "0.9"; "" if none."""
     if not _columns(db, "schema_info"):
         return ""
     rows = list(db.execute("SELECT value FROM old.schema_info WHERE key = 'version'"))

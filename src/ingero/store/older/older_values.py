@@ -1,4 +1,4 @@
-"""What recordings of earlier versions hold in other words than today's, as SQL: one place for all who read them.
+"""SQL for values that recordings of earlier versions store otherwise than today, in one place for all readers.
 
 Readers and merging see today's values through temporary views; a recording that is continued gets them for good, by a
 migration. A sentence here is what such a file holds, byte by byte: it is never worded anew.

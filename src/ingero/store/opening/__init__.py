@@ -1,1 +1,1 @@
-"""Opening somebody's file: where it is, what lies beside it, and what it may not do."""
+"""Opens database files that may be untrusted: their location, side files, and what they may not do."""

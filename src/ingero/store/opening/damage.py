@@ -1,4 +1,4 @@
-"""Whether a file explains an error that nobody foresaw. Looked at only then: it reads the whole file once."""
+"""Checks after an unexpected error whether the file explains it: reads the whole file once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import apsw
 
 from ingero.store.errors import OF_THE_FILE, reading_detail
 
-# What values of the wrong type, size or form raise where they are used.
+# Exceptions raised where values of the wrong type, size or form are used.
 OF_VALUES = (
     *(ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError),
     *(struct.error, apsw.SQLError, apsw.MismatchError),
@@ -16,7 +16,7 @@ OF_VALUES = (
 
 
 def damage_of(db: apsw.Connection) -> str:
-    """What SQLite finds wrong with an open recording: its pages, and values of other types than their columns'.
+    """What SQLite finds wrong with an open recording: its pages, and values of other types than their columns.
 
     "": nothing. A recording made to confuse its reader may hold values that are right for SQLite.
     """

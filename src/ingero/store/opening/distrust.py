@@ -1,4 +1,4 @@
-"""How a connection to somebody's file is set before its first statement: the file may ask for nothing."""
+"""Hardens a connection to an untrusted file before its first statement."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import apsw
 
 from ingero.store.errors import OldSqliteError
 
-# 3.51.3 mends a log that two connections can damage; 3.50.2 and 3.50.3 mend memory errors that a statement or a file
+# 3.51.3 fixes a log that two connections can damage; 3.50.2 and 3.50.3 fix memory errors that a statement or a file
 # can cause (CVE-2025-6965, CVE-2025-7709). docs/adr/0007-apsw.md
 MIN_SQLITE = 3_051_003
 
@@ -33,13 +33,13 @@ _LIMITS = {
     apsw.SQLITE_LIMIT_WORKER_THREADS: 0,
 }
 
-# Of all connections of the process together: eight clients at once, and the recorder's 16 MB of pages.
+# Limit for all connections of the process together: eight clients at once, and the recorder's 16 MB of pages.
 _MAX_MEMORY_BYTES = 384 * _MiB
 
 # Steps of SQLite's machine, some 20 to 50 million a second. The longest statements of ours take 0.3 for each byte of
-# the file (explain, exports); what takes a hundred times as many is caught in what somebody wrote.
+# the file (explain, exports); a hundred times as many are taken only by a hostile file.
 _STEPS_AT_ONCE = 1_000_000
-_LEAST_STEPS = 50_000_000
+_MIN_STEPS = 50_000_000
 _STEPS_PER_BYTE = 30
 
 
@@ -69,7 +69,7 @@ def distrust(db: apsw.Connection) -> None:
     list(db.execute("PRAGMA mmap_size = 0; PRAGMA cell_size_check = 1"))
 
 
-# What no statement of ours does once a file is open. VACUUM INTO writes another file, and asks as ATTACH.
+# Actions that no statement of ours takes once a file is open. VACUUM INTO writes another file, and asks as ATTACH.
 _NEVER = frozenset(
     {
         *(apsw.SQLITE_ATTACH, apsw.SQLITE_DETACH, apsw.SQLITE_CREATE_VTABLE, apsw.SQLITE_DROP_VTABLE),
@@ -82,7 +82,7 @@ _READING = frozenset(
 
 
 def confine(db: apsw.Connection, *, is_reading: bool) -> None:
-    """From here on no other file is opened or written; and where a file is only read, nothing else is done at all."""
+    """Forbid opening or writing other files from here on; where a file is only read, forbid all but reading."""
 
     def judge(action: int, *_: str | None) -> int:
         is_refused = action not in _READING if is_reading else action in _NEVER
@@ -94,7 +94,7 @@ def confine(db: apsw.Connection, *, is_reading: bool) -> None:
 class StepLimit:
     """Ends each statement of a connection that takes far more steps than a file of its size can need."""
 
-    def __init__(self, db: apsw.Connection, file_bytes: int, *, least_steps: int = _LEAST_STEPS) -> None:
+    def __init__(self, db: apsw.Connection, file_bytes: int, *, least_steps: int = _MIN_STEPS) -> None:
         self._db = db
         self._most = (least_steps + _STEPS_PER_BYTE * file_bytes) // _STEPS_AT_ONCE
         self._looks = 0
@@ -110,6 +110,6 @@ class StepLimit:
         return self._looks > self._most
 
     def lift(self) -> None:
-        """From here on somebody else watches the connection."""
+        """Stop counting steps: another guard watches the connection from here on."""
         self._db.exec_trace = None
         self._db.set_progress_handler(None, id=self)

@@ -1,4 +1,4 @@
-"""Where the database is, unless told otherwise: in the home of the person who typed the command."""
+"""Default location of the database: in the home of the user who invoked the command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DATABASE_VARIABLE = "INGERO_DB"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """Whose files they are."""
+    """The owner that new files get."""
 
     uid: int
     gid: int
@@ -21,7 +21,7 @@ class Owner:
 
 
 def give(file: int | Path, uid: int, gid: int) -> None:
-    """Makes it theirs. Where it is that already nothing is called: a sandbox may forbid the call itself.
+    """Change a file's owner. Nothing is called if it is right already: a sandbox may forbid the call itself.
 
     Raises:
         OSError: it cannot be given away.
@@ -36,9 +36,9 @@ def give(file: int | Path, uid: int, gid: int) -> None:
 
 
 def invoking_user(environ: Mapping[str, str], *, uid: int) -> Owner:
-    """The person behind this process: whoever called sudo, else user `uid`.
+    """The user behind this process: the one who called sudo, else user `uid`.
 
-    Only root may be somebody's sudo; for others SUDO_UID and SUDO_USER are just variables.
+    Only a process of root was started by sudo; for others SUDO_UID and SUDO_USER are just variables.
     """
     entry = _sudo_entry(environ) if uid == 0 else None
     if entry is None:

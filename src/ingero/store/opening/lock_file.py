@@ -1,4 +1,4 @@
-"""A file that one process holds at a time, with a text that says who; the kernel lets go when the process dies."""
+"""Lock file that one process holds at a time, with a text naming it; the kernel releases it when the process dies."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import os
 import stat
 from pathlib import Path
 
-_MOST_BYTES = 64 << 10
-_BEGINNING = b"ingero\n"  # of each lock that a recorder wrote: other programs have files of such names, too
+_MAX_BYTES = 64 << 10
+_MAGIC = b"ingero\n"  # of each lock that a recorder wrote: other programs have files of such names, too
 
 
 class HeldError(Exception):
-    """Somebody else holds the file; `owner` is what they wrote into it."""
+    """Another process holds the file; `owner` is the text that it wrote into it."""
 
     def __init__(self, owner: str) -> None:
         super().__init__(owner)
@@ -20,13 +20,13 @@ class HeldError(Exception):
 
 
 class NotALockError(Exception):
-    """What lies there was not made by a `LockFile`; it is left as it is."""
+    """The file there was not made by a `LockFile`; it is left as it is."""
 
 
 class LockFile:
     """Holds `path`, made where missing, from construction to `release`. Programs it starts do not inherit it.
 
-    left: what the holder before wrote, if it was killed; else "".
+    left: the text of the previous holder if it was killed; else "".
 
     Raises:
         HeldError: another process, or another holder in this one, has it.
@@ -40,7 +40,7 @@ class LockFile:
         self.fd = self._locked()
         try:
             os.ftruncate(self.fd, 0)
-            os.pwrite(self.fd, _BEGINNING + owner.encode()[:_MOST_BYTES], 0)
+            os.pwrite(self.fd, _MAGIC + owner.encode()[:_MAX_BYTES], 0)
         except OSError:
             self.release()
             raise
@@ -66,13 +66,13 @@ class LockFile:
         return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
 
     def release(self) -> None:
-        """Remove the file and let go of it."""
+        """Remove the file and release the lock."""
         self._path.unlink(missing_ok=True)
         os.close(self.fd)
 
 
 def _lock(fd: int) -> str:
-    """What one that was killed left in it."""
+    """Lock the file; the text that a killed holder left in it."""
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         raise NotALockError
     try:
@@ -83,8 +83,8 @@ def _lock(fd: int) -> str:
 
 
 def _owner(fd: int) -> str:
-    """What its holder wrote; "": nothing yet."""
-    content = os.pread(fd, len(_BEGINNING) + _MOST_BYTES, 0)
-    if not content.startswith(_BEGINNING[: len(content)]):
+    """The text that its holder wrote; "": none yet."""
+    content = os.pread(fd, len(_MAGIC) + _MAX_BYTES, 0)
+    if not content.startswith(_MAGIC[: len(content)]):
         raise NotALockError
-    return content[len(_BEGINNING) :].decode("utf-8", "replace").strip()
+    return content[len(_MAGIC) :].decode("utf-8", "replace").strip()

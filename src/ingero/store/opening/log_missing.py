@@ -1,4 +1,4 @@
-"""Whether a recording lies without the log that belongs to it: then its end is missing, or all of it."""
+"""Detects a recording that lacks its write-ahead log, so that its end, or all of it, is missing."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _WRITE_VERSION_AT, _IN_LOG_MODE = 18, 2  # of the file's header (sqlite.org/file
 
 
 def missing_end(path: Path, db: apsw.Connection) -> str:
-    """What is not in an open recording, "" where nothing is known to be missing.
+    """What is missing in an open recording; "" if nothing is known to be missing.
 
-    A recording that has ended has no log any more; of one that goes on, or was killed, it lies beside the file.
+    A recording that has ended has no log any more; that of an ongoing or killed one lies beside the file.
     """
     if not _is_in_log_mode(path) or has_log(path) or path.with_name(f"{path.name}.lock").exists():
         return ""

@@ -1,4 +1,4 @@
-"""Who reads a database in write-ahead mode: while somebody reads one state of it, its log cannot begin anew."""
+"""Finds readers of a database in write-ahead mode: while one reads a state of it, its log cannot be reset."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ingero.foreign_text import decoded, visible
 
 # Of the -shm file, that each reader locks one of (sqlite.org/walformat.html, "WAL locks": WAL_READ_LOCK(0) to (4)).
 _READ_LOCKS = range(123, 128)
-_MOST_READERS = 3
-_MOST_COMMAND_BYTES = 80
+_MAX_READERS = 3
+_MAX_COMMAND_BYTES = 80
 
 
 def log_readers(path: Path, *, proc: Path = Path("/proc")) -> str:
-    """The processes that read the database at this moment, as `less [1234]`; "" where none can be named.
+    """The processes that read the database now, as `less [1234]`; "" where none can be named.
 
     This process and those of another pid namespace are not among them. Only by `stat`: opening the -shm file and
     closing it again would drop the locks that SQLite holds in this process.
@@ -26,7 +26,7 @@ def log_readers(path: Path, *, proc: Path = Path("/proc")) -> str:
         return ""
     pids = {pid: None for line in lines if (pid := _reader_in(line, about.st_ino)) and pid != os.getpid()}
     named = [f"{_command(proc / str(pid))} [{pid}]" for pid in pids]
-    return ", ".join(named[:_MOST_READERS]) + (f" and {len(named) - _MOST_READERS} more" * (len(named) > _MOST_READERS))
+    return ", ".join(named[:_MAX_READERS]) + (f" and {len(named) - _MAX_READERS} more" * (len(named) > _MAX_READERS))
 
 
 def _reader_in(line: str, inode: int) -> int | None:
@@ -44,7 +44,7 @@ def _reader_in(line: str, inode: int) -> int | None:
 def _command(process: Path) -> str:
     try:
         with (process / "comm").open("rb") as file:  # its command line lies in memory, which may not answer
-            words = file.read(_MOST_COMMAND_BYTES).strip()
+            words = file.read(_MAX_COMMAND_BYTES).strip()
     except OSError:
         return "a process"
     return visible(" ".join(decoded(words).split())) or "a process"

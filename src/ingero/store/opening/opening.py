@@ -1,4 +1,4 @@
-"""Opening a database to read it: never written, never migrated, also from read-only storage."""
+"""Opens a database for reading: never written, never migrated, also from read-only storage."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _MEMORY_FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A connection that only reads, and what kind of file is behind it. Its views are ours, as temporary ones.
+    """A read-only connection and what kind of file is behind it. Its views are this product's, as temporary ones.
 
-    limit: ends statements that take more steps than the file can need; whoever watches otherwise lifts it.
+    limit: ends statements that take more steps than the file can need; a caller with its own guard lifts it.
 
     older_version: "" for a recording of this product, else the schema version an older Ingero gave ("0.9").
     has_exact_totals: whether op_stats holds the exact counts.
-    missing_end: what was in a log that is not there, "" for nothing.
+    missing_end: what a missing log held, "" for nothing.
     """
 
     db: apsw.Connection
@@ -74,7 +74,7 @@ def open_database(path: Path, *, node: str | None = None) -> Opened:
 
 
 def refuse_other_files(path: Path) -> None:
-    """SQLite has one answer for all of them, and a named pipe would keep it waiting for ever."""
+    """Refuse what is no regular file: SQLite gives one error for all such files, and waits for ever on a named pipe."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -88,7 +88,7 @@ def refuse_other_files(path: Path) -> None:
 
 
 def kind_of_file(path: Path) -> Kind:
-    """Whose file it is. A plain read-only connection to a file in write-ahead mode makes side files; this does not."""
+    """Which product wrote a file. Unlike a plain read-only connection in write-ahead mode, this makes no side files."""
     db = connect(path) if has_log(path) else _try(_uri(path, is_immutable=True))
     try:
         return kind_of(db)
@@ -122,9 +122,9 @@ def _open_recording(path: Path, node: str | None) -> Opened:
 
 
 def _origin(db: apsw.Connection) -> tuple[str, bool]:
-    """The version of Ingero 0.x by which all that is shown was recorded, "" if not all was; whether totals are exact.
+    """The version of Ingero 0.x that recorded all that is shown, "" if not all; and whether totals are exact.
 
-    What of a merged file is theirs says as little as their own files.
+    The parts of a merged file from such versions have no exact totals either.
     """
     if not any(db.execute("SELECT name FROM pragma_table_info('raw_sessions') WHERE name = 'older_version'")):
         return "", True  # of a build that could not merge
@@ -184,12 +184,12 @@ def _open_older(path: Path, node: str | None) -> Opened:
 
 
 def stored_bytes(path: Path) -> int:
-    """How much of a file is there at all: one with holes may claim terabytes."""
+    """How many bytes of a file are on disk: a sparse file may claim terabytes."""
     return path.stat().st_blocks * 512
 
 
 def source_uri(path: Path) -> str:
-    """By which a connection of another file attaches a database, to read it: it leaves nothing beside it."""
+    """The URI by which another connection attaches a database to read it, without leaving files beside it."""
     return _uri(path, is_immutable=not has_log(path))
 
 

@@ -1,4 +1,4 @@
-"""Whether the tables of a file are those that ingero makes: ordinary ones to read, the very same to record into."""
+"""Checks that a file's tables are those of ingero: ordinary ones for reading, identical ones for recording."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ingero.store.older import earlier_names
 from ingero.store.sql_text import sql_text
 
 # A recording holds some 110 objects whose texts are 90 KB.
-_MOST_OBJECTS, _MOST_SQL_BYTES = 1_000, 1 << 20
+_MAX_OBJECTS, _MAX_SQL_BYTES = 1_000, 1 << 20
 
 _OBJECT = re.compile(r"^CREATE (TABLE|INDEX) (?:IF NOT EXISTS )?(\w+)")
-# From left to right, so that quotes in a comment and comments in quotes are what SQLite takes them for.
+# Scanned from left to right, so that quotes in a comment and comments in quotes are what SQLite takes them for.
 _PIECE = re.compile(r"('(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\])|--[^\n]*|/\*.*?(?:\*/|$)", re.DOTALL)
 _ONE_COLUMN = re.compile(r"CREATE INDEX (\w+) ON (\w+)\((\w+)\)")
 _SPACE_AT_SIGN = re.compile(r"\s*([(),])\s*")
@@ -24,7 +24,7 @@ _SPACE_AT_SIGN = re.compile(r"\s*([(),])\s*")
 
 @cache
 def tables() -> dict[str, str]:
-    """The tables of schema.sql with their texts, as `_plain` gives them."""
+    """The tables of schema.sql with their normalized texts (see `_plain`)."""
     return _texts("schema.sql", "TABLE")
 
 
@@ -41,21 +41,21 @@ def _texts(file: str, kind: str) -> dict[str, str]:
 
 
 def _plain(sql: str) -> str:
-    """A statement without comments and needless space: a comment may change from version to version."""
+    """A statement without comments and needless space, because comments may change from version to version."""
     text = " ".join(_PIECE.sub(lambda match: match[1] or " ", sql).replace("IF NOT EXISTS ", "").split())
     return _SPACE_AT_SIGN.sub(r"\1", text).removesuffix(";")
 
 
 @cache
 def _verbatim() -> frozenset[tuple[str, str]]:
-    """The tables with their texts as SQLite keeps them: to compare these takes a tenth of looking at each table."""
+    """The tables with their texts as SQLite keeps them: comparing these takes a tenth of checking each table."""
     texts = re.findall(r"^(CREATE TABLE (\w+) .*?);\n", sql_text("schema.sql"), re.MULTILINE | re.DOTALL)
     return frozenset((name, text) for text, name in texts)
 
 
 @cache
 def own_columns() -> dict[str, dict[str, str]]:
-    """Per table of schema.sql its columns with what one has where nothing is said: SQL; "" for none."""
+    """The columns of each table of schema.sql with their defaults as SQL; "" for none."""
     model = apsw.Connection(":memory:")
     try:
         model.execute(sql_text("schema.sql"))
@@ -84,9 +84,9 @@ def index_texts() -> dict[str, str]:
 
 @cache
 def session_indexes() -> dict[str, str]:
-    """The statements of those that a merged recording has besides, one for each index of one column.
+    """The statements of the additional indexes of a merged recording, one for each index of one column.
 
-    By it a reader of one node finds a time without looking at the rows of the others.
+    With them a reader of one node finds a time without reading other nodes' rows.
     """
     found = (_ONE_COLUMN.fullmatch(text) for text in index_texts().values())
     return {
@@ -97,9 +97,9 @@ def session_indexes() -> dict[str, str]:
 
 
 def require_tables(db: apsw.Connection, path: Path, *, schema: str = "main") -> bool:
-    """For a reader: nothing stands under the name of one of our tables that only looks like one.
+    """For a reader: require that each object with the name of one of our tables is an ordinary table.
 
-    Answers whether all tables are those of this very build.
+    Returns whether all tables are those of this build.
 
     Raises:
         HostileDatabaseError: a view, a virtual or a computed table does, or the schema is far larger than ours.
@@ -122,7 +122,7 @@ def require_tables(db: apsw.Connection, path: Path, *, schema: str = "main") -> 
 
 
 def require_tables_of_older(db: apsw.Connection, path: Path) -> None:
-    """What `require_tables` asks, of a database of Ingero 0.x, attached as `old`: all that it has are ordinary tables.
+    """Require that a database of Ingero 0.x, attached as `old`, has only ordinary tables.
 
     Raises:
         HostileDatabaseError: one is not.
@@ -135,15 +135,15 @@ def require_tables_of_older(db: apsw.Connection, path: Path) -> None:
 
 def _require_small_schema(db: apsw.Connection, path: Path, schema: str) -> None:
     objects, size_bytes = next(iter(db.execute(f"SELECT count(*), sum(length(sql)) FROM {schema}.sqlite_schema")))
-    if objects > _MOST_OBJECTS or (size_bytes or 0) > _MOST_SQL_BYTES:
+    if objects > _MAX_OBJECTS or (size_bytes or 0) > _MAX_SQL_BYTES:
         raise HostileDatabaseError(path, f"it has {objects:,} tables, views and indexes")
 
 
 def require_own_schema(db: apsw.Connection, path: Path) -> None:
-    """For a recorder: each table and index is, word for word, one that ingero makes, and all tables are there.
+    """For a recorder: require that each table and index is, word for word, one of ingero's, and that none is missing.
 
-    A trigger, a CHECK or an index on an expression would run what somebody wrote, with the recorder's rights. Views
-    are not looked at: they never run here, and are made anew.
+    A trigger, a CHECK or an index on an expression would run foreign SQL with the recorder's rights. Views are not
+    checked: they never run here, and are made anew.
 
     Raises:
         HostileDatabaseError: there is something that ingero does not make.
@@ -169,7 +169,7 @@ def require_own_schema(db: apsw.Connection, path: Path) -> None:
 
 
 def _difference(db: apsw.Connection, table: str) -> str:
-    """The table, or the column, that another build lacks."""
+    """The table or column that a file of another build lacks."""
     columns = {str(name) for (name,) in db.execute("SELECT name FROM pragma_table_info(?)", (table,))}
     if not columns:
         return table

@@ -1,4 +1,4 @@
-"""What lies beside a database, looked at before SQLite opens it: SQLite waits on a pipe, and believes a journal."""
+"""Checks files beside a database before SQLite opens it: SQLite would wait on a pipe and trust a journal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def refuse_side_files(path: Path) -> None:
 
 
 def has_log(path: Path) -> bool:
-    """Whether a write-ahead log with anything in it lies beside a database."""
+    """Whether a non-empty write-ahead log lies beside a database."""
     log = path.with_name(f"{path.name}-wal")
     return log.exists() and log.stat().st_size > 0
 

@@ -1,4 +1,4 @@
-"""Everything that is read from a recording: typed questions, frozen answers. One module per subject of questions."""
+"""Reads a recording: typed queries that return frozen records. One module per subject."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ingero.store.reader.sync_intervals import SyncIntervalQuestions
 
 
 def open_reader(path: Path, *, node: str | None = None) -> Reader:
-    """Open a database for reading; nothing is ever written to it. node: of several in it, the only one shown.
+    """Open a database for reading; nothing is ever written to it. node: show only this node of several.
 
     Raises:
         StoreError: there is no such file, it is not a recording, is damaged, may not be read, or is too new.
@@ -44,7 +44,7 @@ class Reader(
     GapQuestions,
     ProfileQuestions,
 ):
-    """Questions to one database; a context manager. One thread at a time.
+    """Queries on one database; a context manager. One thread at a time.
 
     Methods raise `NotRecordedError` where the file cannot hold the answer (`is_recorded` asks first): an empty answer
     means that there was none.
@@ -67,11 +67,11 @@ class Reader(
             self.close()
 
     def nodes(self) -> list[str]:
-        """The nodes that the file holds, by name: one, unless it was merged or its machine renamed."""
+        """The nodes in the file, by name: one, unless the file was merged or its host renamed."""
         return nodes(self._db)
 
     def of_node(self, node: str) -> Reader:
-        """Another reader of the file, which sees nothing of its other nodes."""
+        """Another reader of the file that sees only one of its nodes."""
         return open_reader(self.path, node=node)
 
     def close(self) -> None:

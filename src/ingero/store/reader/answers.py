@@ -1,4 +1,4 @@
-"""From rows of the reader's larger queries to records."""
+"""Converts rows of the reader's larger queries to records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ingero.store.vocabulary import STATE_COLUMNS
 
 _QUANTILES = (0.5, 0.95, 0.99)
 
-# Of the view events, in the order of the fields of Call.
+# Columns of the view events, in the order of the fields of Call.
 CALL_COLUMNS = (
     "id, coalesce(node, ''), timestamp, duration_ns, process, pid, tid, coalesce(comm, ''), source, op, "
     "coalesce(op_name, source || '/' || op), arg0, arg1, arg2, stream, ret_code, gpu_id, cgroup_id, "
@@ -24,19 +24,19 @@ _CALL_FIELDS = tuple(name for name in Call.__dataclass_fields__ if name != "cloc
 
 
 def call(row: tuple[Any, ...]) -> Call:
-    """A row of `CALL_COLUMNS` and the eight clocks."""
+    """The call of a row of `CALL_COLUMNS` and the times of the eight thread states."""
     plain, times = row[: len(_CALL_FIELDS)], row[len(_CALL_FIELDS) :]
     has_breakdown = times[0] is not None
     return Call(**dict(zip(_CALL_FIELDS, plain, strict=True)), clocks=clocks(times) if has_breakdown else None)
 
 
 def clocks(values: Sequence[int]) -> Clocks:
-    """Eight sums in the order of `vocabulary.STATES`."""
+    """Thread-state times from eight sums in the order of `vocabulary.STATES`."""
     return Clocks(**dict(zip(STATE_COLUMNS, values, strict=True)))
 
 
 def op_totals(row: tuple[Any, ...], counts: histograms.Counts | None) -> OpTotals:
-    """A row of sums, the clocks last, with the histogram of the same calls where there is one."""
+    """Totals from a row of sums, thread-state times last, and the histogram of the same calls where there is one."""
     process, pid, source, op, name, count, errors, nested, recorded, sum_ns, max_ns, size, *times = row
     points: list[float | None] = [None] * len(_QUANTILES)
     if counts is not None and counts.any():

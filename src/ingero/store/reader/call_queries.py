@@ -1,4 +1,4 @@
-"""SQL behind questions about NCCL calls and about what call sites held of GPU memory over time."""
+"""SQL queries for NCCL calls and for the GPU memory that call sites held over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorded calls one by one, those still open, and the collectives among them."""
+"""Recorded calls one by one, calls in flight, and collectives."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ingero.store.reader.questions import Questions, fields_of, listed
 from ingero.store.records import Call, Collective, Communicator, HaltRow, InFlight, Window
 from ingero.store.vocabulary import STATE_COLUMNS
 
-_CALLS_AT_AN_END = 20_000  # of a window: some minutes of a busy program
+_CALLS_AT_AN_END = 20_000  # calls at each end of a window: some minutes of a busy program
 
 
 class CallQuestions(Questions):
-    """Questions about single calls."""
+    """Queries for single calls."""
 
     def call_rows(
         self,
@@ -73,7 +73,7 @@ class CallQuestions(Questions):
         stacks: Collection[int] | None = None,
         limit: int,
     ) -> list[Call]:
-        """The longest recorded events that began in the window, longest first. stacks: only with these hashes."""
+        """The longest recorded events that began in the window, longest first. stacks: only these hashes."""
         of_stacks = "" if stacks is None else f"AND stack_hash IN ({listed(stacks)}) "
         inner = (
             f"SELECT * FROM raw_events WHERE {within('start_ns')} AND {of_process()} "
@@ -93,7 +93,7 @@ class CallQuestions(Questions):
         return [answers.call(row) for row in rows]
 
     def in_flight(self, window: Window) -> list[InFlight]:
-        """Calls seen open in the window, each with the last time it was; longest open first."""
+        """Calls seen in flight in the window, each with the last time it was; longest in flight first."""
         return self._records(
             InFlight,
             "SELECT max(f.time_ns), f.process, f.pid, f.tid, f.source, f.op, coalesce(o.name, ''), f.since_ns, "
@@ -106,7 +106,7 @@ class CallQuestions(Questions):
         )
 
     def halts(self, window: Window) -> list[HaltRow]:
-        """What halted processes were seen to wait for in the window, in order of time; of one look outermost first."""
+        """The waits of halted processes sampled in the window, by time; those of one sample outermost first."""
         return self._records(
             HaltRow,
             "SELECT h.time_ns, h.halted, h.since_ns, h.depth, h.process, h.pid, h.tid, coalesce(s.text, ''), h.state, "
@@ -118,7 +118,7 @@ class CallQuestions(Questions):
         )
 
     def communicators(self) -> list[Communicator]:
-        """The communicators of every rank that was traced."""
+        """The communicators of all traced ranks."""
         return self._records(
             Communicator,
             f"SELECT {fields_of(Communicator)} FROM raw_communicators ORDER BY process, number",
@@ -134,7 +134,7 @@ class CallQuestions(Questions):
         return arrays.nccl_calls(rows)
 
     def last_collectives(self, window: Window, *, process: int, limit: int) -> list[Collective]:
-        """The last recorded collectives of one rank in the window, latest first; sends and receives are none."""
+        """The last recorded collectives of one rank in the window, latest first; without sends and receives."""
         view = views.query("nccl_events").replace(
             "WHERE e.source = 9", "WHERE e.source = 9 AND e.process = :process AND e.start_ns BETWEEN :begin AND :end"
         )

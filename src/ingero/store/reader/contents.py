@@ -1,4 +1,4 @@
-"""What a recording holds, and of when: sessions, processes, threads, containers, the time range."""
+"""The contents of a recording: sessions, processes, threads, containers, the time range."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ingero.store.reader.questions import Questions, fields_of, listed
 from ingero.store.records import Container, NodeClock, Process, Session, Thread, Window
 from ingero.units import SECOND_NS
 
-START_NS = 30 * SECOND_NS  # attaching to very many processes
+START_NS = 30 * SECOND_NS  # longest start: attaching to very many processes
 
 # Where recorded time begins and ends: a column that is found by index, the table, how long its rows stand for.
-# Folded rows say it only to the minute.
+# Downsampled rows are precise only to the minute.
 _SECONDS = "WHERE period_s < 60"
 _TIMES = (
     ("start_ns", "raw_events", "1"),
@@ -28,25 +28,25 @@ _TIMES = (
     ("time_ns", "raw_in_flight", "1"),
 )
 
-# What the size limit leaves for longer: sums by the minute, digests of sync intervals, findings.
+# What the size limit keeps longest: sums by the minute, digests of sync intervals, findings.
 _KEPT = (("start_ns", "raw_op_stats"), ("end_ns", "raw_sync_interval_digest"), ("start_ns", "raw_incidents"))
 
 
 class ContentQuestions(Questions):
-    """Questions about what the file holds."""
+    """Queries for the contents of the file."""
 
     def sessions(self) -> list[Session]:
         """The recordings in the file, oldest first."""
         return self._records(Session, f"SELECT {fields_of(Session)} FROM raw_sessions ORDER BY started_ns")
 
     def node_clocks(self) -> dict[str, NodeClock]:
-        """By node, what its clock was worth when its recording was fetched; the last time, if it was more than once."""
+        """Clock offset of each node when its recording was last fetched."""
         sessions = self._rows("SELECT session, node FROM raw_sessions")
         node_of = {session: str(node) for session, node in sessions}
         return {node_of[session]: clock for session, clock in self.clock_comparisons() if session in node_of}
 
     def clock_comparisons(self) -> list[tuple[int, NodeClock]]:
-        """The same with the session that it is of, in the order of time."""
+        """Clock offsets of nodes with the session of each, in the order of time."""
         if not self.is_recorded("raw_node_clocks"):
             return []
         rows = self._rows("SELECT session, at_ns, offset_ns, bound_ns, reference FROM raw_node_clocks ORDER BY at_ns")
@@ -56,9 +56,9 @@ class ContentQuestions(Questions):
         ]
 
     def clock_pairs(self) -> Iterator[tuple[int, int, int, int | None]]:
-        """Session, CLOCK_MONOTONIC and unix ns of each moment at which a recorder read both, by session and time.
+        """Session, CLOCK_MONOTONIC and Unix ns of each time at which a recorder read both, by session and time.
 
-        Last, for how long the host had been suspended by then; None: that is not recorded.
+        The last field is how long the host had been suspended until then; None: not recorded.
         """
         if self.older_version or not self.is_recorded("raw_clock_pairs"):
             return iter(())
@@ -67,13 +67,13 @@ class ContentQuestions(Questions):
         )
 
     def boots(self) -> dict[int, str]:
-        """By session the boot of its host; "" where that is not known."""
+        """The boot id of the host by session; "" where it is not known."""
         if "boot_id" not in {name for (name,) in self._rows("SELECT name FROM pragma_table_info('raw_sessions')")}:
             return {}
         return dict(self._rows("SELECT session, boot_id FROM raw_sessions"))
 
     def agent_pids(self, window: Window) -> frozenset[int]:
-        """The processes that recorded in the window; none where the build that began the file did not say."""
+        """The pids of agents that recorded in the window; none if the build that began the file stored none."""
         if "agent_pid" not in {name for (name,) in self._rows("SELECT name FROM pragma_table_info('raw_sessions')")}:
             return frozenset()
         sql = "SELECT agent_pid FROM raw_sessions WHERE agent_pid AND started_ns < :end AND last_seen_ns >= :begin"
@@ -85,7 +85,7 @@ class ContentQuestions(Questions):
         return self._records(Process, f"SELECT {fields_of(Process)} FROM raw_processes {where} ORDER BY process")
 
     def processes_since(self, since_ns: int, *, also: Iterable[int] = ()) -> list[Process]:
-        """Without those that had ended by then, except these and the children of these."""
+        """The processes without those that had ended by then, except the processes in `also` and their children."""
         numbers = listed(also)
         pids = f"SELECT pid FROM raw_processes WHERE process IN ({numbers})"
         return self._records(
@@ -96,23 +96,23 @@ class ContentQuestions(Questions):
         )
 
     def threads(self, processes: Iterable[int] | None = None) -> list[Thread]:
-        """The threads seen of traced processes (of these only), those last that were seen last."""
+        """The threads seen of traced processes, or of these only, in the order in which they were last seen."""
         of_these = "" if processes is None else f"WHERE process IN ({listed(processes)})"
         return self._records(
             Thread, f"SELECT {fields_of(Thread)} FROM raw_threads {of_these} ORDER BY last_seen_ns", table="raw_threads"
         )
 
     def containers(self) -> list[Container]:
-        """The control groups seen."""
+        """The cgroups seen."""
         return self._records(Container, f"SELECT {fields_of(Container)} FROM raw_cgroups ORDER BY cgroup_id")
 
     def is_live(self, now_ns: int) -> bool:
-        """Whether somebody is recording into the file at this moment."""
+        """Whether an agent is recording into the file now."""
         seen = self._rows("SELECT max(last_seen_ns) FROM raw_sessions WHERE stopped_ns IS NULL")[0][0]
         return not self.older_version and seen is not None and now_ns - seen < LIVE_NS
 
     def time_range(self) -> Window | None:
-        """From the first to the last recorded moment; None for an empty file."""
+        """The time range from the first to the last record; None for an empty file."""
         sources = _TIMES[:1] if self.older_version else _TIMES  # their totals are of whole minutes
         ends = [
             (first, end)
@@ -130,7 +130,7 @@ class ContentQuestions(Questions):
         return Window(begin_ns=min(first for first, _ in ends), end_ns=max(end for _, end in ends))
 
     def kept_since_ns(self, whole: Window) -> int:
-        """From when on anything is stored: sums by the minute and findings may be older than `whole`."""
+        """The earliest time of which anything is stored: sums by the minute and findings may be older than `whole`."""
         if self.older_version:
             return whole.begin_ns
         oldest: list[int | None] = [
@@ -141,9 +141,9 @@ class ContentQuestions(Questions):
         return min([whole.begin_ns, *(at for at in oldest if at is not None)])
 
     def window(self, since_ns: int | None, now_ns: int) -> Window | None:
-        """The last `since_ns` of what is kept, or all that is there in full; None for an empty file.
+        """The last `since_ns` of the recording, or all that is kept in full; None for an empty file.
 
-        Counts back from now while the file is being written, else from its newest moment: a saved recording never looks
+        Counts back from now while the file is being written, else from its newest record: a saved recording never looks
         empty.
         """
         whole = self.time_range()
@@ -154,19 +154,21 @@ class ContentQuestions(Questions):
         return Window(begin_ns=begin_ns, end_ns=end_ns)
 
     def recorded_ns(self, window: Window) -> int:
-        """How much of a window does not lie between two recordings of the file; at least 1."""
+        """How much of a window the file's recordings cover, in ns; at least 1."""
         if self.older_version:
             return max(window.duration_ns, 1)
         sessions = self.sessions()
-        ends = accumulate((one.stopped_ns or one.last_seen_ns for one in sessions), max)  # nodes record at once
+        ends = accumulate(
+            (session.stopped_ns or session.last_seen_ns for session in sessions), max
+        )  # nodes record at once
         pauses = zip(ends, (after.started_ns for after in sessions[1:]), strict=False)
         inside = (min(end, window.end_ns) - max(begin, window.begin_ns) for begin, end in pauses)
         return max(window.duration_ns - sum(max(0, ns) for ns in inside), 1)
 
     def counted_until_ns(self) -> int:
-        """The end of the last second whose sums are stored, and what was seen at its end.
+        """The end of the last second with stored sums, including the observations made at its end.
 
-        A second is longer than its nominal length by a millisecond or two, and open calls are looked at when it ends.
+        A second is a millisecond or two longer than nominal, and calls in flight are checked when it ends.
         """
         newest = f"SELECT start_ns + {period_ns()} FROM raw_thread_state_seconds ORDER BY start_ns DESC LIMIT 1"
         end_ns = int(self._rows(f"SELECT coalesce(({newest}), {SECOND_NS})")[0][0])
@@ -174,7 +176,7 @@ class ContentQuestions(Questions):
         return max(end_ns, int(seen[0][0] or 0) + 1)
 
     def counting_since_ns(self, started_ns: int) -> int:
-        """The first second of the recording that started then; its start where that second is not kept any more."""
+        """The first second of the recording that started then; its start if that second was pruned."""
         if not self.is_recorded("raw_thread_state_seconds"):
             return started_ns
         within = f"start_ns BETWEEN {started_ns} AND {started_ns + START_NS}"
@@ -191,7 +193,7 @@ class ContentQuestions(Questions):
         return sum(int(last) - int(first) + 1 for first, last in ends if first is not None)
 
     def _id_bases(self) -> list[int]:
-        """Where ids begin, of each file that was merged into this one."""
+        """The first id of each file that was merged into this one."""
         if "seq_base" not in {name for (name,) in self._rows("SELECT name FROM pragma_table_info('raw_sessions')")}:
             return [0]
         return [base for (base,) in self._rows("SELECT DISTINCT seq_base FROM raw_sessions")] or [0]

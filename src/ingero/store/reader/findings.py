@@ -1,4 +1,4 @@
-"""What tracing had found already while it recorded."""
+"""Incidents that were found while recording."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ingero.store.records import CausalChain, StoredIncident, Window
 
 
 class FindingQuestions(Questions):
-    """Questions about stored findings."""
+    """Queries for stored findings."""
 
     def incidents(self, window: Window) -> list[StoredIncident]:
-        """Incidents that tracing found and that touch the window, oldest first."""
+        """Incidents found while recording that overlap the window, oldest first."""
         return self._records(
             StoredIncident,
             f"SELECT {fields_of(StoredIncident)} FROM raw_incidents WHERE start_ns < :end "
@@ -21,13 +21,13 @@ class FindingQuestions(Questions):
         )
 
     def last_incident(self) -> int:
-        """The highest number an incident has; 0 where there is none."""
+        """The highest incident number; 0 if there are no incidents."""
         return int(self._rows("SELECT coalesce(max(incident), 0) FROM raw_incidents")[0][0])
 
     def causal_chains(self, window: Window, *, without_incident: bool = False) -> list[CausalChain]:
         """Stored chains that were detected in the window, oldest first.
 
-        without_incident: only those of older versions; today's are incidents in the shape that those had.
+        without_incident: only chains of older versions; today's are copies of incidents in the older shape.
         """
         only = " AND c.incident IS NULL" if without_incident else ""
         return self._records(

@@ -1,18 +1,18 @@
-"""What the recording lacks: dropped data, calls that were not traced, what was given up or removed."""
+"""Gaps of a recording: dropped data, calls not traced, reduced tracing, pruned rows."""
 
 from __future__ import annotations
 
 from ingero.ops import Library
 from ingero.store.conditions import within
 from ingero.store.reader.questions import Questions, fields_of
-from ingero.store.records import PYTHON_LINES, Drop, MissingProbe, OverheadLevel, Removed, Window
+from ingero.store.records import PYTHON_LINES, Drop, MissingProbe, OverheadLevel, Pruned, Window
 
 
 class GapQuestions(Questions):
-    """Questions about what is missing."""
+    """Queries for what is missing."""
 
     def drops(self, window: Window | None = None) -> list[Drop]:
-        """What was lost or could not be told, by session, counter and reason; of the whole file without a window."""
+        """Dropped or indistinguishable events by session, counter and reason; of the whole file without a window."""
         where = "" if window is None else f"WHERE {within('start_ns')}"
         return self._records(
             Drop,
@@ -23,7 +23,7 @@ class GapQuestions(Questions):
         )
 
     def overhead_levels(self, window: Window) -> list[OverheadLevel]:
-        """What was in force at the begin of the window, and each step in it, oldest first."""
+        """The overhead level in force at the begin of the window, and each change in it, oldest first."""
         return self._records(
             OverheadLevel,
             f"SELECT {fields_of(OverheadLevel)} FROM raw_overhead_levels WHERE time_ns < :end AND time_ns >= "
@@ -33,15 +33,15 @@ class GapQuestions(Questions):
             table="raw_overhead_levels",
         )
 
-    def removed(self) -> list[Removed]:
-        """What the size limit has taken from the file so far, longest ago last; empty: nothing."""
+    def pruned(self) -> list[Pruned]:
+        """Rows that the size limit has pruned from the file so far, longest ago last; empty: none."""
         if self.older_version:
             return []
         columns = "replace(name, 'raw_', '') AS name, kind, until_ns, rows, noted_ns, max_db_bytes"
-        return self._records(Removed, f"SELECT {columns} FROM raw_pruned WHERE rows > 0 ORDER BY until_ns DESC, name")
+        return self._records(Pruned, f"SELECT {columns} FROM raw_pruned WHERE rows > 0 ORDER BY until_ns DESC, name")
 
     def unseen_files(self) -> list[MissingProbe]:
-        """Libraries none of whose calls were traced, and interpreters that no lines are shown of."""
+        """Libraries without any traced call, and interpreters whose Python lines could not be read."""
         if not self.is_recorded("raw_probes"):
             return []
         names = ", ".join(f"'{name}'" for name in (*(one.value for one in Library), PYTHON_LINES))
@@ -53,7 +53,7 @@ class GapQuestions(Questions):
         )
 
     def missing_probes(self) -> list[MissingProbe]:
-        """Calls that were not traced, per copy of a library."""
+        """Calls that were not traced, by copy of a library."""
         return self._records(
             MissingProbe,
             "SELECT session, library, symbol, source, op, reason FROM raw_probes WHERE NOT is_attached "

@@ -1,4 +1,4 @@
-"""The machine around the workload: CPUs, memory, and what happened to it."""
+"""The host around the workload: CPU time, memory, and host events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ingero.store.records import Snapshot, Window
 
 
 class HostQuestions(Questions):
-    """Questions about the machine."""
+    """Queries for the host."""
 
     def cpu_seconds(self, window: Window) -> npt.NDArray[np.void]:
         """How each CPU spent the seconds that end in the window, in order of time: `machine.CPU_SECOND_DTYPE`."""
@@ -21,11 +21,11 @@ class HostQuestions(Questions):
     def host_events(
         self, window: Window, *, source: Source | None = None, process: int | None = None
     ) -> list[host_events.HostEvent]:
-        """Recorded events of the host that began in the window, oldest first; process: only what happened to it."""
+        """Recorded events of the host that began in the window, oldest first; process: only events of this process."""
         wanted = host_events.SOURCES if source is None else (source,)
         sql = host_events.SQL.format(sources=listed(wanted))
         return host_events.with_stops([host_events.host_event(row) for row in self._rows(sql, window, process=process)])
 
     def snapshots(self, window: Window) -> list[Snapshot]:
-        """The system, second by second."""
+        """Snapshots of the host, second by second."""
         return self._records(Snapshot, machine.SNAPSHOTS_SQL, window)

@@ -1,4 +1,4 @@
-"""The SQL behind questions about GPU memory: levels hold until the next row, growth is summed."""
+"""SQL queries for GPU memory: levels hold until the next row, growth is summed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ingero.store.arrays.arrays import MEMORY_SECOND_COLUMNS
 from ingero.store.conditions import columns, of_process, period_ns, sum_of, touches
 from ingero.units import SECOND_NS
 
-# Whoever holds memory says so each minute, which retention may have folded: older rows say nothing of what is live.
+# Held memory is stored again each minute, which retention may have downsampled: older rows do not show what is in use.
 _LOOKBACK_NS = 240 * SECOND_NS
 
 _SITE = "a.process, a.source, a.op, a.caller, a.stack_hash"

@@ -28,10 +28,10 @@ _CALLS = (
 
 
 class OperationQuestions(Questions):
-    """Questions about sums of calls."""
+    """Queries for sums of calls."""
 
     def op_totals(self, window: Window, *, process: int | None = None) -> list[OpTotals]:
-        """Totals per process and operation, highest total first; of the stored calls unless `has_exact_totals`."""
+        """Totals by process and operation, highest total first; of the stored calls only, unless `has_exact_totals`."""
         rows = self._rows(
             f"SELECT t.process, coalesce(p.pid, 0), t.source, t.op, coalesce(o.name, t.source || '/' || t.op), "
             f"sum(t.count), sum(t.errors), sum(t.nested), sum(t.recorded), sum(t.sum_ns), max(t.max_ns), "
@@ -61,7 +61,7 @@ class OperationQuestions(Questions):
         return {key: histograms.merge(blobs) for key, blobs in packed.items()}
 
     def op_spans(self, windows: Sequence[Window], *, process: int) -> list[Window]:
-        """Each window, longer by the rest of the seconds that touch it."""
+        """The windows, each extended to the whole seconds that it overlaps."""
         sql = (
             f"SELECT DISTINCT start_ns, start_ns + {period_ns()} FROM raw_op_stats "
             f"WHERE {touches()} AND {of_process()} ORDER BY start_ns"
@@ -70,14 +70,14 @@ class OperationQuestions(Questions):
         seconds = [row for one in near for row in self._rows(sql, one, process=process)]
         begins, ends = [begin for begin, _ in seconds], [end for _, end in seconds]
         found = []
-        for one in windows:
-            first, last = bisect_right(ends, one.begin_ns), bisect_left(begins, one.end_ns)
-            begin_ns, end_ns = (begins[first], ends[last - 1]) if first < last else (one.begin_ns, one.end_ns)
-            found.append(Window(begin_ns=min(begin_ns, one.begin_ns), end_ns=max(end_ns, one.end_ns)))
+        for window in windows:
+            first, last = bisect_right(ends, window.begin_ns), bisect_left(begins, window.end_ns)
+            begin_ns, end_ns = (begins[first], ends[last - 1]) if first < last else (window.begin_ns, window.end_ns)
+            found.append(Window(begin_ns=min(begin_ns, window.begin_ns), end_ns=max(end_ns, window.end_ns)))
         return found
 
     def op_shares(self, windows: Iterable[Window], *, process: int) -> list[OpShare]:
-        """Calls of one process per operation in time ranges; seconds at their edges count in part."""
+        """Calls of one process by operation in time ranges; seconds at the edges count in proportion."""
         spans = Spans(windows)
         sums: dict[tuple[Any, ...], Array] = {}
         sql = (
@@ -95,7 +95,7 @@ class OperationQuestions(Questions):
         return list(records(OpShare, ((*key, *one.tolist()) for key, one in sums.items())))
 
     def op_shares_by_process(self, window: Window) -> dict[int, list[OpShare]]:
-        """The same of all processes that called something in one time range."""
+        """Calls by process and operation in one time range; seconds at the edges count in proportion."""
         found: dict[int, list[OpShare]] = defaultdict(list)
         for number, *of_op in self._rows(
             f"SELECT t.process, {_CALLED}, "
@@ -109,7 +109,7 @@ class OperationQuestions(Questions):
         return found
 
     def copy_shares(self, windows: Iterable[Window], *, process: int) -> list[CopyShare]:
-        """What copies of one process moved per operation in time ranges; none where that was not recorded."""
+        """Bytes that copies of one process moved by operation in time ranges; none where that was not recorded."""
         if not self.is_recorded("raw_copies"):
             return []
         spans = Spans(windows)
@@ -125,7 +125,7 @@ class OperationQuestions(Questions):
         return list(records(CopyShare, ((*key, *one.tolist()) for key, one in sums.items())))
 
     def kernel_launches(self, window: Window, *, process: int | None = None) -> list[KernelLaunches]:
-        """Launches per process, GPU kernel and library that issued them, most first."""
+        """Launches by process, GPU kernel and issuing library, most first."""
         return self._records(
             KernelLaunches,
             f"SELECT k.process, iif(n.name IS NULL, k.function, 0) AS nameless, coalesce(n.name, '') AS name, "

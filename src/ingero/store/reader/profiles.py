@@ -1,4 +1,4 @@
-"""Steps, and what only an imported profile has: GPU activities as measured, user ranges, every call."""
+"""Steps, and the data of imported profiles: measured GPU activities, user ranges, every call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ingero.store.records import Window
 
 
 class ProfileQuestions(Questions):
-    """Questions about steps and about what a profiler measured."""
+    """Queries for steps and for data that a profiler measured."""
 
     def profiled_processes(self, window: Window) -> list[int]:
         """Numbers of the processes with GPU activities that began in the window; none in a live recording."""
@@ -24,11 +24,11 @@ class ProfileQuestions(Questions):
         return [number for (number,) in self._rows(sql, window)]
 
     def has_gpu_activities(self, window: Window, *, process: int) -> bool:
-        """Whether a profiler measured what the GPUs did for a process."""
+        """Whether a profiler measured a process's GPU activities."""
         return process in self.profiled_processes(window)
 
     def gpu_activities(self, window: Window, *, process: int) -> npt.NDArray[np.void]:
-        """What the GPUs did for a process, by its begin: `profile_arrays.ACTIVITY_DTYPE`."""
+        """The GPU activities of a process, by begin: `profile_arrays.ACTIVITY_DTYPE`."""
         return self._array(
             f"SELECT {profile_arrays.ACTIVITY_COLUMNS} FROM raw_gpu_activities",
             profile_arrays.ACTIVITY_DTYPE,
@@ -37,7 +37,7 @@ class ProfileQuestions(Questions):
         )
 
     def user_ranges(self, window: Window, *, process: int) -> npt.NDArray[np.void]:
-        """The marked ranges that touch the window, by their begin: `profile_arrays.RANGE_DTYPE`."""
+        """The marked ranges that overlap the window, by begin: `profile_arrays.RANGE_DTYPE`."""
         sql = (
             f"SELECT {profile_arrays.RANGE_COLUMNS} FROM raw_user_ranges WHERE start_ns < :end "
             f"AND start_ns + duration_ns > :begin AND {of_process()} ORDER BY start_ns, duration_ns DESC"
@@ -45,7 +45,7 @@ class ProfileQuestions(Questions):
         return profile_arrays.rows_of(self._each(sql, window, process=process), profile_arrays.RANGE_DTYPE)
 
     def profiled_calls(self, window: Window, *, sources: Sequence[int], process: int) -> npt.NDArray[np.void]:
-        """Every recorded call of these sources in short, by its begin: `profile_arrays.PROFILED_CALL_DTYPE`."""
+        """Every recorded call of these sources in short form, by begin: `profile_arrays.PROFILED_CALL_DTYPE`."""
         return self._array(
             f"SELECT {profile_arrays.CALL_COLUMNS} FROM raw_events",
             profile_arrays.PROFILED_CALL_DTYPE,
@@ -55,7 +55,7 @@ class ProfileQuestions(Questions):
         )
 
     def step_times(self, window: Window, *, process: int) -> npt.NDArray[np.void]:
-        """When the steps of a process began and ended, and what they are: `profile_arrays.STEP_DTYPE`."""
+        """The steps of a process with their begins and ends: `profile_arrays.STEP_DTYPE`."""
         if not self.is_recorded("raw_steps"):
             return np.zeros(0, profile_arrays.STEP_DTYPE)
         return self._array(
@@ -63,14 +63,14 @@ class ProfileQuestions(Questions):
         )
 
     def processes_with_steps(self, window: Window) -> list[int]:
-        """Numbers of the processes of which steps are known."""
+        """Numbers of the processes with known steps."""
         if not self.is_recorded("raw_steps"):
             return []
         sql = f"SELECT DISTINCT process FROM raw_steps WHERE {within('start_ns')} ORDER BY process"
         return [number for (number,) in self._rows(sql, window)]
 
     def kernel_names(self, process: int) -> dict[int, tuple[str, str]]:
-        """The short and the whole name of the kernels of a process, by their function."""
+        """The short and the full names of a process's kernels, by function."""
         rows = self._rows(
             "SELECT function, coalesce(short_name, name, ''), coalesce(name, short_name, '') FROM raw_kernels "
             "WHERE process = :process ORDER BY generation",

@@ -1,4 +1,4 @@
-"""What all questions to a recording share: the file, what it can hold, and rows as records."""
+"""Base of all queries on a recording: the file, what it can hold, and rows as records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MISSING = ("no such column", "no such table")
 
 
 class Questions:
-    """One open database; the subjects beside this module ask it through `_rows` and `_records`."""
+    """One open database; the modules beside this one query it through `_rows` and `_records`."""
 
     def __init__(self, path: Path, opened: Opened) -> None:
         self.path = path
@@ -61,7 +61,7 @@ class Questions:
     def _each(
         self, sql: str, window: Window | None = None, *, table: str = "", **values: Value
     ) -> Iterator[tuple[Any, ...]]:
-        """The same one by one: a hundred thousand rows as tuples take more memory than all they are made into."""
+        """Rows of a query one by one: a hundred thousand tuples take more memory than the arrays made of them."""
         if table and not self.is_recorded(table):
             by = f"Ingero {self.older_version}" if self.older_version else "the build of ingero that began this file"
             raise NotRecordedError(table.removeprefix("raw_").replace("_", " "), by)
@@ -82,7 +82,7 @@ def records(record: type[_Record], rows: Iterable[tuple[Any, ...]]) -> Iterator[
 
 
 def fields_of(record: type) -> str:
-    """The columns of a table that a record has fields for, for a SELECT."""
+    """The fields of a record as the column list of a SELECT."""
     return ", ".join(record.__dataclass_fields__)  # type: ignore[attr-defined]  # every caller passes a dataclass
 
 

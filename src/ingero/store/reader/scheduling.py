@@ -1,4 +1,4 @@
-"""What threads did between being on and off a CPU, exactly and interval by interval: clocks, culprits, wakers."""
+"""Scheduling of threads, as exact sums and interval by interval: thread-state times, culprits, wakers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ingero.store.reader.questions import Questions, records
 from ingero.store.records import CulpritTotals, OffCpu, ThreadStateTotals, Throttling, WakerTotals, Window
 from ingero.units import SECOND_NS
 
-_LONGEST_SLEEP_NS = 30 * SECOND_NS  # of intervals off the CPU that began before a window and reach into it
+_LONGEST_SLEEP_NS = 30 * SECOND_NS  # longest interval off the CPU that began before a window and is still found
 _INVOLUNTARY = ", ".join(str(THREAD_STATES.index(name)) for name in ("runq", "throttled", "yielded"))
 _WAITED_NS = (  # all of an interval that was no sleep; of a sleep what followed the wake-up
     f"(CASE WHEN state IN ({_INVOLUNTARY}) THEN duration_ns WHEN state IS NULL OR woken_ns = 0 THEN 0 "
@@ -33,10 +33,10 @@ _CULPRITS = (
 
 
 class SchedulingQuestions(Questions):
-    """Questions about clocks, culprits and wakers."""
+    """Queries for thread-state times, culprits and wakers."""
 
     def thread_state_totals(self, window: Window) -> list[ThreadStateTotals]:
-        """What the threads of each process did, summed over threads and time; `threads` is the most at once."""
+        """Thread-state times of each process, summed over threads and time; `threads` is the most at once."""
         rows = self._rows(
             f"SELECT c.process, coalesce(p.pid, 0), sum(c.switches), sum(c.involuntary_switches), max(c.threads), "
             f"sum(c.major_faults), {sums_of_clocks('c')} FROM raw_thread_state_seconds c "
@@ -59,7 +59,7 @@ class SchedulingQuestions(Questions):
         ]
 
     def thread_state_seconds(self, window: Window, *, process: int | None = None) -> npt.NDArray[np.void]:
-        """The same per second, in order of time: `arrays.THREAD_STATE_SECOND_DTYPE`."""
+        """Thread-state times per second, in order of time: `arrays.THREAD_STATE_SECOND_DTYPE`."""
         rows = self._each(
             f"SELECT {arrays.THREAD_STATE_SECOND_COLUMNS} FROM raw_thread_state_seconds WHERE {touches()} "
             f"AND {of_process()} ORDER BY start_ns",
@@ -70,7 +70,7 @@ class SchedulingQuestions(Questions):
         return arrays.thread_state_seconds(rows)
 
     def culprits(self, window: Window, *, process: int | None = None) -> list[CulpritTotals]:
-        """Who ran while a process waited, most time first; idle and unknown are among them."""
+        """The processes that ran while a process waited, most time first; idle CPUs and unknown ones included."""
         return self._records(
             CulpritTotals,
             f"SELECT {_CULPRIT}, sum(c.ns), sum(c.switches) {_CULPRITS} "
@@ -81,7 +81,7 @@ class SchedulingQuestions(Questions):
         )
 
     def culprit_shares(self, spans: Spans, *, process: int) -> list[CulpritTotals]:
-        """The same of one process in time ranges, of seconds that reach out of them only what lies within."""
+        """The culprits of one process in time ranges; seconds at the edges count in proportion."""
         ns: Counter[tuple[Any, ...]] = Counter()
         switches: Counter[tuple[Any, ...]] = Counter()
         sql = f"SELECT c.start_ns, c.start_ns + {period_ns('c')}, c.ns, c.switches, {_CULPRIT} {_CULPRITS}"
@@ -95,7 +95,7 @@ class SchedulingQuestions(Questions):
         return list(records(CulpritTotals, ((*key, int(one), int(switches[key])) for key, one in ns.most_common())))
 
     def wakers(self, window: Window, *, process: int | None = None) -> list[WakerTotals]:
-        """Who ended the sleeps of a process, longest sleep first."""
+        """The wakers that ended a process's sleeps, longest sleep first."""
         return self._records(
             WakerTotals,
             f"SELECT w.process, k.name, w.waker_pid, w.waker_tid, coalesce(s.text, ''), sum(w.count), sum(w.sleep_ns) "
@@ -109,7 +109,7 @@ class SchedulingQuestions(Questions):
         )
 
     def throttling(self, window: Window) -> list[Throttling]:
-        """How often and how long each control group was throttled."""
+        """How often and how long each cgroup was throttled."""
         return self._records(
             Throttling,
             f"SELECT cgroup_id, sum(nr_throttled), sum(throttled_ns) FROM raw_cgroup_throttling "
@@ -119,7 +119,7 @@ class SchedulingQuestions(Questions):
         )
 
     def scheduling(self, window: Window, *, process: int | None = None) -> list[machine.Scheduling]:
-        """Priorities, CPUs and shares in force at the begin of the window, and each change in it, oldest first."""
+        """Priorities, allowed CPUs and CPU weights at the begin of the window, and each change in it, oldest first."""
         return self._records(
             machine.Scheduling, machine.SCHEDULING_SQL, window, table="raw_scheduling", process=process
         )
@@ -129,12 +129,12 @@ class SchedulingQuestions(Questions):
         return self._most(window, "duration_ns", process=process, limit=limit)
 
     def longest_wait(self, window: Window, process: int) -> OffCpu | None:
-        """The interval of a process that began in the window and in which a thread could have run for longest."""
+        """The interval of a process, begun in the window, in which a thread could have run for longest."""
         found = self._most(window, _WAITED_NS, process=process, limit=1)
         return next((one for one in found if one.waited_ns), None)
 
     def _most(self, window: Window, by: str, *, process: int | None, limit: int) -> list[OffCpu]:
-        """Intervals off the CPU that began in the window, those first that are most by an expression."""
+        """Intervals off the CPU that began in the window, ordered by an SQL expression, largest first."""
         inner = (
             f"SELECT * FROM raw_offcpu WHERE {within('start_ns')} AND {of_process()} ORDER BY {by} DESC LIMIT :limit"
         )
@@ -150,7 +150,7 @@ class SchedulingQuestions(Questions):
         )
 
     def offcpu_rows(self, window: Window) -> npt.NDArray[np.void]:
-        """Intervals off the CPU that ended in the window or began in it, by their begin: `arrays.OFFCPU_DTYPE`."""
+        """Intervals off the CPU that ended or began in the window, by begin: `arrays.OFFCPU_DTYPE`."""
         rows = self._each(
             f"SELECT {arrays.OFFCPU_COLUMNS} FROM raw_offcpu WHERE start_ns >= :begin - {_LONGEST_SLEEP_NS} "
             f"AND start_ns < :end AND start_ns + duration_ns >= :begin ORDER BY start_ns",

@@ -1,4 +1,4 @@
-"""Where in the code: stacks of recorded calls and of samples."""
+"""Call stacks of recorded calls and of samples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ingero.store.records import CallSums, LastSample, SampleTotals, Stack, Stac
 
 
 class StackQuestions(Questions):
-    """Questions about places in the code."""
+    """Queries for call stacks."""
 
     def stacks(self, hashes: Sequence[int]) -> list[Stack]:
         """The stacks with these hashes, as far as they are stored."""
@@ -56,7 +56,7 @@ class StackQuestions(Questions):
         return rows[0]
 
     def sync_stacks(self, window: Window, *, process: int) -> dict[int, int]:
-        """When a recorded sync of the process returned (sync_end_ns of its sync interval) -> the hash of its stack."""
+        """Stack hashes of a process's recorded syncs, by their return (sync_end_ns of the sync interval)."""
         rows = self._rows(
             f"SELECT start_ns + duration_ns, stack_hash FROM raw_events WHERE {within('start_ns')} "
             "AND process = :process AND stack_hash <> 0 AND start_ns + duration_ns IN "
@@ -68,7 +68,7 @@ class StackQuestions(Questions):
         return dict(rows)
 
     def samples(self, window: Window, *, process: int | None = None) -> list[SampleTotals]:
-        """Where threads were outside traced calls, by thread, state and stack, most time first."""
+        """Samples of threads outside traced calls, summed by thread, state and stack, most time first."""
         return self._records(
             SampleTotals,
             f"SELECT s.process, s.pid, s.tid, coalesce(t.text, ''), n.name, s.is_collecting, s.stack_hash, count(*), "
@@ -82,7 +82,7 @@ class StackQuestions(Questions):
         )
 
     def last_samples(self, window: Window, *, process: int) -> list[LastSample]:
-        """Where each thread of a process was outside traced calls when it was last looked at in the window."""
+        """The last sample in the window of each thread of a process, outside traced calls."""
         return self._records(
             LastSample,
             f"SELECT max(s.time_ns), s.tid, coalesce(t.text, ''), n.name, s.stack_hash FROM raw_stack_samples s "
@@ -94,7 +94,7 @@ class StackQuestions(Questions):
         )
 
     def sample_rows(self, window: Window, *, process: int | None = None) -> npt.NDArray[np.void]:
-        """Where threads were outside traced calls, sample by sample in order of time: `arrays.SAMPLE_DTYPE`."""
+        """Samples of threads outside traced calls, one by one in order of time: `arrays.SAMPLE_DTYPE`."""
         rows = self._each(
             f"SELECT {arrays.SAMPLE_COLUMNS} FROM raw_stack_samples WHERE {within('time_ns')} AND weight_ns > 0 "
             f"AND {of_process()} ORDER BY time_ns",

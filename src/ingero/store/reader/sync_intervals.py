@@ -1,4 +1,4 @@
-"""The sync intervals of streams: one by one, in short, and their exact sums."""
+"""Sync intervals of streams: one by one, in short form, and their exact sums."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ingero.store.records import StepTotals, Window
 
 
 class SyncIntervalQuestions(Questions):
-    """Questions about sync intervals."""
+    """Queries for sync intervals."""
 
     def sync_intervals(self, window: Window, *, process: int | None = None) -> npt.NDArray[np.void]:
         """Sync intervals that ended in the window, in that order: `arrays.SYNC_INTERVAL_DTYPE`."""
@@ -35,13 +35,13 @@ class SyncIntervalQuestions(Questions):
         return arrays.sync_intervals(rows)
 
     def gpu_streams(self, window: Window) -> list[GpuStream]:
-        """Every stream with the sync intervals that ended in the window, in short."""
+        """Every stream with the sync intervals that ended in the window, in short form."""
         if not self.is_recorded("raw_sync_intervals"):
             raise NotRecordedError("sync_intervals", f"Ingero {self.older_version}")
         return read_gpu_streams(self._db, window)
 
     def step_gpu_streams(self, window: Window) -> list[GpuStream]:
-        """The steps of each process that ended in the window, in short; none in older recordings."""
+        """The steps of each process that ended in the window, in short form; none in older recordings."""
         return read_step_gpu_streams(self._db, window) if self.is_recorded("raw_steps") else []
 
     def step_totals(self, window: Window) -> list[StepTotals]:
@@ -55,7 +55,7 @@ class SyncIntervalQuestions(Questions):
         return read_steps(self._db, window, process)
 
     def progress_marks(self, window: Window, *, process: int) -> npt.NDArray[np.void]:
-        """How far the streams of a process were, by time: `arrays.MARK_DTYPE`; none in older recordings."""
+        """The progress marks of a process's streams, by time: `arrays.MARK_DTYPE`; none in older recordings."""
         if not self.is_recorded("raw_progress_marks"):
             return np.zeros(0, arrays.MARK_DTYPE)
         rows = self._each(
@@ -69,6 +69,6 @@ class SyncIntervalQuestions(Questions):
         return np.fromiter(map(tuple, rows), arrays.MARK_DTYPE)
 
     def gpu_stream_sums(self, window: Window) -> list[GpuStreamSums] | None:
-        """Exact sums of every stream, to within a commit at the window's edges; None: only sync intervals can tell."""
+        """Exact sums of every stream, to within a commit at the window's edges; None: only sync intervals show them."""
         is_there = self.is_recorded("raw_sync_intervals") and has_digests(self._db, window)
         return read_gpu_stream_sums(self._db, window) if is_there else None

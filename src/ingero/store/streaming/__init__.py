@@ -1,1 +1,1 @@
-"""Rows of a recording of any size, one at a time."""
+"""Streams the rows of a recording of any size, one at a time."""

@@ -1,4 +1,4 @@
-"""Looks up what rows only refer to, and keeps a bounded number of answers."""
+"""Looks up texts and kernels that rows refer to by number, with a bounded cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KEPT_STACKS = 1 << 12
 
 
 class Names:
-    """Looks up what rows only refer to. Each answer is kept until too many others were asked for."""
+    """Looks up what rows refer to by number. Answers are cached until too many others were asked for."""
 
     def __init__(self, reader: Reader) -> None:
         self._db = reader.connection
@@ -35,14 +35,14 @@ class Names:
         return value if isinstance(value, str) else self.number(value)
 
     def kernel(self, process: int, function: int, at_ns: int) -> str:
-        """The GPU kernel that a function was at a moment; "" where it is not known."""
+        """The GPU kernel of a function handle at a time; "" if not known."""
         return next((name for since_ns, name in self.kernels(process, function) if since_ns <= at_ns), "")
 
     def _number(self, string: int) -> str:
         return self._one("SELECT text FROM raw_strings WHERE string = ?", string)
 
     def _kernels(self, process: int, function: int) -> tuple[tuple[int, str], ...]:
-        """Newest first."""
+        """The kernels of a function handle, newest first."""
         rows = self._db.execute(
             "SELECT since_ns, coalesce(name, '') FROM raw_kernels WHERE process = ? AND function = ? "
             "ORDER BY generation DESC",

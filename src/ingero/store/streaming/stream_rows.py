@@ -171,7 +171,7 @@ class GpuRow(NamedTuple):
 
 
 class InFlightRow(NamedTuple):
-    """How many calls of a process were seen open at a moment."""
+    """Number of calls of a process in flight at one time."""
 
     session: int
     process: int
@@ -191,7 +191,7 @@ class DropRow(NamedTuple):
 
 
 class StackWeight(NamedTuple):
-    """The recorded calls of one operation in one process that have one stack. offcpu_ns: None without an account."""
+    """The recorded calls of one operation in one process with one stack. offcpu_ns: None if not recorded."""
 
     process: int
     pid: int

@@ -51,7 +51,7 @@ _SYNC_START = (
 
 
 class Streams:
-    """What an export reads of one recording in a window, of all processes or of those with one pid."""
+    """The rows of one recording in a window for an export, of all processes or of those with one pid."""
 
     def __init__(self, reader: Reader, window: Window, *, pid: int | None = None) -> None:
         self.reader = reader
@@ -59,7 +59,7 @@ class Streams:
         self.pid = pid
 
     def first_ns(self) -> int | None:
-        """The earliest moment that the rows of the window reach back to; None where there are none.
+        """The earliest time that the rows of the window reach back to; None if there are none.
 
         With a pid, what was sampled of the machine does not count.
         """
@@ -140,7 +140,7 @@ class Streams:
         return records(Snapshot, self.reader.connection.execute(SNAPSHOTS_SQL, self._values()))
 
     def gpus(self) -> Iterator[GpuRow]:
-        """What NVML said of each GPU, by time; nothing where the recording is older than these samples."""
+        """The NVML samples of each GPU, by time; nothing where the recording is older than these samples."""
         if not any(self.reader.connection.execute("SELECT 1 FROM pragma_table_info('raw_gpu_samples')")):
             return iter(())
         return self._rows(
@@ -150,7 +150,7 @@ class Streams:
         )
 
     def threads(self) -> Iterator[ThreadsRow]:
-        """What the threads of each process did, by time."""
+        """Thread-state time of each process, by time."""
         return self._rows(
             ThreadsRow,
             f"SELECT {columns_of(ThreadsRow)} FROM raw_thread_state_seconds WHERE {_BEGAN} AND (:pid IS NULL "
@@ -159,7 +159,7 @@ class Streams:
         )
 
     def in_flight(self) -> Iterator[InFlightRow]:
-        """Open calls per process, by time."""
+        """Calls in flight per process, by time."""
         return self._rows(
             InFlightRow,
             "SELECT session, process, pid, time_ns, count(*) FROM raw_in_flight WHERE time_ns >= :begin "
@@ -172,7 +172,7 @@ class Streams:
         return iter(self.reader.incidents(self.window) if self.reader.is_recorded("raw_incidents") else ())
 
     def drops(self) -> Iterator[DropRow]:
-        """What was lost, by time."""
+        """Dropped data, by time."""
         return self._rows(
             DropRow,
             f"SELECT session, start_ns, counter, reason, count FROM raw_drops WHERE {_BEGAN} ORDER BY start_ns",

@@ -1,1 +1,1 @@
-"""What a user's statement may name and take."""
+"""Limits for users' SQL statements: names, time and memory."""

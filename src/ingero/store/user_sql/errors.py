@@ -1,4 +1,4 @@
-"""What can go wrong with a statement of a user, each with its way out."""
+"""Errors of users' statements, each with a hint."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class SqlError(IngeroError):
 
 
 class SqlRefusedError(SqlError):
-    """The statement would do, or read, what is not published."""
+    """The statement would write, or read unpublished data."""
 
     kind: ClassVar[str] = "refused"
 
 
 class SqlSyntaxError(SqlError):
-    """It is no statement that SQLite understands."""
+    """SQLite does not understand the statement."""
 
     kind: ClassVar[str] = "syntax"
 
@@ -69,7 +69,7 @@ class TimeLimitError(SqlError):
 
 
 class SizeLimitError(SqlError):
-    """A value, the answer or what is needed to compute it is too large."""
+    """A value, the answer or the memory needed to compute it is too large."""
 
     kind: ClassVar[str] = "size limit"
 

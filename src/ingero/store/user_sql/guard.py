@@ -1,4 +1,4 @@
-"""What a statement of a user may do, how long, and how much room it may take; everything else is refused."""
+"""Guards a user's statement: limits what it may do, how long, and how much memory it may take."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Guard:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """What happens inside does not count for the time limit: a pager that waits for its reader."""
+        """Suspend the time limit inside, for a pager that waits for its reader."""
         begin_ns = self._clock()
         try:
             yield
@@ -130,7 +130,7 @@ class Guard:
                 self._end_ns += self._clock() - begin_ns
 
     def error_of(self, error: apsw.Error) -> SqlError | None:
-        """What the user should see where a limit or a refusal is behind SQLite's error."""
+        """The error that the user should see if a limit or a refusal caused SQLite's error."""
         if isinstance(error, apsw.InterruptError) and self._stopped:
             return self._stopped
         if self._refused and (isinstance(error, apsw.AuthError) or str(error).startswith("not authorized")):

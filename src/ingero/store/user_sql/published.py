@@ -1,4 +1,4 @@
-"""What a statement of a user names: checked against the published names alone, before it may touch a recording.
+"""Checks the names in a user's statement against the published names alone, before it may touch a recording.
 
 A second database is made in memory that has the published views and lookup tables as empty tables and nothing else.
 SQLite itself resolves the statement there, so that aliases, subqueries and WITH mean what they mean to SQLite. The
@@ -70,11 +70,11 @@ class Catalogue:
         self._db.execute(";".join(tables))
 
     def close(self) -> None:
-        """Lets go of the second database."""
+        """Close the second database."""
         self._db.close()
 
     def check(self, sql: str, guard: Guard) -> Statement:
-        """The statement, if it is one and only asks for what is published.
+        """Check that a statement is valid and reads only what is published.
 
         Raises:
             SqlError: it is not.

@@ -1,1 +1,1 @@
-"""The recorder's end: tables, the writing thread, limits of size, versions."""
+"""Writes recordings: tables, the writing thread, size limits, versions."""

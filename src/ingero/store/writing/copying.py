@@ -1,4 +1,4 @@
-"""`copy`: one file of a recording that may be written meanwhile, with all that its log holds."""
+"""`copy`: copies a recording, which may be written meanwhile, with its log into a single file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COPIED, _KILLED = "copied while it was recorded", "killed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """What was copied. end_ns: unix ns until when it is recorded, None of an older version's. was_live: it goes on."""
+    """A copied recording. end_ns: its end, Unix ns; None if of an older version. was_live: it is ongoing."""
 
     end_ns: int | None
     was_live: bool
@@ -94,7 +94,7 @@ def _copy_pages(path: Path, partial: Path, progress: Callable[[float], None]) ->
 
 
 def _end_sessions(db: apsw.Connection, path: Path, now_ns: int) -> Copied:
-    """Nobody goes on recording into a copy, so what went on has ended in it.
+    """End ongoing sessions in a copy, which no recorder writes to.
 
     Raises:
         HostileDatabaseError: it is no plain recording.

@@ -1,4 +1,4 @@
-"""Names that repeat are stored once and referred to by number."""
+"""Interns repeated texts: each is stored once and referred to by number."""
 
 from __future__ import annotations
 

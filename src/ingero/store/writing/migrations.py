@@ -1,4 +1,4 @@
-"""Which version a database has, and how it gets to the newest one."""
+"""Versions of a database, and migrations to the newest one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NEWEST_VERSION = 1 + len(MIGRATIONS)
 
 
 class Kind(enum.Enum):
-    """Whose file it is."""
+    """Which product wrote a file."""
 
     EMPTY = "empty"
     RECORDING = "recording"
@@ -39,7 +39,7 @@ class Kind(enum.Enum):
 
 
 def kind_of(db: apsw.Connection) -> Kind:
-    """Whose file an open database is."""
+    """Which product wrote an open database."""
     if pragma(db, "application_id") == APPLICATION_ID:
         return Kind.RECORDING
     names = {str(name) for (name,) in db.execute("SELECT name FROM sqlite_schema")}
@@ -73,7 +73,7 @@ def check_version(db: apsw.Connection, path: Path, *, newest: int = NEWEST_VERSI
 
 
 def _written_by(db: apsw.Connection, schema: str) -> str:
-    """The ingero that recorded last into a newer file; "" where it says none, or none that is later than this one."""
+    """The version of ingero that last recorded into a newer file; "" if unknown or not later than this one."""
     written = ""
     with suppress(apsw.SQLError):  # its tables may be others
         hidden = list(db.execute("SELECT 1 FROM pragma_table_xinfo('raw_sessions', ?) WHERE hidden", (schema,)))
@@ -90,7 +90,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def migrate(db: apsw.Connection, path: Path, *, migrations: Sequence[Migration] = MIGRATIONS) -> None:
-    """Bring a database that may be written to the newest version, in one transaction; an empty one gets everything.
+    """Bring a writable database to the newest version, in one transaction; an empty one gets all tables.
 
     Raises:
         NewerDatabaseError, OlderIngeroError, ForeignDatabaseError, OtherBuildError, HostileDatabaseError: the file is

@@ -1,4 +1,4 @@
-"""Opening a database for one recording, and leaving it in good order afterwards."""
+"""Opens a database for one recording, and closes it in good order afterwards."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ CGROUP_BASE_STEP = 1 << 48
 # Above it, making the secondary indexes at the end of each recording takes longer (> 10 s) than the scans they save.
 MAX_INDEXED_EVENTS = 10_000_000
 
-# Of the indexes made at the end, measured at 37.
+# Size of the indexes made at the end; measured: 37.
 INDEX_BYTES_PER_EVENT = 40
 
 _WAL_PAGES = 4_000  # 16 MB: a checkpoint about every two seconds at the full rate
-_WAL_PART = 32  # of the size limit that the log may take until a checkpoint, where that is less
-_LEAST_WAL_PAGES = 64
+_WAL_PART = 32  # the log may take 1/32 of the size limit until a checkpoint, where that is less
+_MIN_WAL_PAGES = 64
 _PAGE_BYTES = 4096
 _CACHE_KIB = 16_000
 _STATEMENTS = 256
@@ -130,7 +130,7 @@ class Recording:
             raise writing_error(self.path, error) from error
 
     def _has_room_for_indexes(self, max_db_bytes: int) -> bool:
-        """They are written into the log first, which a reader may keep from beginning anew."""
+        """Whether there is room for indexes: they go into the log first, which a reader may keep from being reset."""
         index_bytes = id_span(self.db, "raw_events") * INDEX_BYTES_PER_EVENT
         size_bytes = used_bytes(self.db) + log_bytes(self.path) + 2 * index_bytes
         return not max_db_bytes or size_bytes <= max_db_bytes
@@ -142,7 +142,7 @@ class Recording:
 
 
 def add_indexes(db: apsw.Connection) -> None:
-    """Those by which readers find things, unless making them takes longer than they save."""
+    """Add the indexes for readers, unless making them takes longer than they save."""
     if id_span(db, "raw_events") <= MAX_INDEXED_EVENTS:
         db.execute(sql_text("indexes.sql"))
 
@@ -216,10 +216,10 @@ def _open(path: Path, max_db_bytes: int) -> apsw.Connection:
 
 
 def _wal_pages(max_db_bytes: int) -> int:
-    """After how many pages a checkpoint begins: the log counts as part of the file."""
+    """Number of log pages at which a checkpoint begins: the log counts as part of the file."""
     if not max_db_bytes:
         return _WAL_PAGES
-    return min(_WAL_PAGES, max(_LEAST_WAL_PAGES, max_db_bytes // _WAL_PART // _PAGE_BYTES))
+    return min(_WAL_PAGES, max(_MIN_WAL_PAGES, max_db_bytes // _WAL_PART // _PAGE_BYTES))
 
 
 def _begin_session(db: apsw.Connection, path: Path, facts: SessionFacts, node: str) -> tuple[int, int]:
@@ -267,7 +267,7 @@ def _begin_session(db: apsw.Connection, path: Path, facts: SessionFacts, node: s
 
 
 def _end_killed(db: apsw.Connection) -> None:
-    """Whoever held the lock before is gone: a session still open was killed, and ended when it was last seen."""
+    """End the sessions of a killed recorder at the time they were last seen: its lock is free."""
     db.execute("UPDATE raw_sessions SET stopped_ns = last_seen_ns, stop_reason = 'killed' WHERE stopped_ns IS NULL")
     db.execute(  # nobody has ended what it had found, either
         "UPDATE raw_incidents SET end_ns = max(start_ns, (SELECT stopped_ns FROM raw_sessions s "
@@ -276,9 +276,9 @@ def _end_killed(db: apsw.Connection) -> None:
 
 
 def finish_killed(path: Path, owners: Collection[int]) -> bool:
-    """End the recording that a killed recorder left, so that it is one file; answers whether it was one.
+    """End the recording that a killed recorder left, so that it is one file; returns whether there was one.
 
-    Indexes are left out: whoever starts must not wait. owners: user ids whose files may be written.
+    Indexes are left out, so that starting does not wait. owners: user ids that may own the file.
 
     Raises:
         StoreError: it is no recording of this build, or cannot be written.

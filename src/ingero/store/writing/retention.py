@@ -1,4 +1,4 @@
-"""Keeps a database under its size limit: detail goes first, oldest first; seconds are folded; incidents stay."""
+"""Keeps a database under its size limit: prunes detail first, oldest first; downsamples seconds; keeps incidents."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from ingero.store.writing.migrations import pragma
 from ingero.units import SECOND_NS
 
 MINUTE_NS = 60 * SECOND_NS
-BUSY_MS = 2_000  # that a statement waits for another connection
+BUSY_MS = 2_000  # how long a statement waits for another connection
 
 # Work begins this part below the limit, or twice the largest growth between two looks if that is more, so that what is
 # written meanwhile still fits; and it goes on for as much again, so that there is room for a while.
 _MARGIN = 0.05
-_MOST_MARGIN = 0.25
+_MAX_MARGIN = 0.25
 
 # A step is to take this long, a fifth of what rows may wait (100 ms): disk and CPU may be slower the next time.
 STEP_S = 0.02
-_FIRST_STEP_ROWS = LEAST_STEP_ROWS = 1_000  # fewer would be mostly the commit: a busy CPU must not end the work
-_MOST_STEP_ROWS = 50_000
-_STACKS_AT_ONCE = 250  # of 5 KB each
+_FIRST_STEP_ROWS = MIN_STEP_ROWS = 1_000  # fewer would be mostly the commit: a busy CPU must not end the work
+_MAX_STEP_ROWS = 50_000
+_STACKS_AT_ONCE = 250  # per step; a stack takes about 5 KB
 
 # How far the oldest detail must have moved until ended processes are looked through again.
 _LOOK_AGAIN_NS = MINUTE_NS
 
-_MOST_LOG_BYTES = 64 << 20
-_LOG_PART = 16  # of the size limit that the log may take, where that is less
+_MAX_LOG_BYTES = 64 << 20
+_LOG_PART = 16  # the log may take 1/16 of the size limit, where that is less
 _LOG_ROOM = 1.5  # times the largest log of late: the next statement that reads may take longer than any before
-_HELD = 2  # times its limit, and a reader is in the way: then somebody reads for long
-_READERS_MS = 20  # that a log that is to start over waits for them
+_HELD = 2  # times its limit with a reader in the way: then the reader holds the log for long
+_READERS_MS = 20  # how long a reset of the log waits for readers
 
 # The newest minutes keep their detail and their resolution while there is anything else to drop.
 KEEP_NS = 10 * MINUTE_NS
@@ -120,7 +120,7 @@ _ENDED = (
 
 
 def used_bytes(db: apsw.Connection) -> int:
-    """Bytes of the database that hold something; freed pages are used again and do not count."""
+    """Bytes of the database in use; freed pages are reused and do not count."""
     return (pragma(db, "page_count") - pragma(db, "freelist_count")) * pragma(db, "page_size")
 
 
@@ -139,8 +139,8 @@ def log_bytes(path: Path) -> int:
 
 
 def log_limit_bytes(max_db_bytes: int) -> int:
-    """What the log may have, which counts as part of the file. max_db_bytes: the limit of both, 0 = none."""
-    return min(_MOST_LOG_BYTES, max_db_bytes // _LOG_PART) if max_db_bytes else _MOST_LOG_BYTES
+    """Size limit of the log, which counts as part of the file. max_db_bytes: the limit of both, 0 = none."""
+    return min(_MAX_LOG_BYTES, max_db_bytes // _LOG_PART) if max_db_bytes else _MAX_LOG_BYTES
 
 
 class Retention:
@@ -170,7 +170,7 @@ class Retention:
         self.longest_step_s = 0.0
 
     def step(self) -> bool:
-        """One short transaction towards the limit; true while there is more to do."""
+        """Run one short transaction towards the limit; true while there is more to do."""
         if not self._max_db_bytes or self.is_log_held:
             return False
         page_count = pragma(self._db, "page_count")
@@ -185,7 +185,7 @@ class Retention:
         return done > 0
 
     def limit_log(self) -> None:
-        """Begins the log anew where it is too large: by itself it does so only when nobody reads, and a look reads on.
+        """Reset the log if it is too large: SQLite does so itself only while nothing reads the database.
 
         Waits between two statements of a reader, not for a long one: then the next time is as good. `is_log_held` says
         afterwards whether one was in the way of a log that is twice as large as it may be.
@@ -204,9 +204,9 @@ class Retention:
             self._db.set_busy_timeout(BUSY_MS)
 
     def has_room(self, needed_bytes: int) -> bool:
-        """Whether these fit under the limit, or will when rows are dropped; not where a reader holds the log.
+        """Whether these bytes fit under the limit, or will when rows are pruned; not where a reader holds the log.
 
-        Then dropping would not help: that is written into the log, too.
+        Then pruning would not help, because it is written into the log, too.
         """
         if not self._max_db_bytes or log_bytes(self._path) <= log_limit_bytes(self._max_db_bytes):
             return True
@@ -223,7 +223,7 @@ class Retention:
         return held
 
     def _kept_for_log_bytes(self) -> int:
-        """Half as much again as the log may have, or had in the last 10 to 20 minutes.
+        """Bytes reserved for the log: 1.5 times its limit, or its largest size in the last 10 to 20 minutes.
 
         It grows for as long as a statement reads. A quarter at most; dropping rows would not make it smaller.
         """
@@ -236,19 +236,19 @@ class Retention:
 
     def _start_bytes(self) -> float:
         margin = max(_MARGIN * self._max_db_bytes, 2 * self._most_growth)
-        return self._max_db_bytes - min(margin, _MOST_MARGIN * self._max_db_bytes)
+        return self._max_db_bytes - min(margin, _MAX_MARGIN * self._max_db_bytes)
 
     def _pace(self, spent_s: float, done: int) -> None:
         """Steps as large as fit into their time; faster down than up."""
         self.steps += 1
         self.longest_step_s = max(self.longest_step_s, spent_s)
         if spent_s > STEP_S:
-            self._step_rows = max(LEAST_STEP_ROWS, int(self._step_rows * max(0.1, STEP_S / spent_s / 2)))
+            self._step_rows = max(MIN_STEP_ROWS, int(self._step_rows * max(0.1, STEP_S / spent_s / 2)))
         elif done >= self._step_rows and spent_s < STEP_S / 2:
-            self._step_rows = min(_MOST_STEP_ROWS, self._step_rows * 3 // 2 + 1)
+            self._step_rows = min(_MAX_STEP_ROWS, self._step_rows * 3 // 2 + 1)
 
     def _shrink(self) -> int:
-        """Gives freed pages back to the filesystem: of a file that was larger than its limit from the beginning."""
+        """Give freed pages of a file that was over its limit from the beginning back to the filesystem."""
         before = pragma(self._db, "freelist_count")
         list(self._db.execute(f"PRAGMA incremental_vacuum({self._step_rows})"))
         return before - pragma(self._db, "freelist_count")
@@ -348,13 +348,13 @@ class Retention:
         return folded
 
     def _oldest_ns(self, tables: tuple[tuple[str, str], ...]) -> int:
-        """Of all rows in these tables; now if there is none."""
+        """The oldest time in these tables; now if they are empty."""
         oldest = " UNION ALL ".join(f"SELECT min({column}) AS at FROM {name}" for name, column in tables)
         found = _number(self._db, f"SELECT min(at) FROM ({oldest})")
         return self._clock() if found is None else found
 
     def _delete_stacks(self) -> int:
-        """Of processes that ended before any detail that is still stored: no call or sample leads to them any more."""
+        """Delete stacks of processes that ended before all stored detail: no call or sample refers to them any more."""
         begin_ns = self._oldest_ns(_DETAIL)
         if begin_ns < self._looked_until_ns + _LOOK_AGAIN_NS:
             return 0
@@ -369,7 +369,7 @@ class Retention:
         return deleted
 
     def _delete_ended_processes(self) -> int:
-        """Last of all: processes, with all that names them, that ended before anything that is still stored began."""
+        """Delete processes that ended before all stored rows, with all rows that refer to them; this is done last."""
         chosen = (
             f"SELECT process, ended_ns FROM ({_ENDED}) WHERE ended_ns < {self._oldest_ns(_KEPT)} "
             f"ORDER BY process LIMIT {self._step_rows}"
@@ -385,7 +385,7 @@ class Retention:
         return deleted
 
     def _note(self, name: str, kind: str, until_ns: int, rows: int) -> None:
-        """In the same transaction, so that the file never holds less than it says."""
+        """Note what was pruned, in the same transaction, so that the file never holds less than it reports."""
         self._db.execute(
             "INSERT INTO raw_pruned(name, kind, until_ns, rows, noted_ns, max_db_bytes) VALUES (?, ?, ?, ?, ?, ?) "
             "ON CONFLICT(seq_base, name, kind) DO UPDATE SET until_ns = max(until_ns, excluded.until_ns), "

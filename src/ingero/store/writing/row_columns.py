@@ -30,7 +30,7 @@ class Rows(Sequence[Row]):
         self._count, self._columns = count, columns
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of rows."""
         return self._count
 
     @overload
@@ -40,7 +40,7 @@ class Rows(Sequence[Row]):
     def __getitem__(self, at: slice) -> Rows: ...
 
     def __getitem__(self, at: int | slice) -> Row | Rows:
-        """One row, or a time range of them."""
+        """One row, or a slice of rows."""
         if isinstance(at, slice):
             count = len(range(*at.indices(self._count)))
             return Rows(count, [column[at] if _is_long(column) else column for column in self._columns])
@@ -48,7 +48,7 @@ class Rows(Sequence[Row]):
         return next(iter(self[place : place + 1]))
 
     def __iter__(self) -> Iterator[Row]:
-        """Each as a tuple; only some at a time are made."""
+        """The rows as tuples, made in batches."""
         if self._count <= _AT_A_TIME:
             yield from zip(*(_values(column, self._count) for column in self._columns), strict=True)
             return
@@ -67,7 +67,7 @@ class Rows(Sequence[Row]):
 
 
 def owned(name: str, column: Column, count: int) -> Column:
-    """A column that nobody else changes; unsigned 64-bit numbers as the signed ones with the same bits.
+    """A column of the rows' own; unsigned 64-bit numbers become the signed ones with the same bits.
 
     Raises:
         ValueError: it has another length. name: to tell.

@@ -1,4 +1,4 @@
-"""A file that this build cannot go on with gets another name, so that a new recording can begin in its place."""
+"""Renames a file that this build cannot continue, so that a new recording can begin in its place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ingero.store.writing.retention import BUSY_MS
 
 _SIDE_FILES = ("-wal", "-shm")
 _LAST_SECOND = 253_402_300_799  # of the year 9999: a file may claim a later one
-_MOST_OF_A_DAY = 1000
+_MAX_PER_DAY = 1000
 _STEP_S = 0.1
 
 
@@ -33,9 +33,9 @@ def last_written_s(path: Path) -> float:
 
 
 def set_aside(path: Path, written_s: float) -> Path:
-    """Renames a database that is no longer open here; answers its new name, which no other file had.
+    """Rename a database that is no longer open here; returns its new name, which no other file had.
 
-    Of its recorder's lock the caller is the holder. written_s: the day in the new name is that of this moment.
+    The caller holds its recorder's lock. written_s: the time that gives the day in the new name.
 
     Raises:
         InUseError: another program has it open, and would go on with files of the old name.
@@ -48,7 +48,7 @@ def set_aside(path: Path, written_s: float) -> Path:
     day = time.strftime("%Y-%m-%d", time.gmtime(min(max(written_s, 0), _LAST_SECOND)))
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        for number in range(1, _MOST_OF_A_DAY + 1):
+        for number in range(1, _MAX_PER_DAY + 1):
             name = f"{path.stem}.until-{day}{f'-{number}' if number > 1 else ''}{path.suffix}"
             if _rename(folder, path.name, name):
                 with suppress(OSError):  # some network file systems refuse it for folders
@@ -56,11 +56,11 @@ def set_aside(path: Path, written_s: float) -> Path:
                 return path.with_name(name)
     finally:
         os.close(folder)
-    raise NotWritableError(path, f"{_MOST_OF_A_DAY} recordings of {day} lie beside it")
+    raise NotWritableError(path, f"{_MAX_PER_DAY} recordings of {day} lie beside it")
 
 
 def _require_alone(path: Path) -> None:
-    """Whoever closes a database last takes its log into it and away: what is left is somebody else's.
+    """Require that no other program has the database open: the last one to close it merges and removes the log.
 
     Without a log there is one file, which is renamed at once.
     """
@@ -79,7 +79,7 @@ def _require_alone(path: Path) -> None:
 
 
 def _rename(folder: int, old: str, new: str) -> bool:
-    """Within one folder, whatever its name leads to meanwhile; false where the new name is taken."""
+    """Rename within an open folder, even if its name changes meanwhile; false if the new name is taken."""
     try:
         os.link(old, new, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     except FileExistsError:

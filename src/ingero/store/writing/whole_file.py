@@ -1,4 +1,4 @@
-"""A new database beside its place until it is whole, and then in it at once."""
+"""Writes a new database beside its final place, and moves it there when it is complete."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class NewFileError(IngeroError):
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """An empty file under another name, its writer's alone; it becomes `path` when all went well, else it vanishes.
+    """An empty file under another name, locked by its writer; it becomes `path` on success, else it is deleted.
 
-    Whoever was killed while writing left one: it goes.
+    A file left by a killed writer is deleted.
 
     Raises:
         NewFileError: there is such a file, somebody else is writing it, or its folder takes none.
@@ -73,7 +73,7 @@ def _only_writer(lock: int, path: Path) -> Iterator[None]:
 
 
 def _put_in_place(partial: Path, path: Path) -> None:
-    """On the disk first, then under its name, which nobody may have taken meanwhile."""
+    """Sync the file to disk, then give it its name, which must still be free."""
     _sync(partial, os.O_RDWR)
     try:
         os.link(partial, path)

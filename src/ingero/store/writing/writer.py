@@ -1,4 +1,4 @@
-"""The recorder's end of the database: a bounded queue in front of one writing thread."""
+"""Writer of a recording's database: a bounded queue in front of one writing thread."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _REFUSED_VALUES = (TypeError, ValueError, OverflowError)
 _TRIM_S = _COMMIT_INTERVAL_S / 2
 _URGENT_TRIM_S = 0.06
 
-# At the end nobody waits in the queue, but the user does.
+# At the end no rows wait, but the user does.
 _LAST_TRIM_S = 5.0
 
 # Processes whose number is kept, those asked for longest ago go first: far more than may be traced at once.
@@ -115,7 +115,7 @@ class Writer:
         self._reported: Counter[tuple[str, str]] = Counter()
         self._error: StoreError | None = None
         self._trim_trouble = ""
-        self._has_said_who_reads = False
+        self._has_warned_of_readers = False
         self._stop_reason = "stopped"
         self._processes: OrderedDict[tuple[int, int], int] = OrderedDict()
 
@@ -158,12 +158,12 @@ class Writer:
 
     @property
     def cgroup_base(self) -> int:
-        """What to add to the kernel's cgroup ids; see `cgroup_keys`."""
+        """The number added to the kernel's cgroup ids; see `cgroup_keys`."""
         return self._recording.cgroup_base
 
     @property
     def set_aside(self) -> Path | None:
-        """Where the file of an earlier build is now that was at `path`."""
+        """The new name of an earlier build's file that was at `path`."""
         return self._recording.set_aside
 
     @property
@@ -173,7 +173,7 @@ class Writer:
 
     @property
     def trim_steps(self) -> int:
-        """How often the size limit has made work."""
+        """Number of steps in which the size limit was enforced."""
         return self._retention.steps
 
     @property
@@ -258,12 +258,12 @@ class Writer:
                 raise self._error or StoreError("the database is closed")
 
     def position(self) -> int:
-        """How much has been handed over so far; `is_stored` says when all of it is in the file."""
+        """Number of rows handed over so far; `is_stored` tells when all of them are in the file."""
         with self._changed:
             return self._appended
 
     def is_stored(self, position: int) -> bool:
-        """Whether all that had been handed over by then is in the file. Never waits."""
+        """Whether all rows up to a position are in the file. Never waits."""
         with self._changed:
             return self._committed >= position
 
@@ -328,9 +328,9 @@ class Writer:
         return error is None
 
     def _commit_all(self, batch: _Batch, *, is_last: bool) -> tuple[int, StoreError | None]:
-        """Commits a batch, what has been stored is taken out of it; answers how many rows that were.
+        """Commit a batch; stored rows are taken out of it. Returns their number.
 
-        Below a size limit in parts: what has waited for long would make a log of the size of the whole queue.
+        With a size limit it is done in parts: a long queue would make a log of its size.
         """
         stored = 0
         while True:
@@ -392,7 +392,7 @@ class Writer:
             self._waiting_rows -= count
 
     def _end_of_commit(self, db: apsw.Connection, *, is_last: bool) -> None:
-        """In the same transaction: the session's heartbeat or end, and what has been lost on the way here."""
+        """Write the session's heartbeat or end, and rows dropped on the way here, in the same transaction."""
         now = self._clock()
         db.execute("UPDATE raw_sessions SET last_seen_ns = ? WHERE session = ?", (now, self.session))
         if is_last:
@@ -432,17 +432,17 @@ class Writer:
         return False
 
     def _make_room(self) -> None:
-        """Between two parts of what has waited for long: as much as the limit wants, whoever waits."""
+        """Prune as much as the limit needs, between two parts of a long queue."""
         begin = time.monotonic()
         while self._keep_limit(_LAST_TRIM_S) and time.monotonic() - begin < _LAST_TRIM_S:
             pass
 
     def _warn_of_readers(self) -> None:
-        """Says once who keeps the log from beginning anew, until it has."""
+        """Warn once about readers that keep the log from being reset, until it was."""
         if not self._retention.is_log_held:
-            self._has_said_who_reads = False
-        elif not self._has_said_who_reads:
-            self._has_said_who_reads = True
+            self._has_warned_of_readers = False
+        elif not self._has_warned_of_readers:
+            self._has_warned_of_readers = True
             log.warning(
                 "%s-wal has grown to %s and grows on, because %s is in the middle of reading %s",
                 *(self.path, format_bytes(log_bytes(self.path)), log_readers(self.path) or "somebody", self.path.name),
@@ -480,7 +480,7 @@ def _count(parts: Sequence[Sequence[Row]]) -> int:
 def _first_rows(batch: _Batch, most: int) -> _Batch:
     """The first rows of a batch, as many as that, texts first: others name them by their numbers."""
     part: _Batch = {}
-    for name, (table, parts) in sorted(batch.items(), key=lambda one: one[0] != tables.STRINGS.name):
+    for name, (table, parts) in sorted(batch.items(), key=lambda item: item[0] != tables.STRINGS.name):
         for rows in parts:
             if most > 0:
                 part.setdefault(name, (table, []))[1].append(rows if len(rows) <= most else rows[:most])
@@ -489,7 +489,7 @@ def _first_rows(batch: _Batch, most: int) -> _Batch:
 
 
 def _without(batch: _Batch, part: _Batch) -> _Batch:
-    """What of a batch comes after its first rows."""
+    """The rows of a batch after its first rows."""
     rest: _Batch = {}
     for name, (table, parts) in batch.items():
         skipped = _count(part[name][1]) if name in part else 0

@@ -1,4 +1,4 @@
-"""Recordings as they would be if something had not been traced: its rows are gone, and the session says so."""
+"""Removes a source from a recording as if it had not been traced: its rows are gone, and the session says so."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def without(path: Path, name: str) -> Path:
         if further := _FURTHER.get(name):
             further(database)
         gone = dict.fromkeys(_TOGETHER.get(name, (name,)), "switched off")
-        told = json.loads(database.execute("SELECT not_traced FROM raw_sessions").fetchone()[0])
-        database.execute("UPDATE raw_sessions SET not_traced = ?", (json.dumps(told | gone),))
+        not_traced = json.loads(database.execute("SELECT not_traced FROM raw_sessions").fetchone()[0])
+        database.execute("UPDATE raw_sessions SET not_traced = ?", (json.dumps(not_traced | gone),))
     database.close()
     return copy
 

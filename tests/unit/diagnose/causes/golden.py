@@ -1,11 +1,11 @@
-"""Diagnoses scenes as a user's recording would be: written by the real writer, read by the real reader."""
+"""Diagnoses scripted recordings that the real writer has written, through the real reader."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
-from ingero.demo.scene import BEGIN_NS, Actor, Scene, Step
+from ingero.demo.scene import BEGIN_NS, Actor, ScriptedRun, Step
 from ingero.diagnose.diagnosis import FAILED, diagnose
 from ingero.diagnose.findings import Diagnosis
 from ingero.store.reader import open_reader
@@ -14,7 +14,7 @@ from ingero.store.writing.tables import Value
 QUIET_S = 6.0
 LENGTH_S = 12.0
 
-Script = Callable[[Scene, Actor], None]
+Script = Callable[[ScriptedRun, Actor], None]
 
 
 def diagnosed(
@@ -25,12 +25,12 @@ def diagnosed(
     length_s: float = LENGTH_S,
     **process: Value,
 ) -> Diagnosis:
-    """The diagnosis of a trainer (pid 100), healthy for QUIET_S; the script adds the rest. process: columns of it."""
+    """The diagnosis of a trainer (pid 100) that is healthy for QUIET_S, then runs `script`. process: its columns."""
     path = folder / "scene.db"
-    with Scene(path, seconds=length_s, not_traced=not_traced) as scene:
-        trainer = scene.process(100, "python", **process)
-        scene.train(trainer, 0, QUIET_S, Step())
-        script(scene, trainer)
+    with ScriptedRun(path, seconds=length_s, not_traced=not_traced) as run:
+        trainer = run.process(100, "python", **process)
+        run.train(trainer, 0, QUIET_S, Step())
+        script(run, trainer)
     return diagnosed_file(path, length_s=length_s)
 
 

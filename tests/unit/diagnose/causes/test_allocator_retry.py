@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scene import Actor, ScriptedRun, Step
 from ingero.diagnose.findings import FindingKind
 from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed
 from tests.unit.diagnose.causes.requests import GIB, LINE, retried, sampled
@@ -14,19 +14,19 @@ from tests.unit.diagnose.causes.requests import GIB, LINE, retried, sampled
 RETRY_MS = 9.0
 
 
-def flushing(scene: Scene, trainer: Actor, every: int = 2) -> None:
+def flushing(run: ScriptedRun, trainer: Actor, every: int = 2) -> None:
     """Every second step asks in vain and flushes the cache before its first launch."""
     calls = {"cudaLaunchKernel": (80.0, 0.005), "cudaMalloc": (1.0, 0.45), "cudaFree": (2.0, 2.0)}
-    steps = scene.train(
+    steps = run.train(
         trainer,
         QUIET_S,
         LENGTH_S,
-        Step(empty_ms=0.5 + RETRY_MS / every, empty={"run": 0.5 + RETRY_MS / every}),
+        Step(idle_ms=0.5 + RETRY_MS / every, idle={"run": 0.5 + RETRY_MS / every}),
         calls=calls,
     )
-    sampled(scene, LENGTH_S, 15 * GIB + (GIB >> 1))
+    sampled(run, LENGTH_S, 15 * GIB + (GIB >> 1))
     for begin, _, _ in steps[::every]:
-        assert retried(scene, trainer, begin, GIB, stack=scene.stack([LINE])) == RETRY_MS
+        assert retried(run, trainer, begin, GIB, stack=run.stack([LINE])) == RETRY_MS
 
 
 def test_the_time_from_failure_to_success_is_charged_to_the_retry(tmp_path: Path) -> None:
@@ -41,17 +41,17 @@ def test_the_time_from_failure_to_success_is_charged_to_the_retry(tmp_path: Path
 
 
 def test_retries_without_a_record_are_counted_by_their_failures(tmp_path: Path) -> None:
-    def sparse(scene: Scene, trainer: Actor) -> None:
+    def sparse(run: ScriptedRun, trainer: Actor) -> None:
         """Of each eight failures one has a record, with the frees and the success."""
         calls = {"cudaLaunchKernel": (80.0, 0.005), "cudaMalloc": (1.0, 0.45), "cudaFree": (2.0, 2.0)}
-        step = Step(empty_ms=0.5 + RETRY_MS / 2, empty={"run": 0.5 + RETRY_MS / 2})
-        steps = scene.train(trainer, QUIET_S, LENGTH_S, step, calls=calls)
-        sampled(scene, LENGTH_S, 15 * GIB + (GIB >> 1))
+        step = Step(idle_ms=0.5 + RETRY_MS / 2, idle={"run": 0.5 + RETRY_MS / 2})
+        steps = run.train(trainer, QUIET_S, LENGTH_S, step, calls=calls)
+        sampled(run, LENGTH_S, 15 * GIB + (GIB >> 1))
         for index, (begin, _, _) in enumerate(steps[::2]):
             if index % 8:
-                scene.memory(trainer, "cudaMalloc", int(begin), 0, GIB, failures=1)
+                run.memory(trainer, "cudaMalloc", int(begin), 0, GIB, failures=1)
             else:
-                retried(scene, trainer, begin, GIB, stack=scene.stack([LINE]))
+                retried(run, trainer, begin, GIB, stack=run.stack([LINE]))
 
     (incident,) = diagnosed(tmp_path, sparse).incidents
     assert incident.cause == "allocator-retry"
@@ -60,11 +60,11 @@ def test_retries_without_a_record_are_counted_by_their_failures(tmp_path: Path) 
 
 
 def test_retries_that_cost_nothing_are_told_without_lost_time(tmp_path: Path) -> None:
-    def hidden(scene: Scene, trainer: Actor) -> None:
-        scene.train(trainer, QUIET_S, LENGTH_S, Step())
-        sampled(scene, LENGTH_S, 15 * GIB + (GIB >> 1))
+    def hidden(run: ScriptedRun, trainer: Actor) -> None:
+        run.train(trainer, QUIET_S, LENGTH_S, Step())
+        sampled(run, LENGTH_S, 15 * GIB + (GIB >> 1))
         for second in (7, 8, 9):
-            retried(scene, trainer, second, GIB)
+            retried(run, trainer, second, GIB)
 
     diagnosis = diagnosed(tmp_path, hidden)
     assert causes(diagnosis) == ["allocator-retry"]
@@ -73,20 +73,20 @@ def test_retries_that_cost_nothing_are_told_without_lost_time(tmp_path: Path) ->
 
 
 def test_one_retry_while_an_allocator_finds_its_size_is_silent(tmp_path: Path) -> None:
-    def once(scene: Scene, trainer: Actor) -> None:
-        scene.train(trainer, QUIET_S, LENGTH_S, Step())
-        retried(scene, trainer, 7, GIB)
+    def once(run: ScriptedRun, trainer: Actor) -> None:
+        run.train(trainer, QUIET_S, LENGTH_S, Step())
+        retried(run, trainer, 7, GIB)
 
     assert causes(diagnosed(tmp_path, once)) == []
 
 
 def test_frees_before_allocations_that_succeed_are_churn(tmp_path: Path) -> None:
-    def churn(scene: Scene, trainer: Actor) -> None:
+    def churn(run: ScriptedRun, trainer: Actor) -> None:
         calls = {"cudaLaunchKernel": (80.0, 0.005), "cudaMalloc": (1.0, 0.45), "cudaFree": (2.0, 2.0)}
-        step = Step(empty_ms=5.0, empty={"run": 5.0})
-        for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, step, calls=calls):
-            scene.call(trainer, "cudaFree", begin, 2)
-            scene.call(trainer, "cudaMalloc", begin + 0.003, 0.45, arg0=GIB)
+        step = Step(idle_ms=5.0, idle={"run": 5.0})
+        for begin, _, _ in run.train(trainer, QUIET_S, LENGTH_S, step, calls=calls):
+            run.call(trainer, "cudaFree", begin, 2)
+            run.call(trainer, "cudaMalloc", begin + 0.003, 0.45, arg0=GIB)
 
     assert causes(diagnosed(tmp_path, churn)) == ["allocation-churn"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ingero import given_up
-from ingero.demo.scene import Scene, Step
+from ingero.demo.scene import ScriptedRun, Step
 from ingero.diagnose.findings import Diagnosis, FindingKind, Incident, Severity
 from ingero.store.writing import tables
 from tests.unit.diagnose.causes.golden import LENGTH_S, causes, diagnosed, diagnosed_file
@@ -17,12 +17,12 @@ WARM = {"cudaLaunchKernel": (80.0, 0.005), "cudaStreamSynchronize": (1.0, 5.0)}
 
 def scene_of(folder: Path, *, began_s: float, first_ms: float = 45) -> list[str]:
     """Half a second of cold steps, then warm ones. first_ms: of the longest launch of each cold step."""
-    with Scene(folder / "cold.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python", start_s=began_s)
+    with ScriptedRun(folder / "cold.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python", start_s=began_s)
         cold = WARM | {"cudaLaunchKernel": (80.0, 0.6)}
-        for begin_s, _, _ in scene.train(trainer, 0, 0.5, Step(empty_ms=48, empty={"run": 48}), calls=cold):
-            scene.call(trainer, "cudaLaunchKernel", begin_s, first_ms)
-        scene.train(trainer, 0.52, LENGTH_S, Step(), calls=WARM)
+        for begin_s, _, _ in run.train(trainer, 0, 0.5, Step(idle_ms=48, idle={"run": 48}), calls=cold):
+            run.call(trainer, "cudaLaunchKernel", begin_s, first_ms)
+        run.train(trainer, 0.52, LENGTH_S, Step(), calls=WARM)
     return causes(diagnosed_file(folder / "cold.db"))
 
 
@@ -37,24 +37,24 @@ def test_launches_that_are_slow_alike_are_no_first_ones(tmp_path: Path) -> None:
 
 def test_launches_that_are_all_a_little_slower_are_no_first_ones(tmp_path: Path) -> None:
     """Though each of them is recorded: twice the usual is no first use."""
-    with Scene(tmp_path / "slower.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python", start_s=-1)
+    with ScriptedRun(tmp_path / "slower.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python", start_s=-1)
         warm, slower = (WARM | {"cudaLaunchKernel": (80.0, ms)} for ms in (0.6, 1.2))
-        for begin_s, _, _ in scene.train(trainer, 0, 0.5, Step(empty_ms=48, empty={"run": 48}), calls=slower):
+        for begin_s, _, _ in run.train(trainer, 0, 0.5, Step(idle_ms=48, idle={"run": 48}), calls=slower):
             for _ in range(80):
-                scene.call(trainer, "cudaLaunchKernel", begin_s, 1.2)
-        scene.train(trainer, 0.52, LENGTH_S, Step(), calls=warm)
+                run.call(trainer, "cudaLaunchKernel", begin_s, 1.2)
+        run.train(trainer, 0.52, LENGTH_S, Step(), calls=warm)
     assert "cold-start" not in causes(diagnosed_file(tmp_path / "slower.db"))
 
 
 def test_calls_that_become_slow_later_are_no_first_calls(tmp_path: Path) -> None:
     """A little is lost from the first second on, as in any young process, and much from the third on."""
-    with Scene(tmp_path / "later.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python", start_s=-1)
-        scene.train(trainer, 0, 3, Step(empty_ms=0.8, empty={"run": 0.8}), calls=WARM)
+    with ScriptedRun(tmp_path / "later.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python", start_s=-1)
+        run.train(trainer, 0, 3, Step(idle_ms=0.8, idle={"run": 0.8}), calls=WARM)
         slow = WARM | {"cudaMalloc": (1.0, 4.0)}
-        scene.train(trainer, 3, 6, Step(empty_ms=4.5, empty={"run": 4.5}), calls=slow)
-        scene.train(trainer, 6, LENGTH_S, Step(), calls=WARM)
+        run.train(trainer, 3, 6, Step(idle_ms=4.5, idle={"run": 4.5}), calls=slow)
+        run.train(trainer, 6, LENGTH_S, Step(), calls=WARM)
     assert causes(diagnosed_file(tmp_path / "later.db")) == ["allocation-churn"]
 
 
@@ -64,15 +64,13 @@ def test_a_process_that_ran_before_is_not_cold(tmp_path: Path) -> None:
 
 def test_launches_that_were_only_counted_later_were_not_slow_before(tmp_path: Path) -> None:
     """Three seconds of steps that compute longer; then tracing had become too expensive."""
-    with Scene(tmp_path / "counted.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python", start_s=-1)
+    with ScriptedRun(tmp_path / "counted.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python", start_s=-1)
         for at_s, text in ((0.0, ""), (3.0, given_up.LAUNCHES_COUNTED.code)):
-            scene.append(
-                tables.OVERHEAD_LIMITER, time_ns=scene.at(at_s), level=3 if text else 0, not_traced=text, reason=""
-            )
+            run.append(tables.OVERHEAD_LEVELS, time_ns=run.at(at_s), level=3 if text else 0, not_traced=text, reason="")
         timed, counted = ({"cudaLaunchKernel": (80.0, ms), "cudaStreamSynchronize": (1.0, 5.0)} for ms in (0.04, 0.0))
-        scene.train(trainer, 0, 3, Step(empty_ms=3.5, empty={"run": 3.5}), calls=timed)
-        scene.train(trainer, 3, LENGTH_S, Step(), calls=counted)
+        run.train(trainer, 0, 3, Step(idle_ms=3.5, idle={"run": 3.5}), calls=timed)
+        run.train(trainer, 3, LENGTH_S, Step(), calls=counted)
     (incident,) = diagnosed_file(tmp_path / "counted.db").incidents
     assert incident.cause == "unexplained"
     assert given_up.LAUNCHES_COUNTED.text in incident.summary
@@ -80,10 +78,10 @@ def test_launches_that_were_only_counted_later_were_not_slow_before(tmp_path: Pa
 
 def first_call(folder: Path, *, began_s: float, ms: float) -> list[Incident]:
     """One slow first launch before the first step."""
-    with Scene(folder / "first.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python", start_s=began_s)
-        scene.call(trainer, "cudaLaunchKernel", 0.2, ms)
-        scene.train(trainer, 1, LENGTH_S, Step(), calls=WARM)
+    with ScriptedRun(folder / "first.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python", start_s=began_s)
+        run.call(trainer, "cudaLaunchKernel", 0.2, ms)
+        run.train(trainer, 1, LENGTH_S, Step(), calls=WARM)
     return list(diagnosed_file(folder / "first.db").incidents)
 
 
@@ -102,7 +100,7 @@ def test_the_same_call_of_a_process_that_ran_before_is_none(tmp_path: Path) -> N
 
 
 def test_without_exact_sums_it_is_not_evaluated(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"op_stats": "launches only counted"})
+    diagnosis = diagnosed(tmp_path, lambda _run, _trainer: None, not_traced={"op_stats": "launches only counted"})
     assert "cold-start" in {one.cause for one in diagnosis.not_evaluated}
 
 
@@ -110,11 +108,11 @@ def compiling(
     folder: Path, *, until_s: float = LENGTH_S, awake: float = 0.9, op: str = "cudaLaunchKernel"
 ) -> Diagnosis:
     """A young process whose first call has not returned; awake: of the time, its thread."""
-    with Scene(folder / "compiles.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python", start_s=-1)
-        scene.open_call(trainer, op, 1, until_s, awake=awake)
+    with ScriptedRun(folder / "compiles.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python", start_s=-1)
+        run.open_call(trainer, op, 1, until_s, awake=awake)
         if until_s < LENGTH_S:
-            scene.train(trainer, until_s, LENGTH_S, Step(), calls=WARM)
+            run.train(trainer, until_s, LENGTH_S, Step(), calls=WARM)
     return diagnosed_file(folder / "compiles.db")
 
 
@@ -140,14 +138,14 @@ def test_a_first_launch_whose_thread_sleeps_does_not_compile(tmp_path: Path) -> 
 
 def test_a_compiler_that_ran_before_anybody_could_see_its_call_is_told_by_samples(tmp_path: Path) -> None:
     """As when somebody starts to record because nothing happens."""
-    with Scene(tmp_path / "sampled.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python", start_s=-60)
+    with ScriptedRun(tmp_path / "sampled.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python", start_s=-60)
         for tick in range(10, int(LENGTH_S * 10)):
             where = [("/app/train.py", 7, "main")]
             native = ("libnvidia-ptxjitcompiler.so.1:compile", "libcuda.so.1:cuModuleLoadData")
-            scene.sample(trainer, tick / 10, where, ms=100, native=native)
+            run.sample(trainer, tick / 10, where, ms=100, native=native)
         for second in range(1, int(LENGTH_S)):
-            scene.second(trainer, second, run=1000)
+            run.second(trainer, second, run=1000)
     (incident,) = diagnosed_file(tmp_path / "sampled.db").incidents
     assert (incident.cause, incident.severity, str(incident.line)) == (
         "cold-start",

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scene import Actor, ScriptedRun, Step
 from ingero.store.writing import tables
 from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed
 
 
 def test_the_throttled_clock_of_the_path_is_charged_to_the_quota(tmp_path: Path) -> None:
-    def throttled(scene: Scene, trainer: Actor) -> None:
-        scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=3, sync={"throttled": 2.95}))
+    def throttled(run: ScriptedRun, trainer: Actor) -> None:
+        run.train(trainer, QUIET_S, LENGTH_S, Step(return_delay_ms=3, sync={"throttled": 2.95}))
 
     diagnosis = diagnosed(tmp_path, throttled)
     assert causes(diagnosis) == ["cpu-throttled"]
@@ -21,23 +21,23 @@ def test_the_throttled_clock_of_the_path_is_charged_to_the_quota(tmp_path: Path)
 
 
 def test_throttling_inside_the_wait_for_the_device_costs_nothing(tmp_path: Path) -> None:
-    def hidden(scene: Scene, trainer: Actor) -> None:
-        scene.train(trainer, QUIET_S, LENGTH_S, Step(sync={"throttled": 2.95}))
+    def hidden(run: ScriptedRun, trainer: Actor) -> None:
+        run.train(trainer, QUIET_S, LENGTH_S, Step(sync={"throttled": 2.95}))
 
     assert causes(diagnosed(tmp_path, hidden)) == []
 
 
 def test_without_sync_intervals_it_is_not_evaluated(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"sync_intervals": "no return probes"})
+    diagnosis = diagnosed(tmp_path, lambda _run, _trainer: None, not_traced={"sync_intervals": "no return probes"})
     assert "cpu-throttled" in {one.cause for one in diagnosis.not_evaluated}
 
 
 def test_the_quota_is_told_with_what_would_have_been_enough(tmp_path: Path) -> None:
-    def throttled(scene: Scene, trainer: Actor) -> None:
-        scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=3, sync={"throttled": 2.95}))
-        scene.scheduling(trainer.pid, QUIET_S, process=trainer.number, quota_us=50_000, period_us=100_000)
-        scene.append(tables.CGROUP_THROTTLING, start_ns=scene.at(7), cgroup_id=5, nr_throttled=60, throttled_ns=1)
-        scene.append(tables.CGROUP_THROTTLING, start_ns=scene.at(7), cgroup_id=6, nr_throttled=900, throttled_ns=1)
+    def throttled(run: ScriptedRun, trainer: Actor) -> None:
+        run.train(trainer, QUIET_S, LENGTH_S, Step(return_delay_ms=3, sync={"throttled": 2.95}))
+        run.scheduling(trainer.pid, QUIET_S, process=trainer.number, quota_us=50_000, period_us=100_000)
+        run.append(tables.CGROUP_THROTTLING, start_ns=run.at(7), cgroup_id=5, nr_throttled=60, throttled_ns=1)
+        run.append(tables.CGROUP_THROTTLING, start_ns=run.at(7), cgroup_id=6, nr_throttled=900, throttled_ns=1)
 
     incident = diagnosed(tmp_path, throttled, cgroup_id=5).incidents[0]
     assert "quota of 0.5 CPUs (50.0 ms in each 100 ms) was used up, in 60 periods" in incident.summary
@@ -47,13 +47,13 @@ def test_the_quota_is_told_with_what_would_have_been_enough(tmp_path: Path) -> N
 def test_the_own_threads_are_those_of_the_worst_ten_seconds_not_of_the_first(tmp_path: Path) -> None:
     """Something slight may begin an incident long before the threads that use up the quota."""
 
-    def throttled(scene: Scene, trainer: Actor) -> None:
-        scene.train(trainer, QUIET_S, 26, Step(late_ms=2, sync={"throttled": 1.95}))
-        scene.train(trainer, 26, 40, Step(late_ms=8, sync={"throttled": 7.95}))
-        scene.scheduling(trainer.pid, QUIET_S, process=trainer.number, quota_us=50_000, period_us=100_000)
+    def throttled(run: ScriptedRun, trainer: Actor) -> None:
+        run.train(trainer, QUIET_S, 26, Step(return_delay_ms=2, sync={"throttled": 1.95}))
+        run.train(trainer, 26, 40, Step(return_delay_ms=8, sync={"throttled": 7.95}))
+        run.scheduling(trainer.pid, QUIET_S, process=trainer.number, quota_us=50_000, period_us=100_000)
         for second in range(26, 40):
             for thread in range(16):
-                scene.off_cpu(trainer, second + thread / 100, second + 0.2, "throttled", tid=trainer.pid + thread)
+                run.off_cpu(trainer, second + thread / 100, second + 0.2, "throttled", tid=trainer.pid + thread)
 
     (incident,) = diagnosed(tmp_path, throttled, length_s=40).incidents
     assert "was used up by 16 threads of its own" in incident.summary
@@ -62,14 +62,14 @@ def test_the_own_threads_are_those_of_the_worst_ten_seconds_not_of_the_first(tmp
 def test_the_own_threads_that_share_the_quota_are_told_with_the_setting_of_the_framework(tmp_path: Path) -> None:
     """16 of them would use up 15 CPUs, where the machine has 4: 0.72 instead of 0.5 would change little."""
 
-    def throttled(scene: Scene, trainer: Actor) -> None:
-        scene.train(trainer, QUIET_S, LENGTH_S, Step(late_ms=3, sync={"throttled": 2.95}))
-        scene.scheduling(trainer.pid, QUIET_S, process=trainer.number, quota_us=50_000, period_us=100_000)
+    def throttled(run: ScriptedRun, trainer: Actor) -> None:
+        run.train(trainer, QUIET_S, LENGTH_S, Step(return_delay_ms=3, sync={"throttled": 2.95}))
+        run.scheduling(trainer.pid, QUIET_S, process=trainer.number, quota_us=50_000, period_us=100_000)
         for second in range(int(QUIET_S), int(LENGTH_S)):
-            scene.second(trainer, second, run=500, throttled=14_500)
+            run.second(trainer, second, run=500, throttled=14_500)
             for thread in range(16):
                 begin = second + thread / 100
-                scene.off_cpu(trainer, begin, begin + 0.05, "throttled", tid=trainer.pid + thread)
+                run.off_cpu(trainer, begin, begin + 0.05, "throttled", tid=trainer.pid + thread)
 
     incident = diagnosed(tmp_path, throttled).incidents[0]
     assert "was used up by 16 threads of its own" in incident.summary

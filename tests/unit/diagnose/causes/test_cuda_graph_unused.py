@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scene import Actor, ScriptedRun, Step
 from ingero.diagnose.findings import Diagnosis
 from tests.unit.diagnose.causes.golden import LENGTH_S, causes, diagnosed, diagnosed_file
 
@@ -16,11 +16,11 @@ def trained(
     folder: Path, *parts: tuple[float, float, dict[str, tuple[float, float]]], not_traced: dict[str, str] | None = None
 ) -> Diagnosis:
     """A graph made at the begin, then steps with these calls from and until so many seconds."""
-    with Scene(folder / "graphs.db", seconds=LENGTH_S, not_traced=not_traced) as scene:
-        trainer = scene.process(100, "python")
-        scene.call(trainer, "cudaGraphInstantiate", 0.1, 2.0, stack_hash=scene.stack([("/srv/train.py", 9, "warm_up")]))
+    with ScriptedRun(folder / "graphs.db", seconds=LENGTH_S, not_traced=not_traced) as run:
+        trainer = run.process(100, "python")
+        run.call(trainer, "cudaGraphInstantiate", 0.1, 2.0, stack_hash=run.stack([("/srv/train.py", 9, "warm_up")]))
         for begin, end, calls in parts:
-            scene.train(trainer, begin, end, Step(), calls=calls)
+            run.train(trainer, begin, end, Step(), calls=calls)
     return diagnosed_file(folder / "graphs.db")
 
 
@@ -68,10 +68,10 @@ def test_without_exact_sums_it_is_not_evaluated(tmp_path: Path) -> None:
 
 
 def test_launches_of_graphs_that_a_hog_delays_are_in_the_chain(tmp_path: Path) -> None:
-    def hogged(scene: Scene, trainer: Actor) -> None:
-        step = Step(empty_ms=2.5, empty={"runq": 2.0})
-        for _, _, end in scene.train(trainer, 6, LENGTH_S, step, calls=GRAPHS):
-            scene.took(trainer, 900, "hog", int(end), 2.0)
+    def hogged(run: ScriptedRun, trainer: Actor) -> None:
+        step = Step(idle_ms=2.5, idle={"runq": 2.0})
+        for _, _, end in run.train(trainer, 6, LENGTH_S, step, calls=GRAPHS):
+            run.culprit(trainer, 900, "hog", int(end), 2.0)
 
     diagnosis = diagnosed(tmp_path, hogged)
     assert causes(diagnosis) == ["cpu-contention"]

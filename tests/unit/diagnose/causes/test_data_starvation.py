@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scene import Actor, ScriptedRun, Step
 from ingero.diagnose.findings import FindingKind
 from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 
@@ -17,19 +17,19 @@ STALL_S = 8.9  # the end of a second that began healthy
 ITERATED = (*AUGMENT, ("/usr/lib/python3/site-packages/torch/utils/data/dataloader.py", 701, "__next__"))
 
 
-def starved(scene: Scene, trainer: Actor, waker: str) -> None:
+def starved(run: ScriptedRun, trainer: Actor, waker: str) -> None:
     """20 ms asleep before each step; the worker ends it after having slept 18 ms itself."""
-    worker = scene.process(101, "pt_data_worker", parent=trainer)
-    for begin, first, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=20.5, empty={"sleep": 20})):
-        scene.off_cpu(trainer, begin, begin + 0.020, "sleep", waker=worker)
+    worker = run.process(101, "pt_data_worker", parent=trainer)
+    for begin, first, _ in run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=20.5, idle={"sleep": 20})):
+        run.off_cpu(trainer, begin, begin + 0.020, "sleep", waker=worker)
         state = "io" if waker == "block" else "sleep"
-        scene.off_cpu(worker, begin + 0.001, begin + 0.019, state, waker=waker)  # type: ignore[arg-type]
+        run.off_cpu(worker, begin + 0.001, begin + 0.019, state, waker=waker)  # type: ignore[arg-type]
         assert begin + 0.020 <= first
 
 
 @pytest.mark.parametrize(("waker", "doing"), [("timer", "asleep"), ("block", "disk"), ("network", "network")])
 def test_what_the_worker_did_is_said(tmp_path: Path, waker: str, doing: str) -> None:
-    diagnosis = diagnosed(tmp_path, lambda scene, trainer: starved(scene, trainer, waker))
+    diagnosis = diagnosed(tmp_path, lambda run, trainer: starved(run, trainer, waker))
     assert causes(diagnosis) == ["data-starvation"]
     incident = diagnosis.incidents[0]
     assert incident.evidence["worker was"] == doing
@@ -38,11 +38,11 @@ def test_what_the_worker_did_is_said(tmp_path: Path, waker: str, doing: str) -> 
 
 
 def test_who_holds_the_worker_up_in_the_kernel_is_said(tmp_path: Path) -> None:
-    def scanned(scene: Scene, trainer: Actor) -> None:
-        worker, scanner = scene.process(101, "pt_data_worker", parent=trainer), Actor(number=0, pid=9, name="clamonacc")
-        for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=20.5, empty={"sleep": 20})):
-            scene.off_cpu(trainer, begin, begin + 0.020, "sleep", waker=worker)
-            scene.off_cpu(worker, begin + 0.001, begin + 0.019, "uninterruptible", waker=scanner)
+    def scanned(run: ScriptedRun, trainer: Actor) -> None:
+        worker, scanner = run.process(101, "pt_data_worker", parent=trainer), Actor(number=0, pid=9, name="clamonacc")
+        for begin, _, _ in run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=20.5, idle={"sleep": 20})):
+            run.off_cpu(trainer, begin, begin + 0.020, "sleep", waker=worker)
+            run.off_cpu(worker, begin + 0.001, begin + 0.019, "uninterruptible", waker=scanner)
 
     (incident,) = diagnosed(tmp_path, scanned).incidents
     assert incident.cause == "data-starvation"
@@ -50,27 +50,27 @@ def test_who_holds_the_worker_up_in_the_kernel_is_said(tmp_path: Path) -> None:
 
 
 def test_a_request_that_did_not_come_is_no_starvation(tmp_path: Path) -> None:
-    def idle(scene: Scene, trainer: Actor) -> None:
-        for begin, _first, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=20.5, empty={"sleep": 20})):
-            scene.off_cpu(trainer, begin, begin + 0.020, "sleep", waker="network")
+    def idle(run: ScriptedRun, trainer: Actor) -> None:
+        for begin, _first, _ in run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=20.5, idle={"sleep": 20})):
+            run.off_cpu(trainer, begin, begin + 0.020, "sleep", waker="network")
 
     assert causes(diagnosed(tmp_path, idle)) == []
 
 
 def test_without_intervals_it_is_not_evaluated(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"offcpu": "--offcpu=false"})
+    diagnosis = diagnosed(tmp_path, lambda _run, _trainer: None, not_traced={"offcpu": "--offcpu=false"})
     assert "data-starvation" in {one.cause for one in diagnosis.not_evaluated}
 
 
 def computing(
-    scene: Scene, trainer: Actor, begin_s: float, end_s: float, stack: tuple[tuple[str, int, str], ...]
+    run: ScriptedRun, trainer: Actor, begin_s: float, end_s: float, stack: tuple[tuple[str, int, str], ...]
 ) -> None:
     """20 ms asleep before each step, in which the worker is on a CPU."""
-    worker = scene.process(101, "pt_data_worker", parent=trainer)
-    scene.off_cpu(worker, 0.1, 0.2, "sleep", waker="timer")
-    for begin, _, _ in scene.train(trainer, begin_s, end_s, Step(empty_ms=20.5, empty={"sleep": 20})):
-        scene.off_cpu(trainer, begin, begin + 0.020, "sleep", waker=worker)
-        scene.sample(worker, begin + 0.010, stack)
+    worker = run.process(101, "pt_data_worker", parent=trainer)
+    run.off_cpu(worker, 0.1, 0.2, "sleep", waker="timer")
+    for begin, _, _ in run.train(trainer, begin_s, end_s, Step(idle_ms=20.5, idle={"sleep": 20})):
+        run.off_cpu(trainer, begin, begin + 0.020, "sleep", waker=worker)
+        run.sample(worker, begin + 0.010, stack)
 
 
 STORAGE = (("/srv/job/images.py", 40, "fetch"), ("/srv/job/images.py", 20, "__getitem__"))
@@ -79,17 +79,17 @@ STORAGE = (("/srv/job/images.py", 40, "fetch"), ("/srv/job/images.py", 20, "__ge
 def test_of_a_worker_that_was_always_too_slow_all_of_its_cycle_counts(tmp_path: Path) -> None:
     """6 ms asleep and 3 ms computing for each item; the loop, done after 7 ms, waits while it computes."""
     path = tmp_path / "scene.db"
-    with Scene(path, seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
-        worker = scene.process(101, "pt_data_worker", parent=trainer)
-        steps = scene.train(trainer, 0, LENGTH_S, Step(empty_ms=2.5, empty={"sleep": 2.0}))
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        worker = run.process(101, "pt_data_worker", parent=trainer)
+        steps = run.train(trainer, 0, LENGTH_S, Step(idle_ms=2.5, idle={"sleep": 2.0}))
         for number, (begin, first, _) in enumerate(steps):
-            scene.off_cpu(trainer, begin, first - 0.0005, "sleep", waker=worker)
+            run.off_cpu(trainer, begin, first - 0.0005, "sleep", waker=worker)
             woken = first - 0.0005 - 0.003
             if number:
-                scene.off_cpu(worker, woken - 0.006, woken, "sleep", waker="timer", stack=STORAGE)
+                run.off_cpu(worker, woken - 0.006, woken, "sleep", waker="timer", stack=STORAGE)
             if number % 10 == 0:
-                scene.sample(worker, begin + 0.001, AUGMENT)
+                run.sample(worker, begin + 0.001, AUGMENT)
     (incident,) = diagnosed_file(path).incidents
     assert (incident.cause, incident.kind) == ("data-starvation", FindingKind.BOTTLENECK)
     assert incident.evidence["worker was"] == "asleep"
@@ -97,7 +97,7 @@ def test_of_a_worker_that_was_always_too_slow_all_of_its_cycle_counts(tmp_path: 
 
 
 def test_the_line_of_a_computing_worker_is_named(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, lambda scene, trainer: computing(scene, trainer, QUIET_S, LENGTH_S, AUGMENT))
+    diagnosis = diagnosed(tmp_path, lambda run, trainer: computing(run, trainer, QUIET_S, LENGTH_S, AUGMENT))
     assert causes(diagnosis) == ["data-starvation"]
     incident = diagnosis.incidents[0]
     assert incident.evidence["worker was"] == "on-cpu"
@@ -106,17 +106,17 @@ def test_the_line_of_a_computing_worker_is_named(tmp_path: Path) -> None:
 
 
 def test_few_samples_of_the_waits_name_no_line_that_the_worker_is_seldom_at(tmp_path: Path) -> None:
-    def busy(scene: Scene, trainer: Actor) -> None:
+    def busy(run: ScriptedRun, trainer: Actor) -> None:
         """It is waited for 1 ms a step, in which it was seen once; it computes all the time."""
-        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        worker = run.process(101, "pt_data_worker", parent=trainer)
         for number, (begin, _, _) in enumerate(
-            scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=1.5, empty={"sleep": 1}))
+            run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=1.5, idle={"sleep": 1}))
         ):
-            scene.off_cpu(trainer, begin, begin + 0.001, "sleep", waker=worker)
+            run.off_cpu(trainer, begin, begin + 0.001, "sleep", waker=worker)
             if number == 7:
-                scene.sample(worker, begin + 0.0005, PROBE)
+                run.sample(worker, begin + 0.0005, PROBE)
             if number % 10 == 0:
-                scene.sample(worker, begin + 0.004, AUGMENT)
+                run.sample(worker, begin + 0.004, AUGMENT)
 
     diagnosis = diagnosed(tmp_path, busy)
     assert causes(diagnosis) == ["data-starvation"]
@@ -124,15 +124,15 @@ def test_few_samples_of_the_waits_name_no_line_that_the_worker_is_seldom_at(tmp_
 
 
 def test_pickling_is_told_from_computing(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, lambda scene, trainer: computing(scene, trainer, QUIET_S, LENGTH_S, FEEDER))
+    diagnosis = diagnosed(tmp_path, lambda run, trainer: computing(run, trainer, QUIET_S, LENGTH_S, FEEDER))
     assert causes(diagnosis) == ["data-starvation"]
     assert diagnosis.incidents[0].evidence["worker was"] == "passing"
 
 
 def test_too_few_workers_from_the_first_second_are_a_bottleneck(tmp_path: Path) -> None:
     path = tmp_path / "scene.db"
-    with Scene(path, seconds=LENGTH_S) as scene:
-        computing(scene, scene.process(100, "python"), 0, LENGTH_S, AUGMENT)
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        computing(run, run.process(100, "python"), 0, LENGTH_S, AUGMENT)
     diagnosis = diagnosed_file(path)
     assert causes(diagnosis) == ["data-starvation"]
     assert diagnosis.incidents[0].kind is FindingKind.BOTTLENECK
@@ -140,10 +140,10 @@ def test_too_few_workers_from_the_first_second_are_a_bottleneck(tmp_path: Path) 
 
 
 def test_loading_in_the_launching_thread_has_its_line(tmp_path: Path) -> None:
-    def alone(scene: Scene, trainer: Actor) -> None:
+    def alone(run: ScriptedRun, trainer: Actor) -> None:
         """4 ms of a dataset before each step, without a worker."""
-        for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=4.5))[::5]:
-            scene.sample(trainer, begin + 0.002, ITERATED)
+        for begin, _, _ in run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=4.5))[::5]:
+            run.sample(trainer, begin + 0.002, ITERATED)
 
     diagnosis = diagnosed(tmp_path, alone)
     assert causes(diagnosis) == ["data-starvation"]
@@ -158,26 +158,26 @@ def test_samples_that_chance_may_have_left_out_of_a_short_reference_name_nothing
 ) -> None:
     """Of two healthy seconds none is seen passing items; of the ten slower ones some are."""
     path = tmp_path / "scene.db"
-    with Scene(path, seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
-        for begin, _, _ in scene.train(trainer, 0, 2, Step())[::30]:
-            scene.sample(trainer, begin + 0.0002, AUGMENT[1:])
-        steps = scene.train(trainer, 2, LENGTH_S, Step(empty_ms=1.0))
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        for begin, _, _ in run.train(trainer, 0, 2, Step())[::30]:
+            run.sample(trainer, begin + 0.0002, AUGMENT[1:])
+        steps = run.train(trainer, 2, LENGTH_S, Step(idle_ms=1.0))
         for begin, _, _ in steps[:: len(steps) // passing][:passing]:
-            scene.sample(trainer, begin + 0.0002, FEEDER)
+            run.sample(trainer, begin + 0.0002, FEEDER)
     assert causes(diagnosed_file(path)) == [cause]
 
 
 def test_a_worker_behind_the_pinning_thread_and_a_launcher_is_found(tmp_path: Path) -> None:
-    def pinned(scene: Scene, trainer: Actor) -> None:
+    def pinned(run: ScriptedRun, trainer: Actor) -> None:
         """Trainer, thread that pins, and a worker that is a grandchild: each wakes the one before."""
-        launcher = scene.process(101, "launcher", parent=trainer)
-        worker = scene.process(102, "pt_data_worker", parent=launcher)
+        launcher = run.process(101, "launcher", parent=trainer)
+        worker = run.process(102, "pt_data_worker", parent=launcher)
         pin = Actor(number=trainer.number, pid=105, name="pt_data_pin")
-        for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=20.5, empty={"sleep": 20})):
-            scene.off_cpu(trainer, begin, begin + 0.020, "sleep", waker=pin)
-            scene.off_cpu(trainer, begin, begin + 0.0198, "sleep", waker=worker, tid=105)
-            scene.off_cpu(worker, begin, begin + 0.0195, "sleep", waker="timer")
+        for begin, _, _ in run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=20.5, idle={"sleep": 20})):
+            run.off_cpu(trainer, begin, begin + 0.020, "sleep", waker=pin)
+            run.off_cpu(trainer, begin, begin + 0.0198, "sleep", waker=worker, tid=105)
+            run.off_cpu(worker, begin, begin + 0.0195, "sleep", waker="timer")
 
     diagnosis = diagnosed(tmp_path, pinned)
     assert causes(diagnosis) == ["data-starvation"]
@@ -187,19 +187,19 @@ def test_a_worker_behind_the_pinning_thread_and_a_launcher_is_found(tmp_path: Pa
 
 @pytest.mark.parametrize("to_cpu_ms", [0, 0.03])
 def test_what_a_worker_always_computes_is_no_reason(tmp_path: Path, to_cpu_ms: float) -> None:
-    def slow_disk(scene: Scene, trainer: Actor) -> None:
+    def slow_disk(run: ScriptedRun, trainer: Actor) -> None:
         """The worker computes 5 ms for each step as it did before, and now waits 8 ms for a disk first.
 
         On its way back to a CPU it is runnable for a moment, as it always was.
         """
-        worker = scene.process(101, "pt_data_worker", parent=trainer)
+        worker = run.process(101, "pt_data_worker", parent=trainer)
         for second in range(int(LENGTH_S)):
             per_step_ms = 13.05 if second >= QUIET_S else 6.55
-            scene.second(worker, second, run=5 / per_step_ms * 1000, runq=to_cpu_ms / per_step_ms * 1000)
-        for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=7.0, empty={"sleep": 6.5})):
-            scene.off_cpu(trainer, begin, begin + 0.0065, "sleep", waker=worker)
+            run.second(worker, second, run=5 / per_step_ms * 1000, runq=to_cpu_ms / per_step_ms * 1000)
+        for begin, _, _ in run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=7.0, idle={"sleep": 6.5})):
+            run.off_cpu(trainer, begin, begin + 0.0065, "sleep", waker=worker)
             woken = begin + 0.0015
-            scene.off_cpu(worker, begin - 0.0065, woken + to_cpu_ms / 1e3, "io", woken_s=woken, waker="block")
+            run.off_cpu(worker, begin - 0.0065, woken + to_cpu_ms / 1e3, "io", woken_s=woken, waker="block")
 
     incident = diagnosed(tmp_path, slow_disk).incidents[0]
     assert incident.cause == "data-starvation"
@@ -210,15 +210,15 @@ def test_what_a_worker_always_computes_is_no_reason(tmp_path: Path, to_cpu_ms: f
 def test_what_a_worker_computes_beside_a_stall_is_no_reason(tmp_path: Path) -> None:
     """The stall begins and ends within a second, whose rest is that of a healthy loop and of as many of its steps."""
 
-    def slow_disk(scene: Scene, trainer: Actor) -> None:
-        worker = scene.process(101, "pt_data_worker", parent=trainer)
+    def slow_disk(run: ScriptedRun, trainer: Actor) -> None:
+        worker = run.process(101, "pt_data_worker", parent=trainer)
         for second in range(int(LENGTH_S)):
             stalled = min(max(second + 1 - STALL_S, 0), 1)
-            scene.second(worker, second, run=1 / 13.05 * 1000 * stalled + 1 / 6.55 * 1000 * (1 - stalled))
-        scene.train(trainer, QUIET_S, STALL_S, Step())
-        for begin, _, _ in scene.train(trainer, STALL_S, LENGTH_S, Step(empty_ms=7.0, empty={"sleep": 6.5})):
-            scene.off_cpu(trainer, begin, begin + 0.0065, "sleep", waker=worker)
-            scene.off_cpu(worker, begin - 0.0065, begin + 0.0055, "io", waker="block")
+            run.second(worker, second, run=1 / 13.05 * 1000 * stalled + 1 / 6.55 * 1000 * (1 - stalled))
+        run.train(trainer, QUIET_S, STALL_S, Step())
+        for begin, _, _ in run.train(trainer, STALL_S, LENGTH_S, Step(idle_ms=7.0, idle={"sleep": 6.5})):
+            run.off_cpu(trainer, begin, begin + 0.0065, "sleep", waker=worker)
+            run.off_cpu(worker, begin - 0.0065, begin + 0.0055, "io", waker="block")
 
     incident = diagnosed(tmp_path, slow_disk).incidents[0]
     assert (incident.cause, incident.evidence["worker was"]) == ("data-starvation", "disk")
@@ -228,19 +228,19 @@ def test_what_a_worker_computes_beside_a_stall_is_no_reason(tmp_path: Path) -> N
 def test_a_worker_that_works_as_before_is_no_reason_while_a_stall_is_young(tmp_path: Path) -> None:
     """It computes 6 ms for each step and gets a CPU late, as the trainer does; in that second, before, it did not."""
     began_s = LENGTH_S - 0.7
-    stalled = Step(empty_ms=6.5, empty={"sleep": 6}, late_ms=18, sync={"runq": 18})
+    stalled = Step(idle_ms=6.5, idle={"sleep": 6}, return_delay_ms=18, sync={"runq": 18})
 
-    def kept_from_running(scene: Scene, trainer: Actor) -> None:
-        worker = scene.process(101, "pt_data_worker", parent=trainer)
+    def kept_from_running(run: ScriptedRun, trainer: Actor) -> None:
+        worker = run.process(101, "pt_data_worker", parent=trainer)
         for second in range(int(LENGTH_S)):
             healthy_s = min(max(began_s - second, 0), 1)
-            scene.second(worker, second, run=6 * (healthy_s / 0.00655 + (1 - healthy_s) / 0.0305))
-        scene.train(trainer, QUIET_S, began_s, Step())
-        for begin, _, end in scene.train(trainer, began_s, LENGTH_S, stalled):
-            scene.off_cpu(worker, begin - 0.018, begin, "runq", culprit=(500, "hog"))
-            scene.off_cpu(trainer, begin, begin + 0.006, "sleep", waker=worker)
-            scene.off_cpu(trainer, end - 0.018, end, "runq", culprit=(500, "hog"))
-        scene.took(trainer, 500, "hog", LENGTH_S - 1, ms=500)
+            run.second(worker, second, run=6 * (healthy_s / 0.00655 + (1 - healthy_s) / 0.0305))
+        run.train(trainer, QUIET_S, began_s, Step())
+        for begin, _, end in run.train(trainer, began_s, LENGTH_S, stalled):
+            run.off_cpu(worker, begin - 0.018, begin, "runq", culprit=(500, "hog"))
+            run.off_cpu(trainer, begin, begin + 0.006, "sleep", waker=worker)
+            run.off_cpu(trainer, end - 0.018, end, "runq", culprit=(500, "hog"))
+        run.culprit(trainer, 500, "hog", LENGTH_S - 1, ms=500)
 
     assert causes(diagnosed(tmp_path, kept_from_running)) == ["cpu-contention"]
 
@@ -251,21 +251,21 @@ def test_a_forked_worker_is_not_at_its_parents_line(tmp_path: Path) -> None:
         ("/usr/lib/python3.12/multiprocessing/process.py", 314, "_bootstrap"),
         ("/srv/job/train.py", 187, "main"),
     )
-    diagnosis = diagnosed(tmp_path, lambda scene, trainer: computing(scene, trainer, QUIET_S, LENGTH_S, stack))
+    diagnosis = diagnosed(tmp_path, lambda run, trainer: computing(run, trainer, QUIET_S, LENGTH_S, stack))
     assert str(diagnosis.incidents[0].line) == "decode() at /usr/lib/python3/site-packages/images/codec.py:8"
 
 
 def test_what_a_worker_computes_as_the_one_before_it_did_is_no_reason(tmp_path: Path) -> None:
-    def slow_disk(scene: Scene, trainer: Actor) -> None:
+    def slow_disk(run: ScriptedRun, trainer: Actor) -> None:
         """Workers compute 5 ms for each step; that of the second pass waits 8 ms for a disk first."""
-        before = scene.process(101, "pt_data_worker", parent=trainer)
-        worker = scene.process(102, "pt_data_worker", parent=trainer, start_s=QUIET_S)
+        before = run.process(101, "pt_data_worker", parent=trainer)
+        worker = run.process(102, "pt_data_worker", parent=trainer, start_s=QUIET_S)
         for second in range(int(LENGTH_S)):
             one, per_step_ms = (worker, 13.05) if second >= QUIET_S else (before, 6.55)
-            scene.second(one, second, run=5 / per_step_ms * 1000)
-        for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=7.0, empty={"sleep": 6.5})):
-            scene.off_cpu(trainer, begin, begin + 0.0065, "sleep", waker=worker)
-            scene.off_cpu(worker, begin - 0.0065, begin + 0.0015, "io", waker="block")
+            run.second(one, second, run=5 / per_step_ms * 1000)
+        for begin, _, _ in run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=7.0, idle={"sleep": 6.5})):
+            run.off_cpu(trainer, begin, begin + 0.0065, "sleep", waker=worker)
+            run.off_cpu(worker, begin - 0.0065, begin + 0.0015, "io", waker="block")
 
     incident = diagnosed(tmp_path, slow_disk).incidents[0]
     assert (incident.cause, incident.evidence["worker was"]) == ("data-starvation", "disk")
@@ -273,15 +273,15 @@ def test_what_a_worker_computes_as_the_one_before_it_did_is_no_reason(tmp_path: 
 
 
 def test_workers_of_earlier_passes_do_not_raise_the_number_that_is_needed(tmp_path: Path) -> None:
-    def passes(scene: Scene, trainer: Actor) -> None:
+    def passes(run: ScriptedRun, trainer: Actor) -> None:
         """A new worker each two seconds; each step takes four times as long as at best."""
         for number in range(3):
             begin_s = QUIET_S + 2 * number
-            life = {"start_s": begin_s, "exit_ns": scene.at(begin_s + 2)}
-            worker = scene.process(101 + number, "pt_data_worker", parent=trainer, **life)
-            for begin, _, _ in scene.train(trainer, begin_s, begin_s + 1.95, Step(empty_ms=20, empty={"sleep": 19.5})):
-                scene.off_cpu(trainer, begin, begin + 0.0195, "sleep", waker=worker)
-                scene.off_cpu(worker, begin + 0.0001, begin + 0.019, "sleep", waker="timer")
+            life = {"start_s": begin_s, "exit_ns": run.at(begin_s + 2)}
+            worker = run.process(101 + number, "pt_data_worker", parent=trainer, **life)
+            for begin, _, _ in run.train(trainer, begin_s, begin_s + 1.95, Step(idle_ms=20, idle={"sleep": 19.5})):
+                run.off_cpu(trainer, begin, begin + 0.0195, "sleep", waker=worker)
+                run.off_cpu(worker, begin + 0.0001, begin + 0.019, "sleep", waker="timer")
 
     (incident,) = diagnosed(tmp_path, passes).incidents
     assert "DataLoader(num_workers=4)" in [one.command for one in incident.fixes]

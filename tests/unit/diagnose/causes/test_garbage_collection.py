@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scene import Actor, ScriptedRun, Step
 from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed
 
 LOOP = (("/srv/job/train.py", 92, "main"),)
 EVERY = 5
 
 
-def collecting(scene: Scene, trainer: Actor, *, is_collecting: bool = True) -> None:
+def collecting(run: ScriptedRun, trainer: Actor, *, is_collecting: bool = True) -> None:
     """4 ms before each step, marked as a collection or not."""
-    for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=4.5))[::EVERY]:
-        scene.sample(trainer, begin + 0.002, LOOP, is_collecting=is_collecting)
+    for begin, _, _ in run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=4.5))[::EVERY]:
+        run.sample(trainer, begin + 0.002, LOOP, is_collecting=is_collecting)
 
 
 def test_collections_are_named_with_the_line_they_began_at(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_collections_are_named_with_the_line_they_began_at(tmp_path: Path) -> No
 
 
 def test_the_same_line_without_the_mark_is_no_collection(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, lambda scene, trainer: collecting(scene, trainer, is_collecting=False))
+    diagnosis = diagnosed(tmp_path, lambda run, trainer: collecting(run, trainer, is_collecting=False))
     assert causes(diagnosis) == ["host-bound"]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import Actor, Scene
+from ingero.demo.scene import Actor, ScriptedRun
 from ingero.diagnose.diagnosis import diagnose
 from ingero.diagnose.findings import Diagnosis, Severity
 from ingero.store.reader import open_reader
@@ -21,31 +21,29 @@ LINE = ("/srv/train.py", 42, "step")
 
 def diagnosed(
     folder: Path,
-    script: Callable[[Scene, Actor], None],
+    script: Callable[[ScriptedRun, Actor], None],
     *,
     seconds: int = LENGTH_S,
     not_traced: dict[str, str] | None = None,
 ) -> Diagnosis:
     """Of two minutes unless told."""
-    with Scene(folder / "leak.db", seconds=seconds, not_traced=not_traced) as scene:
-        trainer = scene.process(100, "python")
-        script(scene, trainer)
+    with ScriptedRun(folder / "leak.db", seconds=seconds, not_traced=not_traced) as run:
+        trainer = run.process(100, "python")
+        script(run, trainer)
         for second in range(seconds):
-            scene.gpu(second + 0.5, used_bytes=12 << 30, total_bytes=16 << 30, processes=[(100, 12 << 30)])
-        window = Window(begin_ns=scene.at(0), end_ns=scene.at(seconds))
+            run.gpu(second + 0.5, used_bytes=12 << 30, total_bytes=16 << 30, processes=[(100, 12 << 30)])
+        window = Window(begin_ns=run.at(0), end_ns=run.at(seconds))
     with open_reader(folder / "leak.db") as reader:
         return diagnose(reader, window)
 
 
-def leaking(scene: Scene, trainer: Actor, *, freed: int = 0, unpaired: int = 0, seconds: int = LENGTH_S) -> None:
+def leaking(run: ScriptedRun, trainer: Actor, *, freed: int = 0, unpaired: int = 0, seconds: int = LENGTH_S) -> None:
     """A model that is loaded at first, and one block more each second from then on."""
-    model = scene.stack([("/srv/model.py", 7, "load")])
-    leak = scene.stack([("/usr/lib/python3/site-packages/torch/nn.py", 3, "forward"), LINE])
-    scene.memory(trainer, "cudaMalloc", 0, 1000, BLOCK, stack=model)
+    model = run.stack([("/srv/model.py", 7, "load")])
+    leak = run.stack([("/usr/lib/python3/site-packages/torch/nn.py", 3, "forward"), LINE])
+    run.memory(trainer, "cudaMalloc", 0, 1000, BLOCK, stack=model)
     for second in range(1, seconds):
-        scene.memory(
-            trainer, "cudaMalloc", second, 1 + freed, BLOCK, freed=freed, stack=leak, unpaired=unpaired * second
-        )
+        run.memory(trainer, "cudaMalloc", second, 1 + freed, BLOCK, freed=freed, stack=leak, unpaired=unpaired * second)
 
 
 def test_a_line_that_gives_nothing_back_is_named_with_its_rate(tmp_path: Path) -> None:
@@ -61,41 +59,41 @@ def test_a_line_that_gives_nothing_back_is_named_with_its_rate(tmp_path: Path) -
 
 
 def test_a_line_that_gives_most_back_is_not_named(tmp_path: Path) -> None:
-    assert causes(diagnosed(tmp_path, lambda scene, trainer: leaking(scene, trainer, freed=3))) == []
+    assert causes(diagnosed(tmp_path, lambda run, trainer: leaking(run, trainer, freed=3))) == []
 
 
 def test_a_cache_that_fills_and_stays_flat_is_none(tmp_path: Path) -> None:
-    def warm_up(scene: Scene, trainer: Actor) -> None:
-        cache = scene.stack([LINE])
+    def warm_up(run: ScriptedRun, trainer: Actor) -> None:
+        cache = run.stack([LINE])
         for second in range(60):
-            scene.memory(trainer, "cudaMalloc", second, 8, BLOCK, stack=cache)
-        scene.memory(trainer, "cudaMalloc", 100, 1, BLOCK, stack=cache)
+            run.memory(trainer, "cudaMalloc", second, 8, BLOCK, stack=cache)
+        run.memory(trainer, "cudaMalloc", 100, 1, BLOCK, stack=cache)
 
     assert causes(diagnosed(tmp_path, warm_up)) == []
 
 
 def test_growth_that_becomes_less_and_less_is_none(tmp_path: Path) -> None:
-    def filling(scene: Scene, trainer: Actor) -> None:
-        cache = scene.stack([LINE])
+    def filling(run: ScriptedRun, trainer: Actor) -> None:
+        cache = run.stack([LINE])
         for second in range(LENGTH_S):
-            scene.memory(trainer, "cudaMalloc", second, 60 // (1 + second // 8), BLOCK, stack=cache)
+            run.memory(trainer, "cudaMalloc", second, 60 // (1 + second // 8), BLOCK, stack=cache)
 
     assert causes(diagnosed(tmp_path, filling)) == []
 
 
 def test_a_model_that_is_being_loaded_when_the_recording_ends_is_none(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, lambda scene, trainer: leaking(scene, trainer, seconds=30), seconds=30)
+    diagnosis = diagnosed(tmp_path, lambda run, trainer: leaking(run, trainer, seconds=30), seconds=30)
     assert causes(diagnosis) == []
 
 
 def test_growth_that_missed_frees_may_explain_is_none(tmp_path: Path) -> None:
-    assert causes(diagnosed(tmp_path, lambda scene, trainer: leaking(scene, trainer, unpaired=1))) == []
+    assert causes(diagnosed(tmp_path, lambda run, trainer: leaking(run, trainer, unpaired=1))) == []
 
 
 def test_pinned_memory_of_the_host_is_left_out(tmp_path: Path) -> None:
-    def pinned(scene: Scene, trainer: Actor) -> None:
+    def pinned(run: ScriptedRun, trainer: Actor) -> None:
         for second in range(LENGTH_S):
-            scene.memory(trainer, "cudaHostAlloc", second, 4, BLOCK, stack=scene.stack([LINE]))
+            run.memory(trainer, "cudaHostAlloc", second, 4, BLOCK, stack=run.stack([LINE]))
 
     assert causes(diagnosed(tmp_path, pinned)) == []
 

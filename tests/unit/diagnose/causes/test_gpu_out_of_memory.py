@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scene import Actor, ScriptedRun, Step
 from ingero.diagnose.findings import Severity
 from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed
 from tests.unit.diagnose.causes.requests import GIB, LINE, refused, retried, sampled
 
 
-def full(scene: Scene, trainer: Actor) -> None:
+def full(run: ScriptedRun, trainer: Actor) -> None:
     """The trainer holds 9 GiB, a notebook 6, and 2 more are asked for."""
-    scene.process(300, "jupyter")
-    scene.train(trainer, QUIET_S, 8, Step())
-    sampled(scene, LENGTH_S, 15 * GIB, (300, 6 * GIB))
-    scene.memory(trainer, "cudaMalloc", 1, 9, GIB, stack=scene.stack([("/srv/model.py", 7, "load")]))
-    refused(scene, trainer, 8.2, 2 * GIB, stack=scene.stack([LINE]))
+    run.process(300, "jupyter")
+    run.train(trainer, QUIET_S, 8, Step())
+    sampled(run, LENGTH_S, 15 * GIB, (300, 6 * GIB))
+    run.memory(trainer, "cudaMalloc", 1, 9, GIB, stack=run.stack([("/srv/model.py", 7, "load")]))
+    refused(run, trainer, 8.2, 2 * GIB, stack=run.stack([LINE]))
 
 
 def test_a_request_that_failed_is_critical_with_line_holders_and_neighbors(tmp_path: Path) -> None:
@@ -36,10 +36,10 @@ def test_a_process_that_ended_by_it_is_said_to(tmp_path: Path) -> None:
 
 
 def test_one_fault_is_one_incident_however_often_it_is_tried(tmp_path: Path) -> None:
-    def tried(scene: Scene, trainer: Actor) -> None:
-        full(scene, trainer)
+    def tried(run: ScriptedRun, trainer: Actor) -> None:
+        full(run, trainer)
         for second in (9, 10, 11):
-            refused(scene, trainer, second, 2 * GIB, stack=scene.stack([LINE]))
+            refused(run, trainer, second, 2 * GIB, stack=run.stack([LINE]))
 
     diagnosis = diagnosed(tmp_path, tried)
     assert causes(diagnosis) == ["gpu-out-of-memory"]
@@ -48,18 +48,18 @@ def test_one_fault_is_one_incident_however_often_it_is_tried(tmp_path: Path) -> 
 
 
 def test_a_request_that_succeeds_the_second_time_is_none(tmp_path: Path) -> None:
-    def recovered(scene: Scene, trainer: Actor) -> None:
-        scene.train(trainer, QUIET_S, LENGTH_S, Step())
-        sampled(scene, LENGTH_S, 15 * GIB)
-        retried(scene, trainer, 8.2, 2 * GIB)
+    def recovered(run: ScriptedRun, trainer: Actor) -> None:
+        run.train(trainer, QUIET_S, LENGTH_S, Step())
+        sampled(run, LENGTH_S, 15 * GIB)
+        retried(run, trainer, 8.2, 2 * GIB)
 
     assert causes(diagnosed(tmp_path, recovered)) == []
 
 
 def test_a_process_that_goes_on_without_it_is_not_critical(tmp_path: Path) -> None:
-    def going_on(scene: Scene, trainer: Actor) -> None:
-        full(scene, trainer)
-        scene.train(trainer, 8.3, LENGTH_S, Step())
+    def going_on(run: ScriptedRun, trainer: Actor) -> None:
+        full(run, trainer)
+        run.train(trainer, 8.3, LENGTH_S, Step())
 
     diagnosis = diagnosed(tmp_path, going_on)
     assert causes(diagnosis) == ["gpu-out-of-memory"]
@@ -68,18 +68,18 @@ def test_a_process_that_goes_on_without_it_is_not_critical(tmp_path: Path) -> No
 
 
 def test_where_not_every_call_has_a_record_a_process_that_goes_on_may_have_got_it(tmp_path: Path) -> None:
-    def sparse(scene: Scene, trainer: Actor) -> None:
-        full(scene, trainer)
-        scene.train(trainer, 8.3, LENGTH_S, Step())
-        scene.op(trainer, "cudaMalloc", 8, 400, 0.06, recorded=80)
+    def sparse(run: ScriptedRun, trainer: Actor) -> None:
+        full(run, trainer)
+        run.train(trainer, 8.3, LENGTH_S, Step())
+        run.op(trainer, "cudaMalloc", 8, 400, 0.06, recorded=80)
 
     assert causes(diagnosed(tmp_path, sparse)) == []
 
 
 def test_another_error_is_no_lack_of_memory(tmp_path: Path) -> None:
-    def invalid(scene: Scene, trainer: Actor) -> None:
-        scene.call(trainer, "cudaMalloc", 8.2, 0.1, arg0=GIB, ret_code=1)
-        scene.memory(trainer, "cudaMalloc", 8, 0, GIB, failures=1)
+    def invalid(run: ScriptedRun, trainer: Actor) -> None:
+        run.call(trainer, "cudaMalloc", 8.2, 0.1, arg0=GIB, ret_code=1)
+        run.memory(trainer, "cudaMalloc", 8, 0, GIB, failures=1)
 
     assert causes(diagnosed(tmp_path, invalid)) == []
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scene import Actor, ScriptedRun, Step
 from ingero.store.writing import tables
 from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed
 
 
 def test_more_device_time_for_the_same_work_is_named(tmp_path: Path) -> None:
-    def slower(scene: Scene, trainer: Actor) -> None:
-        scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=9))
+    def slower(run: ScriptedRun, trainer: Actor) -> None:
+        run.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=9))
 
     diagnosis = diagnosed(tmp_path, slower)
     assert causes(diagnosis) == ["gpu-slower"]
@@ -23,15 +23,15 @@ def test_more_device_time_for_the_same_work_is_named(tmp_path: Path) -> None:
 def test_ranks_that_each_see_one_gpu_are_told_by_the_number_of_the_driver(tmp_path: Path) -> None:
     """Each calls its own "device 0": two slower GPUs are two incidents, and neither is GPU 0."""
 
-    def slower(scene: Scene, trainer: Actor) -> None:
-        other = scene.process(200, "python")
+    def slower(run: ScriptedRun, trainer: Actor) -> None:
+        other = run.process(200, "python")
         for actor, index in ((trainer, 3), (other, 5)):
-            scene.append(tables.PROCESS_GPUS, process=actor.number, ordinal=0, uuid=f"GPU-{index}")
+            run.append(tables.PROCESS_GPUS, process=actor.number, ordinal=0, uuid=f"GPU-{index}")
             for second in range(int(LENGTH_S)):
-                scene.gpu(second + 0.5, uuid=f"GPU-{index}", index=index)
-        scene.train(other, 0, QUIET_S, Step())
-        scene.train(other, QUIET_S, LENGTH_S, Step(busy_ms=12))
-        scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=9))
+                run.gpu(second + 0.5, uuid=f"GPU-{index}", index=index)
+        run.train(other, 0, QUIET_S, Step())
+        run.train(other, QUIET_S, LENGTH_S, Step(busy_ms=12))
+        run.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=9))
 
     found = sorted(diagnosed(tmp_path, slower).incidents, key=lambda one: one.root)
     assert [(one.cause, one.root, len(one.affected)) for one in found] == [
@@ -45,18 +45,18 @@ def test_ranks_that_each_see_one_gpu_are_told_by_the_number_of_the_driver(tmp_pa
 
 
 def test_a_class_that_varies_anyway_gets_no_verdict_about_the_device(tmp_path: Path) -> None:
-    def varied(scene: Scene, trainer: Actor) -> None:
+    def varied(run: ScriptedRun, trainer: Actor) -> None:
         for begin in range(int(QUIET_S), int(LENGTH_S)):
-            scene.train(trainer, begin, begin + 1, Step(noise=0.6, size_bytes=1 << 26))
+            run.train(trainer, begin, begin + 1, Step(noise=0.6, size_bytes=1 << 26))
 
     assert causes(diagnosed(tmp_path, varied)) == []
 
 
-def growing(scene: Scene, trainer: Actor) -> None:
+def growing(run: ScriptedRun, trainer: Actor) -> None:
     """The same launches take the GPU a little longer in each step, until they take it half as long again."""
     for part in range(60):
         begin = QUIET_S + part / 10
-        scene.train(trainer, begin, begin + 0.1, Step(busy_ms=6 + part / 20))
+        run.train(trainer, begin, begin + 0.1, Step(busy_ms=6 + part / 20))
 
 
 def test_steps_that_grow_little_by_little_have_more_to_do(tmp_path: Path) -> None:
@@ -64,28 +64,28 @@ def test_steps_that_grow_little_by_little_have_more_to_do(tmp_path: Path) -> Non
 
 
 def test_sequences_that_grow_and_begin_anew_have_more_to_do(tmp_path: Path) -> None:
-    def sawtooth(scene: Scene, trainer: Actor) -> None:
+    def sawtooth(run: ScriptedRun, trainer: Actor) -> None:
         for part in range(60):
             begin = QUIET_S + part / 10
-            scene.train(trainer, begin, begin + 0.1, Step(busy_ms=6 + part % 30 / 10))
+            run.train(trainer, begin, begin + 0.1, Step(busy_ms=6 + part % 30 / 10))
 
     assert causes(diagnosed(tmp_path, sawtooth)) == []
 
 
 def test_longer_steps_of_one_class_with_as_many_more_bytes_are_more_work(tmp_path: Path) -> None:
-    def longer(scene: Scene, trainer: Actor) -> None:
-        scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=9, size_bytes=3 << 19))
+    def longer(run: ScriptedRun, trainer: Actor) -> None:
+        run.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=9, size_bytes=3 << 19))
 
     assert causes(diagnosed(tmp_path, longer)) == []
 
 
 def test_a_device_that_is_slower_beyond_what_the_bytes_grew_by_is_named(tmp_path: Path) -> None:
-    def slower(scene: Scene, trainer: Actor) -> None:
-        scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=9, size_bytes=9 << 17))
+    def slower(run: ScriptedRun, trainer: Actor) -> None:
+        run.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=9, size_bytes=9 << 17))
 
     assert causes(diagnosed(tmp_path, slower)) == ["gpu-slower"]
 
 
 def test_without_sync_intervals_it_is_not_evaluated(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"sync_intervals": "no return probes"})
+    diagnosis = diagnosed(tmp_path, lambda _run, _trainer: None, not_traced={"sync_intervals": "no return probes"})
     assert "gpu-slower" in {one.cause for one in diagnosis.not_evaluated}

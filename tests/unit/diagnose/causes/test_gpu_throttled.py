@@ -6,24 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scene import Actor, ScriptedRun, Step
 from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed
 
 THERMAL = 0x20
 
 
-def throttled(scene: Scene, trainer: Actor, *, busy_ms: float, mhz: int, reasons: int) -> None:
+def throttled(run: ScriptedRun, trainer: Actor, *, busy_ms: float, mhz: int, reasons: int) -> None:
     """Slower from QUIET_S on; the driver's samples say why."""
-    scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=busy_ms))
+    run.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=busy_ms))
     for second in range(1, int(LENGTH_S) + 1):
         is_slow = second > QUIET_S
-        scene.gpu(second - 0.01, mhz=mhz if is_slow else 1980, reasons=reasons if is_slow else 0)
+        run.gpu(second - 0.01, mhz=mhz if is_slow else 1980, reasons=reasons if is_slow else 0)
 
 
 def test_a_slowdown_by_the_ratio_of_the_clocks_is_throttling(tmp_path: Path) -> None:
-    diagnosis = diagnosed(
-        tmp_path, lambda scene, trainer: throttled(scene, trainer, busy_ms=12, mhz=990, reasons=THERMAL)
-    )
+    diagnosis = diagnosed(tmp_path, lambda run, trainer: throttled(run, trainer, busy_ms=12, mhz=990, reasons=THERMAL))
     assert causes(diagnosis) == ["gpu-throttled"]
     assert diagnosis.incidents[0].lost_ratio == pytest.approx(6 / 12.55, rel=0.03)
     assert "990 instead of 1980 MHz: thermal (software)" in diagnosis.incidents[0].summary
@@ -35,18 +33,18 @@ def test_a_slowdown_by_the_ratio_of_the_clocks_is_throttling(tmp_path: Path) -> 
 )
 def test_otherwise_the_reason_is_not_known(tmp_path: Path, busy_ms: float, mhz: int, reasons: int) -> None:
     diagnosis = diagnosed(
-        tmp_path, lambda scene, trainer: throttled(scene, trainer, busy_ms=busy_ms, mhz=mhz, reasons=reasons)
+        tmp_path, lambda run, trainer: throttled(run, trainer, busy_ms=busy_ms, mhz=mhz, reasons=reasons)
     )
     assert causes(diagnosis) == ["gpu-slower"]
 
 
 def test_throttling_that_ends_between_two_samples_owns_the_time_until_then(tmp_path: Path) -> None:
-    def until_the_middle_of_a_second(scene: Scene, trainer: Actor) -> None:
-        scene.train(trainer, QUIET_S, QUIET_S + 3.5, Step(busy_ms=12))
-        scene.train(trainer, QUIET_S + 3.5, LENGTH_S, Step())
+    def until_the_middle_of_a_second(run: ScriptedRun, trainer: Actor) -> None:
+        run.train(trainer, QUIET_S, QUIET_S + 3.5, Step(busy_ms=12))
+        run.train(trainer, QUIET_S + 3.5, LENGTH_S, Step())
         for second in range(1, int(LENGTH_S) + 1):
             is_throttled = QUIET_S < second <= QUIET_S + 3
-            scene.gpu(second - 0.01, mhz=990 if is_throttled else 1980, reasons=THERMAL if is_throttled else 0)
+            run.gpu(second - 0.01, mhz=990 if is_throttled else 1980, reasons=THERMAL if is_throttled else 0)
 
     diagnosis = diagnosed(tmp_path, until_the_middle_of_a_second)
     assert {one.cause: one.lost_ns / 1e9 for one in diagnosis.incidents} == {
@@ -57,24 +55,24 @@ def test_throttling_that_ends_between_two_samples_owns_the_time_until_then(tmp_p
 def test_throttling_for_less_than_a_second_at_a_time_is_known_by_the_moments_of_the_samples(tmp_path: Path) -> None:
     """The second before each sample was half slow and half not."""
 
-    def on_and_off(scene: Scene, trainer: Actor) -> None:
+    def on_and_off(run: ScriptedRun, trainer: Actor) -> None:
         for second in range(int(QUIET_S), int(LENGTH_S)):
             is_odd = second % 2 == 1
-            scene.train(trainer, second, second + 0.5, Step())
-            scene.train(trainer, second + 0.5, second + 1, Step(busy_ms=12 if is_odd else 6))
+            run.train(trainer, second, second + 0.5, Step())
+            run.train(trainer, second + 0.5, second + 1, Step(busy_ms=12 if is_odd else 6))
         for second in range(1, int(LENGTH_S) + 1):
             is_throttled = second > QUIET_S and second % 2 == 0
-            scene.gpu(second - 0.01, mhz=990 if is_throttled else 1980, reasons=THERMAL if is_throttled else 0)
+            run.gpu(second - 0.01, mhz=990 if is_throttled else 1980, reasons=THERMAL if is_throttled else 0)
 
     assert causes(diagnosed(tmp_path, on_and_off)) == ["gpu-throttled"]
 
 
 def test_what_the_device_lost_at_full_clocks_is_not_claimed(tmp_path: Path) -> None:
-    def for_two_seconds(scene: Scene, trainer: Actor) -> None:
-        scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=12))
+    def for_two_seconds(run: ScriptedRun, trainer: Actor) -> None:
+        run.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=12))
         for second in range(1, int(LENGTH_S) + 1):
             is_throttled = QUIET_S < second <= QUIET_S + 2
-            scene.gpu(second - 0.01, mhz=990 if is_throttled else 1980, reasons=THERMAL if is_throttled else 0)
+            run.gpu(second - 0.01, mhz=990 if is_throttled else 1980, reasons=THERMAL if is_throttled else 0)
 
     diagnosis = diagnosed(tmp_path, for_two_seconds)
     by_cause = {one.cause: one.lost_ns / 1e9 for one in diagnosis.incidents}
@@ -82,5 +80,5 @@ def test_what_the_device_lost_at_full_clocks_is_not_claimed(tmp_path: Path) -> N
 
 
 def test_without_the_driver_it_is_not_evaluated(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"GPU": "no libnvidia-ml"})
+    diagnosis = diagnosed(tmp_path, lambda _run, _trainer: None, not_traced={"GPU": "no libnvidia-ml"})
     assert "gpu-throttled" in {one.cause for one in diagnosis.not_evaluated}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scene import Actor, ScriptedRun, Step
 from ingero.diagnose.findings import Diagnosis, Severity
 from ingero.store.records import HaltLevel
 from ingero.store.writing.tables import Value
@@ -18,14 +18,14 @@ LINE = [("/job/train.py", 40, "fetch"), ("/job/train.py", 90, "main")]
 
 def told(tmp_path: Path, kind: str, **columns: Value) -> Diagnosis:
     """Of a trainer that waits from QUIET_S until the end."""
-    return diagnosed(tmp_path, lambda scene, trainer: scene.halt(trainer, QUIET_S, LENGTH_S, kind, **columns))  # type: ignore[arg-type]
+    return diagnosed(tmp_path, lambda run, trainer: run.halt(trainer, QUIET_S, LENGTH_S, kind, **columns))  # type: ignore[arg-type]
 
 
 def test_it_says_since_when_what_for_and_where(tmp_path: Path) -> None:
-    def full(scene: Scene, trainer: Actor) -> None:
-        shell = scene.process(50, "sh")
-        scene.halt(trainer, QUIET_S, LENGTH_S, "pipe-write", owners=[(shell, "S")])
-        scene.sample(trainer, QUIET_S + 3, LINE, state="sleep")
+    def full(run: ScriptedRun, trainer: Actor) -> None:
+        shell = run.process(50, "sh")
+        run.halt(trainer, QUIET_S, LENGTH_S, "pipe-write", owners=[(shell, "S")])
+        run.sample(trainer, QUIET_S + 3, LINE, state="sleep")
 
     (incident,) = diagnosed(tmp_path, full).incidents
     assert incident.cause == "host-hang"
@@ -44,7 +44,7 @@ def test_it_says_since_when_what_for_and_where(tmp_path: Path) -> None:
 )
 def test_what_is_certain_is_told_sooner(tmp_path: Path, level: HaltLevel, seconds: int, is_told: bool) -> None:
     diagnosis = diagnosed(
-        tmp_path, lambda scene, one: scene.halt(one, QUIET_S, QUIET_S + seconds, "socket-read", level=level)
+        tmp_path, lambda run, one: run.halt(one, QUIET_S, QUIET_S + seconds, "socket-read", level=level)
     )
     assert (causes(diagnosis) == ["host-hang"]) is is_told
 
@@ -53,9 +53,9 @@ def test_a_pause_no_longer_than_those_before_is_none(tmp_path: Path) -> None:
     """As an evaluation that comes again and again; but what is certain is told."""
 
     def again(level: HaltLevel) -> list[str]:
-        def evaluates(scene: Scene, trainer: Actor) -> None:
-            scene.train(trainer, QUIET_S, QUIET_S + 0.001, Step(busy_ms=6, empty_ms=3000))  # ends at 9.0 s
-            scene.halt(trainer, 3.0 + QUIET_S, LENGTH_S, "futex", level=level)
+        def evaluates(run: ScriptedRun, trainer: Actor) -> None:
+            run.train(trainer, QUIET_S, QUIET_S + 0.001, Step(busy_ms=6, idle_ms=3000))  # ends at 9.0 s
+            run.halt(trainer, 3.0 + QUIET_S, LENGTH_S, "futex", level=level)
 
         folder = tmp_path / level.name
         folder.mkdir()
@@ -65,11 +65,11 @@ def test_a_pause_no_longer_than_those_before_is_none(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_died_is_said_with_how(tmp_path: Path) -> None:
-    def died(scene: Scene, trainer: Actor) -> None:
-        died = {"exit_ns": scene.at(QUIET_S), "exit_code": int(signal.SIGBUS)}
-        scene.process(101, "pt_data_worker", parent=trainer, **died)
+    def died(run: ScriptedRun, trainer: Actor) -> None:
+        died = {"exit_ns": run.at(QUIET_S), "exit_code": int(signal.SIGBUS)}
+        run.process(101, "pt_data_worker", parent=trainer, **died)
         memory = {"shm_bytes": 1 << 20, "shm_free_bytes": 0}
-        scene.halt(trainer, QUIET_S, LENGTH_S, "pipe-read", level=HaltLevel.NAMED, **memory)
+        run.halt(trainer, QUIET_S, LENGTH_S, "pipe-read", level=HaltLevel.NAMED, **memory)
 
     (incident,) = diagnosed(tmp_path, died).incidents
     assert "pt_data_worker [101] was ended by signal 7: /dev/shm of 1.00 MiB is full" in incident.summary
@@ -78,20 +78,20 @@ def test_a_worker_that_died_is_said_with_how(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_ended_well_before_is_not_the_reason(tmp_path: Path) -> None:
-    def ended(scene: Scene, trainer: Actor) -> None:
-        scene.process(101, "pt_data_worker", parent=trainer, exit_ns=scene.at(QUIET_S - 4), exit_code=0)
-        scene.halt(trainer, QUIET_S, LENGTH_S, "pipe-read")
+    def ended(run: ScriptedRun, trainer: Actor) -> None:
+        run.process(101, "pt_data_worker", parent=trainer, exit_ns=run.at(QUIET_S - 4), exit_code=0)
+        run.halt(trainer, QUIET_S, LENGTH_S, "pipe-read")
 
     (incident,) = diagnosed(tmp_path, ended).incidents
     assert "pt_data_worker" not in incident.summary
 
 
 def test_a_lock_held_since_a_fork_says_whose(tmp_path: Path) -> None:
-    def forked(scene: Scene, trainer: Actor) -> None:
-        child = scene.process(101, "python", parent=trainer, start_s=QUIET_S)
-        scene.halt(trainer, QUIET_S, LENGTH_S, "pipe-read", owners=[(child, "S")])
-        scene.halt(child, QUIET_S, LENGTH_S, "futex", above=trainer)
-        scene.sample(child, QUIET_S + 3, LINE, state="sleep")
+    def forked(run: ScriptedRun, trainer: Actor) -> None:
+        child = run.process(101, "python", parent=trainer, start_s=QUIET_S)
+        run.halt(trainer, QUIET_S, LENGTH_S, "pipe-read", owners=[(child, "S")])
+        run.halt(child, QUIET_S, LENGTH_S, "futex", above=trainer)
+        run.sample(child, QUIET_S + 3, LINE, state="sleep")
 
     (incident,) = diagnosed(tmp_path, forked).incidents
     assert "that python [101] should fill" in incident.summary
@@ -100,27 +100,27 @@ def test_a_lock_held_since_a_fork_says_whose(tmp_path: Path) -> None:
 
 
 def test_who_answers_others_waits_for_the_next_question(tmp_path: Path) -> None:
-    def serves(scene: Scene, trainer: Actor) -> None:
+    def serves(run: ScriptedRun, trainer: Actor) -> None:
         for second in range(1, 6):
-            scene.off_cpu(trainer, second, second + 0.1, "sleep", waker="network")
-        scene.halt(trainer, QUIET_S, LENGTH_S, "futex", level=HaltLevel.NAMED)
+            run.off_cpu(trainer, second, second + 0.1, "sleep", waker="network")
+        run.halt(trainer, QUIET_S, LENGTH_S, "futex", level=HaltLevel.NAMED)
 
     assert causes(diagnosed(tmp_path, serves)) == []
 
 
 def test_who_has_always_slept_there_polls_for_work(tmp_path: Path) -> None:
-    def polls(scene: Scene, trainer: Actor) -> None:
-        scene.off_cpu(trainer, 5.0, 5.01, "sleep", waker="timer", stack=LINE)
-        scene.halt(trainer, QUIET_S, LENGTH_S, "timer", level=HaltLevel.NAMED)
-        scene.sample(trainer, QUIET_S + 3, LINE, state="sleep")
+    def polls(run: ScriptedRun, trainer: Actor) -> None:
+        run.off_cpu(trainer, 5.0, 5.01, "sleep", waker="timer", stack=LINE)
+        run.halt(trainer, QUIET_S, LENGTH_S, "timer", level=HaltLevel.NAMED)
+        run.sample(trainer, QUIET_S + 3, LINE, state="sleep")
 
     assert causes(diagnosed(tmp_path, polls)) == []
 
 
 def test_who_never_did_looks_for_what_does_not_come(tmp_path: Path) -> None:
-    def polls(scene: Scene, trainer: Actor) -> None:
-        scene.halt(trainer, QUIET_S, LENGTH_S, "timer", level=HaltLevel.NAMED)
-        scene.sample(trainer, QUIET_S + 3, LINE, state="sleep")
+    def polls(run: ScriptedRun, trainer: Actor) -> None:
+        run.halt(trainer, QUIET_S, LENGTH_S, "timer", level=HaltLevel.NAMED)
+        run.sample(trainer, QUIET_S + 3, LINE, state="sleep")
 
     (incident,) = diagnosed(tmp_path, polls).incidents
     assert "sleeping in between" in incident.summary
@@ -133,20 +133,20 @@ def test_a_stopped_process_is_no_hang(tmp_path: Path) -> None:
 
 
 def test_a_process_without_steps_before_is_none(tmp_path: Path) -> None:
-    def starts(scene: Scene, _trainer: Actor) -> None:
-        other = scene.process(200, "python")
-        scene.train(other, QUIET_S - 0.05, QUIET_S, Step())
-        scene.halt(other, QUIET_S, LENGTH_S, "futex")
+    def starts(run: ScriptedRun, _trainer: Actor) -> None:
+        other = run.process(200, "python")
+        run.train(other, QUIET_S - 0.05, QUIET_S, Step())
+        run.halt(other, QUIET_S, LENGTH_S, "futex")
 
     assert "host-hang" not in causes(diagnosed(tmp_path, starts))
 
 
 def test_what_it_lost_is_its_own_once_it_goes_on(tmp_path: Path) -> None:
-    def waited(scene: Scene, trainer: Actor) -> None:
-        holder = scene.process(50, "backup")
-        scene.halt(trainer, QUIET_S, QUIET_S + 4, "file-lock", object="/data/x.lock", owners=[(holder, "S")])
-        scene.train(trainer, QUIET_S, QUIET_S + 0.001, Step(empty_ms=4500, empty={"sleep": 4500}))
-        scene.train(trainer, QUIET_S + 4.51, LENGTH_S, Step())
+    def waited(run: ScriptedRun, trainer: Actor) -> None:
+        holder = run.process(50, "backup")
+        run.halt(trainer, QUIET_S, QUIET_S + 4, "file-lock", object="/data/x.lock", owners=[(holder, "S")])
+        run.train(trainer, QUIET_S, QUIET_S + 0.001, Step(idle_ms=4500, idle={"sleep": 4500}))
+        run.train(trainer, QUIET_S + 4.51, LENGTH_S, Step())
 
     (incident,) = diagnosed(tmp_path, waited).incidents
     assert incident.cause == "host-hang"
@@ -156,13 +156,13 @@ def test_what_it_lost_is_its_own_once_it_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_hostile_object_is_one_word_of_a_command(tmp_path: Path) -> None:
-    def locked(scene: Scene, trainer: Actor) -> None:
-        scene.halt(trainer, QUIET_S, LENGTH_S, "file-lock", object="/tmp/$(reboot)")
+    def locked(run: ScriptedRun, trainer: Actor) -> None:
+        run.halt(trainer, QUIET_S, LENGTH_S, "file-lock", object="/tmp/$(reboot)")
 
     (incident,) = diagnosed(tmp_path, locked).incidents
     assert incident.fixes[0].command == "sudo lsof '/tmp/$(reboot)'"
 
 
 def test_without_a_look_it_is_not_evaluated(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"halts": "switched off"})
+    diagnosis = diagnosed(tmp_path, lambda _run, _trainer: None, not_traced={"halts": "switched off"})
     assert "host-hang" in {one.cause for one in diagnosis.not_evaluated}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scene import Actor, ScriptedRun, Step
 from ingero.events import HostFlag
 from ingero.ops import IoOp
 from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed
@@ -17,19 +17,19 @@ WAIT_MS = 18.0
 LIMITS = [("8:0", "rbps=20971520", "/job one")]
 
 
-def reading(scene: Scene, trainer: Actor, device_ms: float = 1, limits: list[tuple[str, str, str]] = LIMITS) -> None:
+def reading(
+    run: ScriptedRun, trainer: Actor, device_ms: float = 1, limits: list[tuple[str, str, str]] = LIMITS
+) -> None:
     """Each step waits for the disk; a kernel worker does what was held back, and another process reads, too."""
-    scene.scheduling(trainer.pid, process=trainer.number, io_limits=json.dumps(limits))
-    worker, other = scene.text("kworker/u8:0"), scene.text("other")
+    run.scheduling(trainer.pid, process=trainer.number, io_limits=json.dumps(limits))
+    worker, other = run.text("kworker/u8:0"), run.text("other")
     place = {"arg0": 1 << 20, "arg2": DISK}
-    for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=18.5, empty={"io": WAIT_MS})):
+    for begin, _, _ in run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=18.5, idle={"io": WAIT_MS})):
         end = begin + WAIT_MS / 1e3
-        scene.off_cpu(trainer, begin, end, "io", waker="block")
-        scene.host_event(
-            IoOp.READ, end - device_ms / 1e3, actor=trainer, ms=device_ms, comm=scene.text("python"), **place
-        )
-        scene.host_event(IoOp.READ, begin, ms=15, pid=24528, tid=24528, comm=worker, **place)
-        scene.host_event(IoOp.READ, begin, ms=15, pid=900, tid=900, comm=other, **place)
+        run.off_cpu(trainer, begin, end, "io", waker="block")
+        run.host_event(IoOp.READ, end - device_ms / 1e3, actor=trainer, ms=device_ms, comm=run.text("python"), **place)
+        run.host_event(IoOp.READ, begin, ms=15, pid=24528, tid=24528, comm=worker, **place)
+        run.host_event(IoOp.READ, begin, ms=15, pid=900, tid=900, comm=other, **place)
 
 
 def test_the_own_limit_is_named_and_not_who_else_used_the_disk(tmp_path: Path) -> None:
@@ -43,32 +43,32 @@ def test_the_own_limit_is_named_and_not_who_else_used_the_disk(tmp_path: Path) -
 
 
 def test_a_disk_that_is_slow_itself_is_not_the_limits_fault(tmp_path: Path) -> None:
-    assert causes(diagnosed(tmp_path, lambda scene, trainer: reading(scene, trainer, device_ms=16))) == ["block-io"]
+    assert causes(diagnosed(tmp_path, lambda run, trainer: reading(run, trainer, device_ms=16))) == ["block-io"]
 
 
 def test_a_limit_of_another_disk_or_direction_is_not_to_blame(tmp_path: Path) -> None:
     others = [("8:16", "rbps=1000", "/job"), ("8:0", "wbps=1000", "/job")]
-    diagnosis = diagnosed(tmp_path, lambda scene, trainer: reading(scene, trainer, limits=others))
+    diagnosis = diagnosed(tmp_path, lambda run, trainer: reading(run, trainer, limits=others))
     assert causes(diagnosis) == ["block-io"]
 
 
 def test_a_kernel_worker_is_not_to_be_limited(tmp_path: Path) -> None:
-    incident = diagnosed(tmp_path, lambda scene, trainer: reading(scene, trainer, limits=[])).incidents[0]
+    incident = diagnosed(tmp_path, lambda run, trainer: reading(run, trainer, limits=[])).incidents[0]
     assert [one.command for one in incident.fixes if "ionice" in one.command] == ["sudo ionice -c 3 -p 900"]
 
 
 def test_io_waits_inside_copies_are_no_work_of_the_gpu(tmp_path: Path) -> None:
     """A copy touches pages of a mapped file, which are read below the limit: hardly a request is seen."""
 
-    def copying(scene: Scene, trainer: Actor) -> None:
-        scene.scheduling(trainer.pid, process=trainer.number, io_limits=json.dumps(LIMITS))
+    def copying(run: ScriptedRun, trainer: Actor) -> None:
+        run.scheduling(trainer.pid, process=trainer.number, io_limits=json.dumps(LIMITS))
         step = Step(busy_ms=6 + WAIT_MS, sync={"io": WAIT_MS, "sleep": 5.0})
-        for number, (_, first, _) in enumerate(scene.train(trainer, QUIET_S, LENGTH_S, step, sync_op="cudaMemcpy")):
-            scene.off_cpu(trainer, first + 0.001, first + 0.001 + WAIT_MS / 1e3, "io", waker="block")
+        for number, (_, first, _) in enumerate(run.train(trainer, QUIET_S, LENGTH_S, step, sync_op="cudaMemcpy")):
+            run.off_cpu(trainer, first + 0.001, first + 0.001 + WAIT_MS / 1e3, "io", waker="block")
             if number % 10 == 0:
                 flags = int(HostFlag.IN_PAGE_FAULT)
                 end = first + 0.001 + WAIT_MS / 1e3
-                scene.host_event(IoOp.READ, end - 0.001, actor=trainer, ms=1, arg0=1 << 20, arg2=DISK, flags=flags)
+                run.host_event(IoOp.READ, end - 0.001, actor=trainer, ms=1, arg0=1 << 20, arg2=DISK, flags=flags)
 
     (incident,) = diagnosed(tmp_path, copying).incidents
     assert incident.cause == "io-throttled"

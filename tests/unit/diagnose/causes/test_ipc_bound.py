@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scene import Actor, ScriptedRun, Step
 from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed
 
 PARTNER = Actor(number=0, pid=700, name="featurizer")
@@ -19,18 +19,18 @@ QUEUE = (("/usr/lib/python3.12/multiprocessing/connection.py", 395, "_recv"), ("
 CALL = (("/usr/lib/python3.12/multiprocessing/managers.py", 820, "_callmethod"), ("/srv/job/train.py", 98, "main"))
 
 
-def asking(scene: Scene, trainer: Actor) -> None:
+def asking(run: ScriptedRun, trainer: Actor) -> None:
     """8 ms asleep in each step until a process outside the tree wakes it."""
-    steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=8.5, empty={"sleep": 8}))
+    steps = run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=8.5, idle={"sleep": 8}))
     for begin, _, _ in steps:
-        scene.off_cpu(trainer, begin, begin + 0.008, "sleep", waker=PARTNER)
+        run.off_cpu(trainer, begin, begin + 0.008, "sleep", waker=PARTNER)
 
 
 def test_the_process_that_answers_late_is_named(tmp_path: Path) -> None:
-    def training(scene: Scene, trainer: Actor) -> None:
-        worker = scene.process(101, "pt_data_worker", parent=trainer)
-        scene.off_cpu(worker, 0.1, 0.2, "sleep", waker="timer")
-        asking(scene, trainer)
+    def training(run: ScriptedRun, trainer: Actor) -> None:
+        worker = run.process(101, "pt_data_worker", parent=trainer)
+        run.off_cpu(worker, 0.1, 0.2, "sleep", waker="timer")
+        asking(run, trainer)
 
     diagnosis = diagnosed(tmp_path, training)
     assert causes(diagnosis) == ["ipc-bound"]
@@ -40,10 +40,10 @@ def test_the_process_that_answers_late_is_named(tmp_path: Path) -> None:
 
 
 def test_a_client_is_known_by_its_frames(tmp_path: Path) -> None:
-    def calling(scene: Scene, trainer: Actor) -> None:
-        asking(scene, trainer)
+    def calling(run: ScriptedRun, trainer: Actor) -> None:
+        asking(run, trainer)
         for tenth in range(10 * int(QUIET_S), 10 * int(LENGTH_S)):
-            scene.sample(trainer, tenth / 10 + 0.004, CALL, state="sleep", ms=100)
+            run.sample(trainer, tenth / 10 + 0.004, CALL, state="sleep", ms=100)
 
     diagnosis = diagnosed(tmp_path, calling)
     assert causes(diagnosis) == ["ipc-bound"]
@@ -54,15 +54,15 @@ def test_a_process_that_may_be_a_server_has_no_demand(tmp_path: Path) -> None:
     assert causes(diagnosed(tmp_path, asking)) == []
 
 
-def writing(scene: Scene, trainer: Actor, *, is_own_request: bool) -> None:
+def writing(run: ScriptedRun, trainer: Actor, *, is_own_request: bool) -> None:
     """8 ms asleep in each step, until the reader of a pipe has made room, or somebody writes to the one it reads."""
     line = (("/srv/job/train.py", 77, "log"),)
-    for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=8.5, empty={"sleep": 8})):
-        scene.off_cpu(trainer, begin, begin + 0.008, "sleep", waker=PARTNER, stack=line, is_own_request=is_own_request)
+    for begin, _, _ in run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=8.5, idle={"sleep": 8})):
+        run.off_cpu(trainer, begin, begin + 0.008, "sleep", waker=PARTNER, stack=line, is_own_request=is_own_request)
 
 
 def test_a_reader_that_takes_a_write_late_is_named_whoever_the_writer_is(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, lambda scene, trainer: writing(scene, trainer, is_own_request=True))
+    diagnosis = diagnosed(tmp_path, lambda run, trainer: writing(run, trainer, is_own_request=True))
     assert causes(diagnosis) == ["ipc-bound"]
     (incident,) = diagnosis.incidents
     assert "until featurizer [700] had taken it, log() at /srv/job/train.py:77" in incident.summary
@@ -70,19 +70,19 @@ def test_a_reader_that_takes_a_write_late_is_named_whoever_the_writer_is(tmp_pat
 
 
 def test_a_read_at_the_same_line_may_be_the_next_request(tmp_path: Path) -> None:
-    assert causes(diagnosed(tmp_path, lambda scene, trainer: writing(scene, trainer, is_own_request=False))) == []
+    assert causes(diagnosed(tmp_path, lambda run, trainer: writing(run, trainer, is_own_request=False))) == []
 
 
-def running(scene: Scene, trainer: Actor, stack: tuple[tuple[str, int, str], ...]) -> None:
+def running(run: ScriptedRun, trainer: Actor, stack: tuple[tuple[str, int, str], ...]) -> None:
     """8 ms asleep in each step, until a child that sleeps by itself has ended it."""
-    child = scene.process(300, "nvidia-smi", parent=trainer)
-    for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=8.5, empty={"sleep": 8})):
-        scene.off_cpu(trainer, begin, begin + 0.008, "sleep", waker=child, stack=stack)
-        scene.off_cpu(child, begin - 0.001, begin + 0.0078, "sleep", waker="timer")
+    child = run.process(300, "nvidia-smi", parent=trainer)
+    for begin, _, _ in run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=8.5, idle={"sleep": 8})):
+        run.off_cpu(trainer, begin, begin + 0.008, "sleep", waker=child, stack=stack)
+        run.off_cpu(child, begin - 0.001, begin + 0.0078, "sleep", waker="timer")
 
 
 def test_a_program_that_the_loop_runs_is_no_data_worker(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, lambda scene, trainer: running(scene, trainer, SUBPROCESS))
+    diagnosis = diagnosed(tmp_path, lambda run, trainer: running(run, trainer, SUBPROCESS))
     assert causes(diagnosis) == ["ipc-bound"]
     (incident,) = diagnosis.incidents
     assert "waiting for nvidia-smi [300], a program that it ran, log_gpu_memory()" in incident.summary
@@ -90,22 +90,20 @@ def test_a_program_that_the_loop_runs_is_no_data_worker(tmp_path: Path) -> None:
 
 
 def test_a_child_whose_items_the_loop_takes_is_one(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, lambda scene, trainer: running(scene, trainer, QUEUE))
+    diagnosis = diagnosed(tmp_path, lambda run, trainer: running(run, trainer, QUEUE))
     assert causes(diagnosis) == ["data-starvation"]
 
 
-def held_up(scene: Scene, trainer: Actor, waker: Actor, *, is_gpu_call: bool = False) -> None:
+def held_up(run: ScriptedRun, trainer: Actor, waker: Actor, *, is_gpu_call: bool = False) -> None:
     """8 ms in uninterruptible sleep in each step, until another process has let it go on."""
     line = (("/srv/job/train.py", 33, "read"),)
-    step = Step(empty_ms=8.5, empty={"uninterruptible": 8})
-    for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, step):
-        scene.off_cpu(
-            trainer, begin, begin + 0.008, "uninterruptible", waker=waker, stack=line, is_gpu_call=is_gpu_call
-        )
+    step = Step(idle_ms=8.5, idle={"uninterruptible": 8})
+    for begin, _, _ in run.train(trainer, QUIET_S, LENGTH_S, step):
+        run.off_cpu(trainer, begin, begin + 0.008, "uninterruptible", waker=waker, stack=line, is_gpu_call=is_gpu_call)
 
 
 def test_whoever_holds_it_up_in_the_kernel_is_named(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, lambda scene, trainer: held_up(scene, trainer, PARTNER))
+    diagnosis = diagnosed(tmp_path, lambda run, trainer: held_up(run, trainer, PARTNER))
     assert causes(diagnosis) == ["ipc-bound"]
     assert "in uninterruptible sleep until featurizer [700] let it go on, read()" in diagnosis.incidents[0].summary
 
@@ -115,10 +113,10 @@ def test_within_gpu_calls_or_by_the_kernel_itself_it_is_no_other_process(
     tmp_path: Path, name: str, *, is_gpu_call: bool
 ) -> None:
     waker = Actor(number=0, pid=700, name=name)
-    diagnosis = diagnosed(tmp_path, lambda scene, trainer: held_up(scene, trainer, waker, is_gpu_call=is_gpu_call))
+    diagnosis = diagnosed(tmp_path, lambda run, trainer: held_up(run, trainer, waker, is_gpu_call=is_gpu_call))
     assert "ipc-bound" not in causes(diagnosis)
 
 
 def test_without_intervals_it_is_not_evaluated(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"offcpu": "--offcpu=false"})
+    diagnosis = diagnosed(tmp_path, lambda _run, _trainer: None, not_traced={"offcpu": "--offcpu=false"})
     assert "ipc-bound" in {one.cause for one in diagnosis.not_evaluated}

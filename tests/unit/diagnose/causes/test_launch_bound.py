@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ingero import given_up
-from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scene import Actor, ScriptedRun, Step
 from ingero.diagnose.findings import Diagnosis
 from ingero.store.writing import tables
 from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
@@ -16,8 +16,8 @@ SLOW = {"cudaLaunchKernel": (80.0, 0.1), "cudaStreamSynchronize": (1.0, 0.1)}
 
 
 def test_launches_that_keep_the_device_waiting_are_named(tmp_path: Path) -> None:
-    def slow(scene: Scene, trainer: Actor) -> None:
-        scene.train(trainer, QUIET_S, LENGTH_S, Step(enqueue_ms=8.9, busy_ms=9.0), calls=SLOW)
+    def slow(run: ScriptedRun, trainer: Actor) -> None:
+        run.train(trainer, QUIET_S, LENGTH_S, Step(launch_ms=8.9, busy_ms=9.0), calls=SLOW)
 
     diagnosis = diagnosed(tmp_path, slow)
     assert causes(diagnosis) == ["launch-bound"]
@@ -25,43 +25,43 @@ def test_launches_that_keep_the_device_waiting_are_named(tmp_path: Path) -> None
 
 
 def test_launches_that_run_ahead_may_be_slow(tmp_path: Path) -> None:
-    def hidden(scene: Scene, trainer: Actor) -> None:
-        scene.train(trainer, QUIET_S, LENGTH_S, Step(enqueue_ms=5.5), calls=SLOW)
+    def hidden(run: ScriptedRun, trainer: Actor) -> None:
+        run.train(trainer, QUIET_S, LENGTH_S, Step(launch_ms=5.5), calls=SLOW)
 
     assert causes(diagnosed(tmp_path, hidden)) == []
 
 
 def test_without_exact_sums_it_is_not_evaluated(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"op_stats": "launches only counted"})
+    diagnosis = diagnosed(tmp_path, lambda _run, _trainer: None, not_traced={"op_stats": "launches only counted"})
     assert "launch-bound" in {one.cause for one in diagnosis.not_evaluated}
 
 
 def test_launches_that_wait_for_a_full_queue_are_not_lost_time(tmp_path: Path) -> None:
     """A slower device makes the launches slower that wait for a place in its queue."""
 
-    def full(scene: Scene, trainer: Actor, us: float, begin_s: float, end_s: float) -> None:
+    def full(run: ScriptedRun, trainer: Actor, us: float, begin_s: float, end_s: float) -> None:
         busy = 20_000 * us / 1e3
         waiting = busy - 1024 * us / 1e3
         calls = {"cudaLaunchKernel": (20_000.0, waiting / 20_000), "cudaStreamSynchronize": (1.0, busy - waiting)}
-        scene.train(trainer, begin_s, end_s, Step(busy_ms=busy, enqueue_ms=waiting, launches=20_000), calls=calls)
+        run.train(trainer, begin_s, end_s, Step(busy_ms=busy, launch_ms=waiting, launches=20_000), calls=calls)
 
-    with Scene(tmp_path / "full.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
-        full(scene, trainer, 3, 0, QUIET_S)
-        full(scene, trainer, 6, QUIET_S, LENGTH_S)
+    with ScriptedRun(tmp_path / "full.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        full(run, trainer, 3, 0, QUIET_S)
+        full(run, trainer, 6, QUIET_S, LENGTH_S)
     assert causes(diagnosed_file(tmp_path / "full.db")) == ["gpu-slower"]
 
 
 def test_launches_in_which_the_thread_was_held_up_are_not_slower_ones(tmp_path: Path) -> None:
     """A hog runs amid the launches, each of which takes the CPU time that it always did."""
 
-    def hogged(scene: Scene, trainer: Actor) -> None:
-        step = Step(enqueue_ms=8.9, busy_ms=9.0, enqueue={"runq": 3.5, "sleep": 4.4})
-        steps = scene.train(trainer, QUIET_S, LENGTH_S, step)
+    def hogged(run: ScriptedRun, trainer: Actor) -> None:
+        step = Step(launch_ms=8.9, busy_ms=9.0, launch={"runq": 3.5, "sleep": 4.4})
+        steps = run.train(trainer, QUIET_S, LENGTH_S, step)
         for second in range(int(QUIET_S), int(LENGTH_S)):
             lost_ms = 3.5 * sum(int(end) == second for _, _, end in steps)
-            scene.op(trainer, "cudaLaunchKernel", second, 1, lost_ms, run_ns=0, runq_ns=int(lost_ms * 1e6))
-            scene.took(trainer, 900, "hog", second, lost_ms, switches=500)
+            run.op(trainer, "cudaLaunchKernel", second, 1, lost_ms, run_ns=0, runq_ns=int(lost_ms * 1e6))
+            run.culprit(trainer, 900, "hog", second, lost_ms, switches=500)
 
     assert "launch-bound" not in causes(diagnosed(tmp_path, hogged))
 
@@ -69,9 +69,9 @@ def test_launches_in_which_the_thread_was_held_up_are_not_slower_ones(tmp_path: 
 def test_of_the_time_before_a_step_it_owns_one_launch(tmp_path: Path) -> None:
     """The others come while something is enqueued."""
 
-    def starved(scene: Scene, trainer: Actor) -> None:
-        step = Step(empty_ms=3.5, enqueue_ms=8.9, busy_ms=9.0)
-        scene.train(trainer, QUIET_S, LENGTH_S, step, calls=SLOW)
+    def starved(run: ScriptedRun, trainer: Actor) -> None:
+        step = Step(idle_ms=3.5, launch_ms=8.9, busy_ms=9.0)
+        run.train(trainer, QUIET_S, LENGTH_S, step, calls=SLOW)
 
     found = {one.cause: one for one in diagnosed(tmp_path, starved).incidents}
     (launches,) = [one for cause, one in found.items() if cause == "launch-bound"] or [None]
@@ -86,18 +86,18 @@ def without_durations(folder: Path, *, timed_until_s: float = 0.0, inside: bool 
     path = folder / "untimed.db"
     line = [("/app/model.py", 7, "forward")]
     native = ("libcuda.so.1:cuLaunchKernel", "libcudart.so.12:cudaLaunchKernel") if inside else ()
-    with Scene(path, seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
         for time_s, text in ((0.0, ""), (timed_until_s, given_up.LAUNCHES_COUNTED.code)):
-            scene.append(tables.OVERHEAD_LIMITER, time_ns=scene.at(time_s), level=3, not_traced=text, reason="too many")
+            run.append(tables.OVERHEAD_LEVELS, time_ns=run.at(time_s), level=3, not_traced=text, reason="too many")
         usual = {"cudaLaunchKernel": (80.0, 0.01), "cudaStreamSynchronize": (1.0, 5.0)}
-        steps = scene.train(trainer, 0, QUIET_S, Step(enqueue_ms=1.0), calls=usual)
-        slow = scene.train(trainer, QUIET_S, LENGTH_S, Step(enqueue_ms=9.9, busy_ms=10.0), calls=usual)
+        steps = run.train(trainer, 0, QUIET_S, Step(launch_ms=1.0), calls=usual)
+        slow = run.train(trainer, QUIET_S, LENGTH_S, Step(launch_ms=9.9, busy_ms=10.0), calls=usual)
         for _, first, _ in steps[::20]:
             if first >= timed_until_s:
-                scene.sample(trainer, first + 0.0005, line, ms=10, native=native)
+                run.sample(trainer, first + 0.0005, line, ms=10, native=native)
         for number, (_, first, _) in enumerate(slow):
-            scene.sample(trainer, first + 0.001 + number % 8 / 1000, line, ms=10, native=native)
+            run.sample(trainer, first + 0.001 + number % 8 / 1000, line, ms=10, native=native)
     return diagnosed_file(path)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scene import Actor, ScriptedRun, Step
 from ingero.store.writing.tables import Value
 from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed
 
@@ -22,21 +22,21 @@ SAVE = (("/srv/job/checkpoint.py", 54, "save"),)
 EVERY = 5
 
 
-def waiting(scene: Scene, trainer: Actor, at: tuple[tuple[str, int, str], ...]) -> None:
+def waiting(run: ScriptedRun, trainer: Actor, at: tuple[tuple[str, int, str], ...]) -> None:
     """8 ms asleep before each step, until a thread that was busy all that time wakes it."""
     holder = Actor(number=trainer.number, pid=HOLDER, name="checkpointer")
-    steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=8.5, empty={"sleep": 8}))
+    steps = run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=8.5, idle={"sleep": 8}))
     comm: dict[str, Value] = {"tid": HOLDER}
     for number, (begin, first, _) in enumerate(steps):
-        scene.off_cpu(trainer, begin, begin + 0.008, "sleep", waker=holder)
-        scene.off_cpu(trainer, first, first + 0.002, "sleep", waker="timer", **comm)  # type: ignore[arg-type]
+        run.off_cpu(trainer, begin, begin + 0.008, "sleep", waker=holder)
+        run.off_cpu(trainer, first, first + 0.002, "sleep", waker="timer", **comm)  # type: ignore[arg-type]
         if number % EVERY == 0:
-            scene.sample(trainer, begin + 0.004, SAVE, tid=HOLDER)
-            scene.sample(trainer, begin + 0.005, at, state="sleep", ms=250)
+            run.sample(trainer, begin + 0.004, SAVE, tid=HOLDER)
+            run.sample(trainer, begin + 0.005, at, state="sleep", ms=250)
 
 
 def test_the_holder_of_a_lock_is_named_with_both_lines(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, lambda scene, trainer: waiting(scene, trainer, LOCK))
+    diagnosis = diagnosed(tmp_path, lambda run, trainer: waiting(run, trainer, LOCK))
     assert causes(diagnosis) == ["lock-contention"]
     incident = diagnosis.incidents[0]
     assert incident.lost_ratio == pytest.approx(8 / 14.55, rel=0.05)
@@ -47,25 +47,25 @@ def test_the_holder_of_a_lock_is_named_with_both_lines(tmp_path: Path) -> None:
 def test_a_thread_that_launches_for_the_one_that_waits_holds_no_lock(tmp_path: Path) -> None:
     """As autograd's, whose backward pass the main thread sleeps through: in either kind of interval."""
 
-    def launching(scene: Scene, trainer: Actor) -> None:
-        waiting(scene, trainer, LOCK)
+    def launching(run: ScriptedRun, trainer: Actor) -> None:
+        waiting(run, trainer, LOCK)
         for second in range(int(QUIET_S), int(LENGTH_S)):
-            scene.call(trainer, "cudaLaunchKernel", second + 0.5, 0.01, tid=HOLDER)
+            run.call(trainer, "cudaLaunchKernel", second + 0.5, 0.01, tid=HOLDER)
 
     assert "lock-contention" not in causes(diagnosed(tmp_path, launching))
 
 
 def test_a_holder_that_was_sampled_only_beside_the_waits_is_named_with_its_line(tmp_path: Path) -> None:
-    def seldom(scene: Scene, trainer: Actor) -> None:
+    def seldom(run: ScriptedRun, trainer: Actor) -> None:
         """1 ms in each step for a thread that sleeps with the lock in hand, sampled while nobody waits for it."""
         holder = Actor(number=trainer.number, pid=HOLDER, name="checkpointer")
-        steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=1.5, empty={"sleep": 1}))
+        steps = run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=1.5, idle={"sleep": 1}))
         for number, (begin, first, end) in enumerate(steps):
-            scene.off_cpu(trainer, begin, begin + 0.001, "sleep", waker=holder)
-            scene.off_cpu(trainer, begin - 0.001, begin + 0.001, "sleep", waker="timer", tid=HOLDER)
+            run.off_cpu(trainer, begin, begin + 0.001, "sleep", waker=holder)
+            run.off_cpu(trainer, begin - 0.001, begin + 0.001, "sleep", waker="timer", tid=HOLDER)
             if number % EVERY == 0:
-                scene.sample(trainer, begin + 0.0005, LOCK, state="sleep", ms=250)
-                scene.sample(trainer, (first + end) / 2, SAVE, state="sleep", tid=HOLDER, ms=250)
+                run.sample(trainer, begin + 0.0005, LOCK, state="sleep", ms=250)
+                run.sample(trainer, (first + end) / 2, SAVE, state="sleep", tid=HOLDER, ms=250)
 
     diagnosis = diagnosed(tmp_path, seldom)
     assert causes(diagnosis) == ["lock-contention"]
@@ -73,14 +73,14 @@ def test_a_holder_that_was_sampled_only_beside_the_waits_is_named_with_its_line(
 
 
 def test_the_line_of_a_lock_that_is_held_asleep_is_known_from_the_sleeps_themselves(tmp_path: Path) -> None:
-    def short(scene: Scene, trainer: Actor) -> None:
+    def short(run: ScriptedRun, trainer: Actor) -> None:
         """1 ms in each step for a thread that has slept for 3 ms with the lock in hand, and sleeps without it, too."""
         holder = Actor(number=trainer.number, pid=HOLDER, name="checkpointer")
-        steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=1.5, empty={"sleep": 1}))
+        steps = run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=1.5, idle={"sleep": 1}))
         for begin, first, _ in steps:
-            scene.off_cpu(trainer, begin, begin + 0.001, "sleep", waker=holder, stack=LOCK)
-            scene.off_cpu(trainer, begin - 0.002, begin + 0.001, "sleep", waker="timer", tid=HOLDER, stack=SAVE)
-            scene.off_cpu(trainer, first, first + 0.003, "sleep", waker="timer", tid=HOLDER, stack=LOCK)
+            run.off_cpu(trainer, begin, begin + 0.001, "sleep", waker=holder, stack=LOCK)
+            run.off_cpu(trainer, begin - 0.002, begin + 0.001, "sleep", waker="timer", tid=HOLDER, stack=SAVE)
+            run.off_cpu(trainer, first, first + 0.003, "sleep", waker="timer", tid=HOLDER, stack=LOCK)
 
     diagnosis = diagnosed(tmp_path, short)
     assert causes(diagnosis) == ["lock-contention"]
@@ -99,14 +99,14 @@ def test_while_its_holder_waits_for_a_cpu_a_lock_is_held_unless_others_have_that
 ) -> None:
     """Of waits of 8 ms 3 ms: who had the CPU is known of each, whoever took a little more of the CPUs meanwhile."""
 
-    def crowded(scene: Scene, trainer: Actor) -> None:
+    def crowded(run: ScriptedRun, trainer: Actor) -> None:
         holder = Actor(number=trainer.number, pid=HOLDER, name="checkpointer")
-        worker = scene.process(101, "pt_data_worker", parent=trainer)
-        steps = scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=8.5, empty={"sleep": 8}))
+        worker = run.process(101, "pt_data_worker", parent=trainer)
+        steps = run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=8.5, idle={"sleep": 8}))
         for begin, _, _ in steps:
             till = begin + 0.005
-            scene.off_cpu(trainer, begin, begin + 0.008, "sleep", waker=holder, stack=LOCK)
-            scene.off_cpu(
+            run.off_cpu(trainer, begin, begin + 0.008, "sleep", waker=holder, stack=LOCK)
+            run.off_cpu(
                 trainer,
                 begin - 0.001,
                 begin + 0.008,
@@ -118,8 +118,8 @@ def test_while_its_holder_waits_for_a_cpu_a_lock_is_held_unless_others_have_that
                 stack=SAVE,
             )
         for second in range(int(QUIET_S), int(LENGTH_S)):
-            scene.took(trainer, 900, "cron", second, 2.0)
-            scene.second(worker, second, run=400)
+            run.culprit(trainer, 900, "cron", second, 2.0)
+            run.second(worker, second, run=400)
 
     diagnosis = diagnosed(tmp_path, crowded)
     assert causes(diagnosis) == found
@@ -129,7 +129,7 @@ def test_while_its_holder_waits_for_a_cpu_a_lock_is_held_unless_others_have_that
 
 
 def test_a_thread_that_makes_what_is_waited_for_starves_the_device(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, lambda scene, trainer: waiting(scene, trainer, GET))
+    diagnosis = diagnosed(tmp_path, lambda run, trainer: waiting(run, trainer, GET))
     assert causes(diagnosis) == ["data-starvation"]
     assert str(diagnosis.incidents[0].line) == "save() at /srv/job/checkpoint.py:54"
 
@@ -137,7 +137,7 @@ def test_a_thread_that_makes_what_is_waited_for_starves_the_device(tmp_path: Pat
 def test_without_samples_it_is_not_evaluated(tmp_path: Path) -> None:
     diagnosis = diagnosed(
         tmp_path,
-        lambda scene, trainer: waiting(scene, trainer, LOCK),
+        lambda run, trainer: waiting(run, trainer, LOCK),
         not_traced={"stack_samples": "switched off (stack)"},
     )
     assert causes(diagnosis) == ["unexplained"]
@@ -145,15 +145,15 @@ def test_without_samples_it_is_not_evaluated(tmp_path: Path) -> None:
 
 
 def test_a_loop_of_asyncio_waits_for_what_its_thread_makes(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, lambda scene, trainer: waiting(scene, trainer, SELECT))
+    diagnosis = diagnosed(tmp_path, lambda run, trainer: waiting(run, trainer, SELECT))
     assert causes(diagnosis) == ["data-starvation"]
 
 
 def test_a_thread_that_launches_for_the_one_that_sleeps_holds_no_lock(tmp_path: Path) -> None:
     """Autograd's, in a loop that is waited for once a step: what it does is the step."""
 
-    def autograd(scene: Scene, trainer: Actor) -> None:
-        waiting(scene, trainer, LOCK)
-        scene.call(trainer, "cudaLaunchKernel", QUIET_S + 0.5, 0.01, tid=HOLDER)
+    def autograd(run: ScriptedRun, trainer: Actor) -> None:
+        waiting(run, trainer, LOCK)
+        run.call(trainer, "cudaLaunchKernel", QUIET_S + 0.5, 0.01, tid=HOLDER)
 
     assert "lock-contention" not in causes(diagnosed(tmp_path, autograd))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from profiled_recording import Program, diagnosed, imported
 
 from ingero.diagnose.findings import FindingKind, Severity
+from tests.unit.profiled_recording import Program, diagnosed, imported
 
 _USER_LINE = ("/job/model.py", 1421, "box_predictor")
 

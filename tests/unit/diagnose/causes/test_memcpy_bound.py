@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import BEGIN_NS, Actor, Phase, Scene, Step
+from ingero.demo.scene import BEGIN_NS, Actor, Phase, ScriptedRun, Step
 from ingero.diagnose.findings import Diagnosis
 from ingero.events import HostMemory, SyncIntervalFlag
 from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
@@ -18,19 +18,19 @@ COPIED = {"cudaMemcpy": BYTES}
 TO_DEVICE, TO_HOST, INSIDE = 1, 2, 3  # cudaMemcpyKind
 
 
-def steps(scene: Scene, trainer: Actor, begin_s: float, end_s: float, *, copy_ms: float, busy_ms: float) -> None:
+def steps(run: ScriptedRun, trainer: Actor, begin_s: float, end_s: float, *, copy_ms: float, busy_ms: float) -> None:
     """Steps with one blocking copy each."""
     calls = USUAL | {"cudaMemcpy": (1.0, copy_ms)}
     sizes = {"cudaMemcpy": BYTES}
-    scene.train(trainer, begin_s, end_s, Step(busy_ms=busy_ms), calls=calls, sizes=sizes)
+    run.train(trainer, begin_s, end_s, Step(busy_ms=busy_ms), calls=calls, sizes=sizes)
 
 
 def diagnosis_of(folder: Path, *, copy_ms: float, busy_ms: float) -> Diagnosis:
     """A healthy time range, then one with these."""
-    with Scene(folder / "copies.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
-        steps(scene, trainer, 0, QUIET_S, copy_ms=2, busy_ms=6)
-        steps(scene, trainer, QUIET_S, LENGTH_S, copy_ms=copy_ms, busy_ms=busy_ms)
+    with ScriptedRun(folder / "copies.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        steps(run, trainer, 0, QUIET_S, copy_ms=2, busy_ms=6)
+        steps(run, trainer, QUIET_S, LENGTH_S, copy_ms=copy_ms, busy_ms=busy_ms)
     return diagnosed_file(folder / "copies.db")
 
 
@@ -42,12 +42,12 @@ def test_copies_that_became_slow_are_named_with_their_bandwidth(tmp_path: Path) 
 
 @pytest.mark.parametrize(("kind", "words"), [(1, "copying from host to GPU:"), (2, "copying from GPU to host:")])
 def test_the_direction_is_that_of_the_recorded_copies(tmp_path: Path, kind: int, words: str) -> None:
-    with Scene(tmp_path / "copies.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
-        steps(scene, trainer, 0, QUIET_S, copy_ms=2, busy_ms=6)
-        steps(scene, trainer, QUIET_S, LENGTH_S, copy_ms=8, busy_ms=12)
-        scene.call(trainer, "cudaMemcpy", 8, 8.0, arg0=BYTES, arg2=kind)
-        scene.call(trainer, "cudaMemcpy", 9, 0.1, arg0=64, arg2=3 - kind)
+    with ScriptedRun(tmp_path / "copies.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        steps(run, trainer, 0, QUIET_S, copy_ms=2, busy_ms=6)
+        steps(run, trainer, QUIET_S, LENGTH_S, copy_ms=8, busy_ms=12)
+        run.call(trainer, "cudaMemcpy", 8, 8.0, arg0=BYTES, arg2=kind)
+        run.call(trainer, "cudaMemcpy", 9, 0.1, arg0=64, arg2=3 - kind)
     incident = diagnosed_file(tmp_path / "copies.db").incidents[0]
     assert words in incident.summary
     assert incident.evidence["direction"] == words.removeprefix("copying ").rstrip(":")
@@ -57,25 +57,25 @@ def test_a_process_that_has_pinned_nothing_copies_from_pageable_memory(tmp_path:
     found = {}
     for pinned in (False, True):
         path = tmp_path / f"{pinned}.db"
-        with Scene(path, seconds=LENGTH_S) as scene:
-            trainer = scene.process(100, "python", start_s=0)
-            steps(scene, trainer, 0.5, QUIET_S, copy_ms=2, busy_ms=6)
-            steps(scene, trainer, QUIET_S, LENGTH_S, copy_ms=8, busy_ms=12)
-            scene.call(trainer, "cudaMemcpy", 8, 8.0, arg0=BYTES, arg2=1)
+        with ScriptedRun(path, seconds=LENGTH_S) as run:
+            trainer = run.process(100, "python", start_s=0)
+            steps(run, trainer, 0.5, QUIET_S, copy_ms=2, busy_ms=6)
+            steps(run, trainer, QUIET_S, LENGTH_S, copy_ms=8, busy_ms=12)
+            run.call(trainer, "cudaMemcpy", 8, 8.0, arg0=BYTES, arg2=1)
             if pinned:
-                scene.memory(trainer, "cudaHostAlloc", 1, 1, BYTES)
+                run.memory(trainer, "cudaHostAlloc", 1, 1, BYTES)
         found[pinned] = diagnosed_file(path).incidents[0]
     assert "copying from unpinned memory to the GPU" in found[False].summary
     assert (found[False].evidence["pageable"], found[True].evidence["pageable"]) == (True, None)
 
 
 def test_an_asynchronous_copy_that_blocks_is_from_pageable_memory(tmp_path: Path) -> None:
-    with Scene(tmp_path / "copies.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
+    with ScriptedRun(tmp_path / "copies.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
         for begin, end, ms in ((0.0, QUIET_S, 2.0), (QUIET_S, LENGTH_S, 8.0)):
             calls = {"cudaLaunchKernel": (80.0, 0.005), "cudaMemcpyAsync": (1.0, ms)}
-            step = Step(busy_ms=4 + ms, enqueue_ms=1 + ms)
-            scene.train(trainer, begin, end, step, calls=calls, sizes={"cudaMemcpyAsync": BYTES})
+            step = Step(busy_ms=4 + ms, launch_ms=1 + ms)
+            run.train(trainer, begin, end, step, calls=calls, sizes={"cudaMemcpyAsync": BYTES})
     diagnosis = diagnosed_file(tmp_path / "copies.db")
     assert causes(diagnosis) == ["memcpy-bound"]
     assert diagnosis.incidents[0].evidence["pageable"] is True
@@ -91,11 +91,11 @@ def test_an_asynchronous_copy_that_blocks_is_from_pageable_memory(tmp_path: Path
     ],
 )
 def test_how_it_is_known_that_memory_is_pageable_is_said(told: HostMemory, by: str | None, tmp_path: Path) -> None:
-    with Scene(tmp_path / "copies.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
-        steps(scene, trainer, 0, QUIET_S, copy_ms=2, busy_ms=6)
-        steps(scene, trainer, QUIET_S, LENGTH_S, copy_ms=8, busy_ms=12)
-        scene.call(trainer, "cudaMemcpy", 8, 8.0, arg0=BYTES, arg1=int(told), arg2=TO_DEVICE)
+    with ScriptedRun(tmp_path / "copies.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        steps(run, trainer, 0, QUIET_S, copy_ms=2, busy_ms=6)
+        steps(run, trainer, QUIET_S, LENGTH_S, copy_ms=8, busy_ms=12)
+        run.call(trainer, "cudaMemcpy", 8, 8.0, arg0=BYTES, arg1=int(told), arg2=TO_DEVICE)
     assert diagnosed_file(tmp_path / "copies.db").incidents[0].evidence["pageable by"] == by
 
 
@@ -105,8 +105,8 @@ def batches(folder: Path, *regimes: tuple[float, float, float], slept: bool = Tr
     The sync intervals are as decoding leaves them: each begins with the copy. A thread that did not sleep has polled,
     and copied for as long as the fastest at the least.
     """
-    with Scene(folder / "copies.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
+    with ScriptedRun(folder / "copies.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
         for (begin, gpu_ms, copy_ms), end in zip(regimes, [*(one[0] for one in regimes[1:]), LENGTH_S], strict=True):
             waited_ms = gpu_ms - 1
             calls = {"cudaLaunchKernel": (80.0, 0.005), "cudaMemcpyAsync": (1.0, waited_ms + copy_ms)}
@@ -114,19 +114,19 @@ def batches(folder: Path, *regimes: tuple[float, float, float], slept: bool = Tr
                 SyncIntervalFlag.BEFORE_COPY if slept else SyncIntervalFlag.BEFORE_COPY | SyncIntervalFlag.ESTIMATED
             )
             parts = {
-                "enqueue_ms": 1 + (copy_ms if slept else min(one[2] for one in regimes)),
+                "launch_ms": 1 + (copy_ms if slept else min(one[2] for one in regimes)),
                 "busy_ms": gpu_ms + copy_ms,
-                "late_ms": 0.01,
+                "return_delay_ms": 0.01,
             }
-            step = Step(empty_ms=0, size_bytes=BYTES, flags=flags, **parts)
-            made = scene.train(
+            step = Step(idle_ms=0, size_bytes=BYTES, flags=flags, **parts)
+            made = run.train(
                 trainer, begin, end, step, sync_op="cudaMemcpyAsync", calls=calls, sizes={"cudaMemcpyAsync": BYTES}
             )
             clocks = {"run_ns": int(copy_ms * 1e6), "sleep_ns": int(waited_ms * 1e6)}
             clocks = clocks if slept else {"run_ns": sum(clocks.values()), "sleep_ns": 0}
             for _, _, ended_s in made[::20]:
                 told = {"arg0": BYTES, "arg1": int(HostMemory.PAGEABLE), "arg2": TO_DEVICE} | clocks
-                scene.call(trainer, "cudaMemcpyAsync", ended_s - waited_ms / 1e3, waited_ms + copy_ms, **told)
+                run.call(trainer, "cudaMemcpyAsync", ended_s - waited_ms / 1e3, waited_ms + copy_ms, **told)
     return diagnosed_file(folder / "copies.db")
 
 
@@ -155,14 +155,14 @@ def test_of_copies_that_polled_it_is_not_known_whether_the_device_or_the_link_wa
 
 def waiting_copies(folder: Path, *, recorded_bytes: int, fastest_ms: float) -> Diagnosis:
     """Thirty asynchronous copies a step, that come to wait longer; most bytes stay on the GPU."""
-    with Scene(folder / "copies.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
+    with ScriptedRun(folder / "copies.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
         for begin, end, ms in ((0.0, QUIET_S, 0.1), (QUIET_S, LENGTH_S, 0.3)):
             calls = {"cudaLaunchKernel": (80.0, 0.005), "cudaMemcpyAsync": (30.0, ms)}
-            step = Step(busy_ms=4 + 30 * ms, enqueue_ms=1 + 30 * ms)
-            scene.train(trainer, begin, end, step, calls=calls, sizes={"cudaMemcpyAsync": 7 << 20})
-        scene.call(trainer, "cudaMemcpyAsync", 8, 0.004, arg0=199 << 20, arg2=INSIDE)
-        scene.call(trainer, "cudaMemcpyAsync", 8.1, fastest_ms, arg0=recorded_bytes, arg2=TO_HOST)
+            step = Step(busy_ms=4 + 30 * ms, launch_ms=1 + 30 * ms)
+            run.train(trainer, begin, end, step, calls=calls, sizes={"cudaMemcpyAsync": 7 << 20})
+        run.call(trainer, "cudaMemcpyAsync", 8, 0.004, arg0=199 << 20, arg2=INSIDE)
+        run.call(trainer, "cudaMemcpyAsync", 8.1, fastest_ms, arg0=recorded_bytes, arg2=TO_HOST)
     return diagnosed_file(folder / "copies.db")
 
 
@@ -181,39 +181,39 @@ def test_a_slower_device_with_the_same_copies_is_not(tmp_path: Path) -> None:
 
 
 def test_without_exact_sums_it_is_not_evaluated(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, lambda _scene, _trainer: None, not_traced={"op_stats": "launches only counted"})
+    diagnosis = diagnosed(tmp_path, lambda _run, _trainer: None, not_traced={"op_stats": "launches only counted"})
     assert "memcpy-bound" in {one.cause for one in diagnosis.not_evaluated}
 
 
 def test_a_small_result_that_waits_for_a_slower_device_is_no_copying(tmp_path: Path) -> None:
     """The loop reads four bytes at the end of each step: the copy is its sync."""
-    with Scene(tmp_path / "copies.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
+    with ScriptedRun(tmp_path / "copies.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
         for begin, end, busy_ms in ((0.0, QUIET_S, 6.0), (QUIET_S, LENGTH_S, 12.0)):
             calls = {"cudaLaunchKernel": (80.0, 0.005), "cudaMemcpy": (1.0, busy_ms - 1)}
             step = Step(busy_ms=busy_ms)
-            scene.train(trainer, begin, end, step, sync_op="cudaMemcpy", calls=calls, sizes={"cudaMemcpy": 4})
+            run.train(trainer, begin, end, step, sync_op="cudaMemcpy", calls=calls, sizes={"cudaMemcpy": 4})
     assert causes(diagnosed_file(tmp_path / "copies.db")) == ["gpu-slower"]
 
 
 def test_many_small_copies_that_each_take_their_time_are_copying(tmp_path: Path) -> None:
-    with Scene(tmp_path / "copies.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
+    with ScriptedRun(tmp_path / "copies.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
         for begin, end, count, busy_ms in ((0.0, QUIET_S, 100.0, 6.0), (QUIET_S, LENGTH_S, 500.0, 12.4)):
             made = USUAL | {"cudaMemcpy": (count, 0.016)}
-            scene.train(trainer, begin, end, Step(busy_ms=busy_ms), calls=made, sizes={"cudaMemcpy": 256})
+            run.train(trainer, begin, end, Step(busy_ms=busy_ms), calls=made, sizes={"cudaMemcpy": 256})
     assert causes(diagnosed_file(tmp_path / "copies.db")) == ["memcpy-bound"]
 
 
 def test_copies_of_steps_with_two_syncs_are_compared_with_those_of_the_healthy_time(tmp_path: Path) -> None:
     """The other sync of a step is as fast while copies are slow: that time is no baseline for copies."""
-    with Scene(tmp_path / "copies.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
+    with ScriptedRun(tmp_path / "copies.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
         for begin_s, end_s, ms in ((0, QUIET_S, 1.4), (QUIET_S, LENGTH_S, 4.2)):
-            copy = Step(empty_ms=0.3, enqueue_ms=0, busy_ms=ms, late_ms=0.02, launches=1, size_bytes=BYTES)
+            copy = Step(idle_ms=0.3, launch_ms=0, busy_ms=ms, return_delay_ms=0.02, launches=1, size_bytes=BYTES)
             calls, sizes = {"cudaMemcpy": (1.0, ms)}, {"cudaMemcpy": BYTES}
             compute = Phase(step=Step(), calls={"cudaStreamSynchronize": (1.0, 5.0)})
-            scene.cycle(
+            run.cycle(
                 trainer, begin_s, end_s, [Phase(step=copy, sync_op="cudaMemcpy", calls=calls, sizes=sizes), compute]
             )
     diagnosis = diagnosed_file(tmp_path / "copies.db")
@@ -229,19 +229,21 @@ def copies_alone(folder: Path, *pieces: Piece, asleep_ms: float = 0) -> Diagnosi
 
     asleep_ms: from the second piece on the thread sleeps so long before each work.
     """
-    with Scene(folder / "copies.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
+    with ScriptedRun(folder / "copies.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
         ends = [*(begin_s for begin_s, _, _ in pieces[1:]), LENGTH_S]
         for (begin_s, copies_ms, work_ms), end_s in zip(pieces, ends, strict=True):
             phases = []
             slept_ms = asleep_ms if begin_s else 0
-            work = Step(empty_ms=0.5 + slept_ms, empty={"sleep": slept_ms}, busy_ms=work_ms)
+            work = Step(idle_ms=0.5 + slept_ms, idle={"sleep": slept_ms}, busy_ms=work_ms)
             for copy_ms in copies_ms:
-                copy = Step(empty_ms=0.3, enqueue_ms=0, busy_ms=copy_ms, late_ms=0.02, launches=1, size_bytes=BYTES)
+                copy = Step(
+                    idle_ms=0.3, launch_ms=0, busy_ms=copy_ms, return_delay_ms=0.02, launches=1, size_bytes=BYTES
+                )
                 phases.append(Phase(step=work, calls={"cudaStreamSynchronize": (1.0, work_ms - 1)}))
                 phases.append(Phase(step=copy, sync_op="cudaMemcpy", calls={"cudaMemcpy": (1, copy_ms)}, sizes=COPIED))
-            for _, called_s, _ in scene.cycle(trainer, begin_s, end_s, phases):
-                scene.call(trainer, "cudaMemcpy", called_s, copies_ms[-1], arg0=BYTES, arg2=TO_DEVICE)
+            for _, called_s, _ in run.cycle(trainer, begin_s, end_s, phases):
+                run.call(trainer, "cudaMemcpy", called_s, copies_ms[-1], arg0=BYTES, arg2=TO_DEVICE)
     return diagnosed_file(folder / "copies.db")
 
 
@@ -275,13 +277,13 @@ def test_two_long_copies_among_fast_ones_show_no_slower_link(tmp_path: Path) -> 
 
 def test_copies_behind_queued_work_may_have_waited_for_it(tmp_path: Path) -> None:
     """A single one that took no longer than ever shows that the link is as fast as it was."""
-    with Scene(tmp_path / "copies.db", seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
+    with ScriptedRun(tmp_path / "copies.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
         for begin_s, end_s, ms in ((0, QUIET_S, 2.0), (QUIET_S, LENGTH_S, 8.0)):
             calls = {"cudaLaunchKernel": (80.0, 0.005), "cudaMemcpy": (1.0, ms)}
             step = Step(busy_ms=1 + ms, size_bytes=BYTES)
-            made = scene.train(trainer, begin_s, end_s, step, sync_op="cudaMemcpy", calls=calls, sizes=COPIED)
+            made = run.train(trainer, begin_s, end_s, step, sync_op="cudaMemcpy", calls=calls, sizes=COPIED)
             for _, launched_s, _ in made:
-                scene.call(trainer, "cudaMemcpy", launched_s + 1e-3, ms, arg0=BYTES, arg2=TO_DEVICE)
-        scene.call(trainer, "cudaMemcpy", QUIET_S + 1, 2.0, arg0=BYTES, arg2=TO_DEVICE)
+                run.call(trainer, "cudaMemcpy", launched_s + 1e-3, ms, arg0=BYTES, arg2=TO_DEVICE)
+        run.call(trainer, "cudaMemcpy", QUIET_S + 1, 2.0, arg0=BYTES, arg2=TO_DEVICE)
     assert causes(diagnosed_file(tmp_path / "copies.db")) == ["gpu-slower"]

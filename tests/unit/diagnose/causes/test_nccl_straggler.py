@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scene import Actor, ScriptedRun, Step
 from ingero.store.writing import tables
 from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes
 from tests.unit.diagnose.causes.ranks import diagnosed_ranks
@@ -14,12 +14,12 @@ from tests.unit.diagnose.causes.ranks import diagnosed_ranks
 LATE_MS = 10.0
 
 
-def straggling(scene: Scene, first: Actor, second: Actor) -> None:
+def straggling(run: ScriptedRun, first: Actor, second: Actor) -> None:
     """Rank 1 loses 10 ms a step to a quota; rank 0 waits for it inside its own X."""
     for actor in (first, second):
-        scene.train(actor, 0, QUIET_S, Step())
-    scene.train(first, QUIET_S, LENGTH_S, Step(busy_ms=6 + LATE_MS))
-    scene.train(second, QUIET_S, LENGTH_S, Step(empty_ms=0.5 + LATE_MS, empty={"throttled": LATE_MS}))
+        run.train(actor, 0, QUIET_S, Step())
+    run.train(first, QUIET_S, LENGTH_S, Step(busy_ms=6 + LATE_MS))
+    run.train(second, QUIET_S, LENGTH_S, Step(idle_ms=0.5 + LATE_MS, idle={"throttled": LATE_MS}))
 
 
 def test_the_rank_that_came_late_is_named_with_its_own_reason(tmp_path: Path) -> None:
@@ -35,13 +35,13 @@ def test_the_rank_that_came_late_is_named_with_its_own_reason(tmp_path: Path) ->
 def test_a_rank_that_was_late_in_a_part_of_a_longer_time_range_is_named_for_that_part(tmp_path: Path) -> None:
     late_s, late_ms = 2.0, 2.0
 
-    def late_for_a_while(scene: Scene, first: Actor, second: Actor) -> None:
+    def late_for_a_while(run: ScriptedRun, first: Actor, second: Actor) -> None:
         """Rank 0 waits on for a rank that is not traced."""
         for actor in (first, second):
-            scene.train(actor, 0, QUIET_S, Step())
-        scene.train(first, QUIET_S, LENGTH_S, Step(busy_ms=6 + late_ms))
-        scene.train(second, QUIET_S, QUIET_S + late_s, Step(empty_ms=0.5 + late_ms, empty={"throttled": late_ms}))
-        scene.train(second, QUIET_S + late_s, LENGTH_S, Step())
+            run.train(actor, 0, QUIET_S, Step())
+        run.train(first, QUIET_S, LENGTH_S, Step(busy_ms=6 + late_ms))
+        run.train(second, QUIET_S, QUIET_S + late_s, Step(idle_ms=0.5 + late_ms, idle={"throttled": late_ms}))
+        run.train(second, QUIET_S + late_s, LENGTH_S, Step())
 
     found = {one.cause: one for one in diagnosed_ranks(tmp_path, late_for_a_while).incidents}
     assert found["nccl-straggler"].root == "rank 1"
@@ -49,19 +49,19 @@ def test_a_rank_that_was_late_in_a_part_of_a_longer_time_range_is_named_for_that
 
 
 def test_both_devices_slower_are_no_straggler(tmp_path: Path) -> None:
-    def slower(scene: Scene, first: Actor, second: Actor) -> None:
+    def slower(run: ScriptedRun, first: Actor, second: Actor) -> None:
         for actor in (first, second):
-            scene.train(actor, 0, QUIET_S, Step())
-            scene.train(actor, QUIET_S, LENGTH_S, Step(busy_ms=6 + LATE_MS))
+            run.train(actor, 0, QUIET_S, Step())
+            run.train(actor, QUIET_S, LENGTH_S, Step(busy_ms=6 + LATE_MS))
 
     assert set(causes(diagnosed_ranks(tmp_path, slower))) == {"gpu-slower"}
 
 
 def test_ranks_whose_gpus_became_slower_together_are_not_told_apart(tmp_path: Path) -> None:
-    def slower(scene: Scene, first: Actor, second: Actor) -> None:
+    def slower(run: ScriptedRun, first: Actor, second: Actor) -> None:
         for actor in (first, second):
-            scene.train(actor, 0, QUIET_S, Step())
-            scene.train(actor, QUIET_S, LENGTH_S, Step(busy_ms=6 + LATE_MS))
+            run.train(actor, 0, QUIET_S, Step())
+            run.train(actor, QUIET_S, LENGTH_S, Step(busy_ms=6 + LATE_MS))
 
     (incident,) = diagnosed_ranks(tmp_path, slower).incidents
     assert "the GPU of one of rank 0 and rank 1 (they wait for each other in collectives)" in incident.summary
@@ -69,11 +69,11 @@ def test_ranks_whose_gpus_became_slower_together_are_not_told_apart(tmp_path: Pa
 
 
 def test_a_rank_that_launches_more_than_the_others_keeps_them_waiting(tmp_path: Path) -> None:
-    def uneven(scene: Scene, first: Actor, second: Actor) -> None:
+    def uneven(run: ScriptedRun, first: Actor, second: Actor) -> None:
         for actor in (first, second):
-            scene.train(actor, 0, QUIET_S, Step())
-        scene.train(first, QUIET_S, LENGTH_S, Step(busy_ms=6 + LATE_MS))
-        scene.train(second, QUIET_S, LENGTH_S, Step(busy_ms=6 + LATE_MS, launches=120))
+            run.train(actor, 0, QUIET_S, Step())
+        run.train(first, QUIET_S, LENGTH_S, Step(busy_ms=6 + LATE_MS))
+        run.train(second, QUIET_S, LENGTH_S, Step(busy_ms=6 + LATE_MS, launches=120))
 
     diagnosis = diagnosed_ranks(tmp_path, uneven)
     assert causes(diagnosis) == ["nccl-straggler"]
@@ -84,16 +84,16 @@ def test_a_rank_that_launches_more_than_the_others_keeps_them_waiting(tmp_path: 
 
 
 def test_a_rank_that_evaluates_alone_keeps_the_others_waiting(tmp_path: Path) -> None:
-    def alone(scene: Scene, first: Actor, second: Actor) -> None:
+    def alone(run: ScriptedRun, first: Actor, second: Actor) -> None:
         """Rank 1 makes steps of another kind for 0.4 s of each 1.6 s, rank 0 waits as long in one sync."""
         for begin in (round(1.6 * turn, 1) for turn in range(7)):
             for actor in (first, second):
-                scene.train(actor, begin, begin + 1.2, Step())
-            scene.train(first, begin + 1.21, begin + 1.211, Step(busy_ms=380))
-            scene.train(second, begin + 1.21, begin + 1.23, Step(empty_ms=4.5, empty={"throttled": 4}))  # a little late
-            scene.train(second, begin + 1.23, begin + 1.59, Step(busy_ms=8, launches=20))
+                run.train(actor, begin, begin + 1.2, Step())
+            run.train(first, begin + 1.21, begin + 1.211, Step(busy_ms=380))
+            run.train(second, begin + 1.21, begin + 1.23, Step(idle_ms=4.5, idle={"throttled": 4}))  # a little late
+            run.train(second, begin + 1.23, begin + 1.59, Step(busy_ms=8, launches=20))
             for tenth in range(3, 6):
-                scene.sample(second, begin + 1 + tenth / 10, [("/job/train.py", 40, "evaluate")])
+                run.sample(second, begin + 1 + tenth / 10, [("/job/train.py", 40, "evaluate")])
 
     diagnosis = diagnosed_ranks(tmp_path, alone)
     assert set(causes(diagnosis)) == {"nccl-straggler"}
@@ -102,11 +102,11 @@ def test_a_rank_that_evaluates_alone_keeps_the_others_waiting(tmp_path: Path) ->
 
 
 def test_a_peer_whose_host_was_always_slow_is_no_straggler(tmp_path: Path) -> None:
-    def slower_for_a_while(scene: Scene, first: Actor, second: Actor) -> None:
+    def slower_for_a_while(run: ScriptedRun, first: Actor, second: Actor) -> None:
         """Both have a third of their time without work at best; then both devices are slower, and fast again."""
         for actor in (first, second):
             for begin_s, busy_ms in ((0, 6), (4, 12), (8, 6)):
-                scene.train(actor, begin_s, begin_s + 4, Step(empty_ms=3, busy_ms=busy_ms))
+                run.train(actor, begin_s, begin_s + 4, Step(idle_ms=3, busy_ms=busy_ms))
 
     assert "nccl-straggler" not in causes(diagnosed_ranks(tmp_path, slower_for_a_while))
 
@@ -122,15 +122,15 @@ def test_without_communicators_it_is_not_evaluated(tmp_path: Path) -> None:
 
 
 def test_seconds_of_waiting_for_a_late_rank_are_no_call_that_hung(tmp_path: Path) -> None:
-    def once(scene: Scene, first: Actor, second: Actor) -> None:
+    def once(run: ScriptedRun, first: Actor, second: Actor) -> None:
         """Rank 1 is held up once, for 3.5 s; the wait of rank 0 is last seen open just before it has lasted 3 s."""
         for actor in (first, second):
-            scene.train(actor, 0, QUIET_S, Step())
-        scene.train(first, QUIET_S, QUIET_S + 0.001, Step(busy_ms=3506))
-        scene.train(second, QUIET_S, QUIET_S + 0.001, Step(empty_ms=3500.5, empty={"throttled": 3500}))
-        scene.open_call(first, "cudaStreamSynchronize", QUIET_S + 0.0015, QUIET_S + 3)
+            run.train(actor, 0, QUIET_S, Step())
+        run.train(first, QUIET_S, QUIET_S + 0.001, Step(busy_ms=3506))
+        run.train(second, QUIET_S, QUIET_S + 0.001, Step(idle_ms=3500.5, idle={"throttled": 3500}))
+        run.open_call(first, "cudaStreamSynchronize", QUIET_S + 0.0015, QUIET_S + 3)
         for actor in (first, second):
-            scene.train(actor, QUIET_S + 3.6, LENGTH_S, Step())
+            run.train(actor, QUIET_S + 3.6, LENGTH_S, Step())
 
     diagnosis = diagnosed_ranks(tmp_path, once)
     assert causes(diagnosis) == ["nccl-straggler"]
@@ -138,27 +138,27 @@ def test_seconds_of_waiting_for_a_late_rank_are_no_call_that_hung(tmp_path: Path
 
 
 def test_a_peer_that_was_held_up_for_less_does_not_own_a_call_that_hung(tmp_path: Path) -> None:
-    def once(scene: Scene, first: Actor, second: Actor) -> None:
+    def once(run: ScriptedRun, first: Actor, second: Actor) -> None:
         for actor in (first, second):
-            scene.train(actor, 0, QUIET_S, Step())
-        scene.train(first, QUIET_S, QUIET_S + 0.001, Step(busy_ms=3506))
-        scene.train(second, QUIET_S, QUIET_S + 0.001, Step(empty_ms=1000.5, empty={"throttled": 1000}))
-        scene.train(second, QUIET_S + 1.1, LENGTH_S, Step())
-        scene.train(first, QUIET_S + 3.6, LENGTH_S, Step())
+            run.train(actor, 0, QUIET_S, Step())
+        run.train(first, QUIET_S, QUIET_S + 0.001, Step(busy_ms=3506))
+        run.train(second, QUIET_S, QUIET_S + 0.001, Step(idle_ms=1000.5, idle={"throttled": 1000}))
+        run.train(second, QUIET_S + 1.1, LENGTH_S, Step())
+        run.train(first, QUIET_S + 3.6, LENGTH_S, Step())
 
     assert "hung-call" in causes(diagnosed_ranks(tmp_path, once))
 
 
 def test_ranks_that_wait_for_one_with_lowered_clocks_have_no_slower_device(tmp_path: Path) -> None:
-    def one_is_hot(scene: Scene, first: Actor, second: Actor) -> None:
+    def one_is_hot(run: ScriptedRun, first: Actor, second: Actor) -> None:
         for actor, uuid in ((first, "GPU-0"), (second, "GPU-1")):
-            scene.append(tables.PROCESS_GPUS, process=actor.number, ordinal=0, uuid=uuid)
-            scene.train(actor, 0, QUIET_S, Step())
-            scene.train(actor, QUIET_S, LENGTH_S, Step(busy_ms=12))
+            run.append(tables.PROCESS_GPUS, process=actor.number, ordinal=0, uuid=uuid)
+            run.train(actor, 0, QUIET_S, Step())
+            run.train(actor, QUIET_S, LENGTH_S, Step(busy_ms=12))
         for second_s in range(1, int(LENGTH_S) + 1):
             is_hot = second_s > QUIET_S
-            scene.gpu(second_s - 0.01, uuid="GPU-0")
-            scene.gpu(second_s - 0.01, uuid="GPU-1", mhz=990 if is_hot else 1980, reasons=0x20 if is_hot else 0)
+            run.gpu(second_s - 0.01, uuid="GPU-0")
+            run.gpu(second_s - 0.01, uuid="GPU-1", mhz=990 if is_hot else 1980, reasons=0x20 if is_hot else 0)
 
     diagnosis = diagnosed_ranks(tmp_path, one_is_hot)
     assert causes(diagnosis) == ["nccl-straggler"]

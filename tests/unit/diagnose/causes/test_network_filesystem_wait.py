@@ -7,21 +7,21 @@ from typing import Literal
 
 import pytest
 
-from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scene import Actor, ScriptedRun, Step
 from ingero.ops import IoOp
 from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed
 
 
-def waiting(scene: Scene, trainer: Actor, *, is_disk: bool = False) -> None:
+def waiting(run: ScriptedRun, trainer: Actor, *, is_disk: bool = False) -> None:
     """A worker waits for file contents that another process serves."""
-    worker = scene.process(101, "pt_data_worker", parent=trainer)
+    worker = run.process(101, "pt_data_worker", parent=trainer)
     server: Actor | Literal["kworker"] = Actor(number=0, pid=700, name="sshfs")
-    for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=20.5, empty={"sleep": 20})):
-        scene.off_cpu(trainer, begin, begin + 0.020, "sleep", waker=worker)
+    for begin, _, _ in run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=20.5, idle={"sleep": 20})):
+        run.off_cpu(trainer, begin, begin + 0.020, "sleep", waker=worker)
         for part in range(3):  # one item is several reads
-            scene.off_cpu(worker, begin + 0.001 + 0.006 * part, begin + 0.007 + 0.006 * part, "io", waker=server)
+            run.off_cpu(worker, begin + 0.001 + 0.006 * part, begin + 0.007 + 0.006 * part, "io", waker=server)
         if is_disk:
-            scene.host_event(IoOp.READ, begin + 0.002, actor=worker, ms=16, arg0=1 << 20, arg2=8 << 20)
+            run.host_event(IoOp.READ, begin + 0.002, actor=worker, ms=16, arg0=1 << 20, arg2=8 << 20)
 
 
 def test_a_file_that_another_process_serves_is_named_with_it(tmp_path: Path) -> None:
@@ -33,17 +33,17 @@ def test_a_file_that_another_process_serves_is_named_with_it(tmp_path: Path) -> 
 
 
 def test_with_a_block_request_under_way_it_is_the_disk(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, lambda scene, trainer: waiting(scene, trainer, is_disk=True))
+    diagnosis = diagnosed(tmp_path, lambda run, trainer: waiting(run, trainer, is_disk=True))
     assert causes(diagnosis) == ["block-io"]
 
 
 def test_a_page_that_another_worker_was_reading_is_no_network_file(tmp_path: Path) -> None:
-    def shared(scene: Scene, trainer: Actor) -> None:
-        worker = scene.process(101, "pt_data_worker", parent=trainer)
-        other = scene.process(102, "pt_data_worker", parent=trainer)
-        for begin, _, _ in scene.train(trainer, QUIET_S, LENGTH_S, Step(empty_ms=20.5, empty={"sleep": 20})):
-            scene.off_cpu(trainer, begin, begin + 0.020, "sleep", waker=worker)
-            scene.off_cpu(worker, begin + 0.001, begin + 0.019, "io", waker=other)
+    def shared(run: ScriptedRun, trainer: Actor) -> None:
+        worker = run.process(101, "pt_data_worker", parent=trainer)
+        other = run.process(102, "pt_data_worker", parent=trainer)
+        for begin, _, _ in run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=20.5, idle={"sleep": 20})):
+            run.off_cpu(trainer, begin, begin + 0.020, "sleep", waker=worker)
+            run.off_cpu(worker, begin + 0.001, begin + 0.019, "io", waker=other)
 
     assert causes(diagnosed(tmp_path, shared)) == ["data-starvation"]
 
@@ -54,21 +54,23 @@ def test_without_block_requests_it_is_not_evaluated(tmp_path: Path) -> None:
     assert "network-filesystem-wait" in {one.cause for one in diagnosis.not_evaluated}
 
 
-def copying(scene: Scene, trainer: Actor, *, faults: int = 300, waker: str = "gcsfuse", asleep_ms: float = 12) -> None:
+def copying(
+    run: ScriptedRun, trainer: Actor, *, faults: int = 300, waker: str = "gcsfuse", asleep_ms: float = 12
+) -> None:
     """Each copy to the GPU sleeps until another process has answered for the pages that it touches."""
     for second in range(int(QUIET_S)):
-        scene.second(trainer, second, run=900)
+        run.second(trainer, second, run=900)
     for second in range(int(QUIET_S), int(LENGTH_S)):
-        scene.second(trainer, second, run=200, major_faults=faults)
+        run.second(trainer, second, run=200, major_faults=faults)
     server = Actor(number=0, pid=700, name=waker)
-    stack = scene.stack([("/app/load.py", 31, "copy")])
+    stack = run.stack([("/app/load.py", 31, "copy")])
     calls = {"cudaMemcpy": (16.0, 0.8)}
-    for begin, _, _ in scene.train(
+    for begin, _, _ in run.train(
         trainer, QUIET_S, LENGTH_S, Step(busy_ms=18, size_bytes=1 << 20), sync_op="cudaMemcpy", calls=calls
     ):
         end = begin + 0.002 + asleep_ms / 1e3
-        scene.off_cpu(trainer, begin + 0.002, end, "sleep", waker=server, is_gpu_call=True)
-        scene.call(trainer, "cudaMemcpy", begin + 0.0015, 16, stack_hash=stack)
+        run.off_cpu(trainer, begin + 0.002, end, "sleep", waker=server, is_gpu_call=True)
+        run.call(trainer, "cudaMemcpy", begin + 0.0015, 16, stack_hash=stack)
 
 
 def test_pages_that_a_copy_touches_are_the_mounts_fault_and_not_the_gpus(tmp_path: Path) -> None:
@@ -83,16 +85,16 @@ def test_pages_that_a_copy_touches_are_the_mounts_fault_and_not_the_gpus(tmp_pat
 
 def test_what_faults_cost_beside_the_sleeps_is_the_mounts_too(tmp_path: Path) -> None:
     """A third of what the copies take longer: handling of faults, the way back of answers, waits for a CPU."""
-    diagnosis = diagnosed(tmp_path, lambda scene, trainer: copying(scene, trainer, asleep_ms=8))
+    diagnosis = diagnosed(tmp_path, lambda run, trainer: copying(run, trainer, asleep_ms=8))
     assert causes(diagnosis) == ["network-filesystem-wait"]
     assert diagnosis.incidents[0].explained_ratio > 0.9
 
 
 def test_a_copy_that_touches_no_page_waits_for_the_gpu(tmp_path: Path) -> None:
     """Whoever ends its sleep: a helper of the driver's may be a process."""
-    assert causes(diagnosed(tmp_path, lambda scene, trainer: copying(scene, trainer, faults=0))) == ["gpu-slower"]
+    assert causes(diagnosed(tmp_path, lambda run, trainer: copying(run, trainer, faults=0))) == ["gpu-slower"]
 
 
 def test_a_copy_that_the_driver_ends_waits_for_the_gpu(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, lambda scene, trainer: copying(scene, trainer, waker="nvidia-cuda-mps"))
+    diagnosis = diagnosed(tmp_path, lambda run, trainer: copying(run, trainer, waker="nvidia-cuda-mps"))
     assert causes(diagnosis) == ["gpu-slower"]

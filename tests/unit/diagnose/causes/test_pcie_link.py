@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scene import Actor, ScriptedRun, Step
 from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed_file
 
 SIZE = 16 << 20
@@ -16,12 +16,12 @@ Width = tuple[int, int]
 def scene_of(folder: Path, now: Width | None, *, before: Width | None = (4, 16), busy_ms: float = 9.6) -> Path:
     """Each step copies 16 MiB, which takes 0.67 ms over 16 lanes of generation 4, and over one lane 10.6 ms."""
     path = folder / "link.db"
-    with Scene(path, seconds=LENGTH_S) as scene:
-        trainer: Actor = scene.process(100, "python")
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        trainer: Actor = run.process(100, "python")
         for second in range(int(LENGTH_S)):
-            scene.gpu(second + 0.5, link=before if second < QUIET_S else now)
-        scene.train(trainer, 0, QUIET_S, Step(size_bytes=SIZE))
-        scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=busy_ms, size_bytes=SIZE))
+            run.gpu(second + 0.5, link=before if second < QUIET_S else now)
+        run.train(trainer, 0, QUIET_S, Step(size_bytes=SIZE))
+        run.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=busy_ms, size_bytes=SIZE))
     return path
 
 
@@ -39,12 +39,12 @@ def test_fewer_lanes_are_named_with_the_bytes_that_go_over_them(tmp_path: Path) 
 def test_a_generation_that_only_an_idle_gpu_lowers_is_no_reason(tmp_path: Path) -> None:
     """At its fastest it is as fast as before."""
     path = tmp_path / "idle.db"
-    with Scene(path, seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
         for second in range(int(LENGTH_S)):
-            scene.gpu(second + 0.5, link=(1 if second % 2 else 4, 16))
-        scene.train(trainer, 0, QUIET_S, Step(size_bytes=SIZE))
-        scene.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=9, size_bytes=SIZE))
+            run.gpu(second + 0.5, link=(1 if second % 2 else 4, 16))
+        run.train(trainer, 0, QUIET_S, Step(size_bytes=SIZE))
+        run.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=9, size_bytes=SIZE))
     diagnosis = diagnosed_file(path)
     assert causes(diagnosis) == ["gpu-slower"]
     summary = diagnosis.incidents[0].summary

@@ -6,23 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import Actor, Scene, Step
+from ingero.demo.scene import Actor, ScriptedRun, Step
 from ingero.demo.scripted_steps import Phase
 from ingero.diagnose.findings import Diagnosis, FindingKind
 from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 
-QUARTER = Step(empty_ms=1.0, enqueue_ms=0.3, busy_ms=1.5, launches=20, size_bytes=1 << 18)
+QUARTER = Step(idle_ms=1.0, launch_ms=0.3, busy_ms=1.5, launches=20, size_bytes=1 << 18)
 PER_STEP_MS = 6.55  # of the healthy trainer
 PER_QUARTER_MS = 2.55
 
 
-def reading_often(scene: Scene, trainer: Actor) -> None:
+def reading_often(run: ScriptedRun, trainer: Actor) -> None:
     """Each step reads the lost time four times: after each the host launches into an empty queue."""
     calls = {"cudaLaunchKernel": (20.0, 0.005), "cudaStreamSynchronize": (1.0, 1.2)}
-    for number, (_, _, end) in enumerate(scene.train(trainer, QUIET_S, LENGTH_S, QUARTER, calls=calls)):
+    for number, (_, _, end) in enumerate(run.train(trainer, QUIET_S, LENGTH_S, QUARTER, calls=calls)):
         if number % 50 == 0:
-            line = scene.stack((("/srv/job/train.py", 110, "log_loss"),))
-            scene.call(trainer, "cudaStreamSynchronize", end - 0.0012, 1.2, stack_hash=line)
+            line = run.stack((("/srv/job/train.py", 110, "log_loss"),))
+            run.call(trainer, "cudaStreamSynchronize", end - 0.0012, 1.2, stack_hash=line)
 
 
 def test_a_loop_that_reads_the_loss_too_often_is_named_with_its_line(tmp_path: Path) -> None:
@@ -35,18 +35,18 @@ def test_a_loop_that_reads_the_loss_too_often_is_named_with_its_line(tmp_path: P
 
 
 def test_more_syncs_that_cost_nothing_are_silent(tmp_path: Path) -> None:
-    def cheap(scene: Scene, trainer: Actor) -> None:
-        step = Step(empty_ms=0.125, enqueue_ms=0.3, busy_ms=1.4625, launches=20, size_bytes=1 << 18)
-        scene.train(trainer, QUIET_S, LENGTH_S, step)
+    def cheap(run: ScriptedRun, trainer: Actor) -> None:
+        step = Step(idle_ms=0.125, launch_ms=0.3, busy_ms=1.4625, launches=20, size_bytes=1 << 18)
+        run.train(trainer, QUIET_S, LENGTH_S, step)
 
     assert causes(diagnosed(tmp_path, cheap)) == []
 
 
 def test_other_work_is_not_compared(tmp_path: Path) -> None:
-    def evaluating(scene: Scene, trainer: Actor) -> None:
+    def evaluating(run: ScriptedRun, trainer: Actor) -> None:
         """Shorter sync intervals with other sizes: a phase of its own, as fast as it can be."""
-        step = Step(empty_ms=0.2, enqueue_ms=0.3, busy_ms=2.5, launches=20, size_bytes=1 << 10)
-        scene.train(trainer, QUIET_S, LENGTH_S, step)
+        step = Step(idle_ms=0.2, launch_ms=0.3, busy_ms=2.5, launches=20, size_bytes=1 << 10)
+        run.train(trainer, QUIET_S, LENGTH_S, step)
 
     assert causes(diagnosed(tmp_path, evaluating)) == []
 
@@ -59,13 +59,13 @@ def test_without_counts_of_calls_it_is_not_evaluated(tmp_path: Path) -> None:
 def always_reading(folder: Path, *, lines: int = 3, step: Step = QUARTER) -> Diagnosis:
     """From the first second on the loop waits for the GPU at several lines, once in each step."""
     path = folder / "always.db"
-    with Scene(path, seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
         calls = {"cudaLaunchKernel": (20.0, 0.005), "cudaStreamSynchronize": (1.0, 1.2)}
-        for number, (_, _, end) in enumerate(scene.train(trainer, 0, LENGTH_S, step, calls=calls)):
+        for number, (_, _, end) in enumerate(run.train(trainer, 0, LENGTH_S, step, calls=calls)):
             if number % 10 < lines:
-                line = scene.stack((("/srv/job/train.py", 110 + number % 10, "log_loss"),))
-                scene.call(trainer, "cudaStreamSynchronize", end - 0.0012, 1.2, stack_hash=line)
+                line = run.stack((("/srv/job/train.py", 110 + number % 10, "log_loss"),))
+                run.call(trainer, "cudaStreamSynchronize", end - 0.0012, 1.2, stack_hash=line)
     return diagnosed_file(path)
 
 
@@ -83,15 +83,15 @@ def test_a_wait_costs_no_more_than_the_gpu_is_idle_after_it(tmp_path: Path) -> N
     """A server waits for the copy of a request and at once launches: it is idle after the result of the one before."""
     path = tmp_path / "server.db"
     phases = (
-        Phase(step=Step(empty_ms=1.4, enqueue_ms=0.02, busy_ms=0.34, launches=0), sync_op="cudaMemcpy"),
-        Phase(step=Step(empty_ms=0.05, enqueue_ms=0.3, busy_ms=4.0, launches=20), sync_op="cudaStreamSynchronize"),
+        Phase(step=Step(idle_ms=1.4, launch_ms=0.02, busy_ms=0.34, launches=0), sync_op="cudaMemcpy"),
+        Phase(step=Step(idle_ms=0.05, launch_ms=0.3, busy_ms=4.0, launches=20), sync_op="cudaStreamSynchronize"),
     )
-    with Scene(path, seconds=LENGTH_S) as scene:
-        server = scene.process(100, "python")
-        lines = [scene.stack((("/srv/job/serve.py", line, "answer"),)) for line in (20, 30)]
-        for begin, _, end in scene.cycle(server, 0, LENGTH_S, phases):
-            scene.call(server, "cudaMemcpy", begin - 0.00034, 0.34, stack_hash=lines[0])
-            scene.call(server, "cudaStreamSynchronize", end - 0.0037, 3.7, stack_hash=lines[1])
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        server = run.process(100, "python")
+        lines = [run.stack((("/srv/job/serve.py", line, "answer"),)) for line in (20, 30)]
+        for begin, _, end in run.cycle(server, 0, LENGTH_S, phases):
+            run.call(server, "cudaMemcpy", begin - 0.00034, 0.34, stack_hash=lines[0])
+            run.call(server, "cudaStreamSynchronize", end - 0.0037, 3.7, stack_hash=lines[1])
     assert "unexpected-sync" not in causes(diagnosed_file(path))
 
 
@@ -100,5 +100,5 @@ def test_a_loop_that_waits_at_one_line_waits_for_its_step(tmp_path: Path) -> Non
 
 
 def test_a_host_that_needs_longer_than_the_device_would_be_late_anyway(tmp_path: Path) -> None:
-    slow = Step(empty_ms=2.0, enqueue_ms=0.3, busy_ms=1.5, launches=20, size_bytes=1 << 18)
+    slow = Step(idle_ms=2.0, launch_ms=0.3, busy_ms=1.5, launches=20, size_bytes=1 << 18)
     assert "unexpected-sync" not in causes(always_reading(tmp_path, step=slow))

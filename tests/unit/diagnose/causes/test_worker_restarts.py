@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.scene import BEGIN_NS, Scene, Step
+from ingero.demo.scene import BEGIN_NS, ScriptedRun, Step
 from ingero.diagnose.findings import Diagnosis
 from tests.unit.diagnose.causes.golden import LENGTH_S, causes, diagnosed_file
 
@@ -18,20 +18,20 @@ def passes(folder: Path, *, is_anew: bool = True, passes: int = 12, pause_ms: fl
     """Until its first batch each pass waits, asleep, for workers that have just been born."""
     path = folder / "passes.db"
     length_s = LENGTH_S / passes
-    with Scene(path, seconds=LENGTH_S) as scene:
-        trainer = scene.process(100, "python")
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
         for number in range(passes):
             begin = number * length_s
-            scene.train(trainer, begin, begin + 1e-6, Step(empty_ms=pause_ms + 0.5, empty={"sleep": pause_ms}))
-            scene.train(trainer, begin + pause_ms / 1e3 + 0.008, begin + length_s, Step())
+            run.train(trainer, begin, begin + 1e-6, Step(idle_ms=pause_ms + 0.5, idle={"sleep": pause_ms}))
+            run.train(trainer, begin + pause_ms / 1e3 + 0.008, begin + length_s, Step())
             for tick in range(1, 15):
-                scene.sample(trainer, begin + tick / 50, LINE, state="sleep")
+                run.sample(trainer, begin + tick / 50, LINE, state="sleep")
             if is_anew or number == 0:
                 gone_ns = BEGIN_NS + int((begin + length_s) * 1e9) if is_anew else None
-                worker = scene.process(
+                worker = run.process(
                     200 + number, "pt_data_worker", parent=trainer, start_s=begin + 0.01, exit_ns=gone_ns
                 )
-            scene.off_cpu(trainer, begin, begin + pause_ms / 1e3, "sleep", waker=worker)
+            run.off_cpu(trainer, begin, begin + pause_ms / 1e3, "sleep", waker=worker)
     return diagnosed_file(path)
 
 

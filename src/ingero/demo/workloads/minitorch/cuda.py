@@ -1,4 +1,4 @@
-"""What a training script calls on the device: set-up, streams, synchronization, the allocator's cache."""
+"""The CUDA functions that a training script calls: set-up, streams, synchronization, the allocator's cache."""
 
 import ctypes
 

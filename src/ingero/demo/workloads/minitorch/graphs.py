@@ -11,7 +11,7 @@ _THREAD_LOCAL = 1  # enum cudaStreamCaptureMode
 
 
 class Graph:
-    """What `work` launches on the current stream, which must not be the default one.
+    """The CUDA graph of what `work` launches on the current stream, which must not be the default one.
 
     Raises:
         CudaError: `work` did what cannot be captured, such as waiting for the device.

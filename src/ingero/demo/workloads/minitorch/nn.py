@@ -43,7 +43,7 @@ class Linear(Module):
 
 
 class LayerNorm(Module):
-    """A normalisation: one launch each way."""
+    """A normalization: one launch each way."""
 
     def __init__(self) -> None:
         self.norm = Kernel("vectorized_layer_norm_kernel", duration_us=NORM_US)

@@ -1,1 +1,1 @@
-"""Causes in who else used the CPU, and in what the scheduler and the limits of a cgroup allowed."""
+"""Causes in CPU use by other processes, and in what the scheduler and cgroup limits allowed."""

@@ -1,4 +1,4 @@
-"""A critical-path thread could have run, and other processes had the CPU."""
+"""A critical-path thread was runnable while other processes had the CPU."""
 
 from __future__ import annotations
 
@@ -6,75 +6,83 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ingero.diagnose.cases.case import Case
-from ingero.diagnose.causes.cgroup_commands import cap
-from ingero.diagnose.causes.cpu.cpu_takers import CpuUser, apart, contention, filled_ratio, of_kind, weighty
-from ingero.diagnose.causes.cpu.weight_fixes import lower
-from ingero.diagnose.causes.cuda_calls.graph_captures import delayed_graphs
+from ingero.diagnose.causes.cpu.cpu_takers import (
+    CpuUser,
+    contention_finding,
+    culprits_of_kind,
+    idle_policy_ratio,
+    main_culprits,
+    separate_cpus,
+)
+from ingero.diagnose.causes.cpu.weight_fixes import lower_culprits
+from ingero.diagnose.causes.cuda_calls.graph_captures import delayed_graphs_link
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.findings import Finding, Fix
+from ingero.diagnose.limit_commands import cap_cpu
 from ingero.diagnose.lost_time.agent_start import settled_at_ns
-from ingero.diagnose.lost_time.time_ranges import NEVER_RATIO, UNOWNED_RATIO
+from ingero.diagnose.lost_time.time_ranges import NORMAL_VARIATION_RATIO, REPORT_ONLY_JOINED
 from ingero.program import command
 from ingero.store.records import Window
 
 CAUSE = "cpu-contention"
-_MOST = 0.5  # of what was taken
+_MIN_IDLE_POLICY_RATIO = 0.5  # of the CPU time of the culprits
 
 
-def find(case: Case) -> Iterator[Finding]:
-    """Runnable time that named processes of the same container, of the host, or the recorder itself took.
+def explain(case: Case) -> Iterator[Finding]:
+    """Run-queue time during which other processes of the host or container, or ingero itself, ran.
 
-    Who only fills idle CPUs is let run for the little that it costs: the thread that wants its CPU waits for a timer
-    tick where the kernel does not preempt. That is told from the share on that two healthy minutes differ by.
+    Processes with the idle policy use only idle CPUs and cost little: without kernel preemption a waking thread waits
+    for
+    the next timer tick. They are reported only above the ratio by which two healthy minutes differ.
     """
-    others = weighty(of_kind(case, CpuUser.OTHER))
-    finding = contention(
+    others = main_culprits(culprits_of_kind(case, CpuUser.OTHER))
+    finding = contention_finding(
         case,
         CAUSE,
         CpuUser.OTHER,
         text="{who} lost {lost} waiting for a CPU while {cpu_users} ran",
-        fixes=lower(case, others),  # asks for their control groups only where there is something to repair
-        least_ratio=UNOWNED_RATIO if filled_ratio(case, others) > _MOST else 0.0,
+        fixes=lower_culprits(case, others),  # lazy: reads cgroups only if there is a finding
+        min_wall_ratio=NORMAL_VARIATION_RATIO if idle_policy_ratio(case, others) > _MIN_IDLE_POLICY_RATIO else 0.0,
     )
     if finding:
-        graphs, move = delayed_graphs(case, finding.claims), apart(case, others)
+        graphs, separate = delayed_graphs_link(case, finding.claims), separate_cpus(case, others)
         chain = (*finding.chain, graphs) if graphs else finding.chain
         home = case.evidence.container_of(case.process.cgroup_id)
-        caps = (cap(case.evidence, one.pid, one.name) for one in others if one.container not in ("", home))
-        said = {one.command for one in finding.fixes}
-        more = [one for one in (*caps, move) if one and one.command not in said]
+        caps = (cap_cpu(case.evidence, user.pid, user.name) for user in others if user.container not in ("", home))
+        commands = {fix.command for fix in finding.fixes}
+        more = [fix for fix in (*caps, separate) if fix and fix.command not in commands]
         yield replace(finding, chain=chain, fixes=(*finding.fixes, *more))
-    if own := _of_the_recorder(case):
-        yield own
+    if agent_finding := _agent_finding(case):
+        yield agent_finding
 
 
-def _of_the_recorder(case: Case) -> Finding | None:
-    """What ingero took itself, told where that is more than two healthy minutes differ by, without its start."""
-    later = _share_since_start(case)
-    return contention(
+def _agent_finding(case: Case) -> Finding | None:
+    """Run-queue time while ingero ran, without its start; reported above the ratio by which healthy minutes differ."""
+    share_after_start = _share_after_start(case)
+    return contention_finding(
         case,
         CAUSE,
         CpuUser.AGENT,
         text="{who} lost {lost} waiting for a CPU while ingero itself ran: {cpu_users}",
         fixes=(Fix(text="record less", command=command("trace", "--stack=false", as_root=True)),),
-        least_ratio=UNOWNED_RATIO / later if later else NEVER_RATIO,
+        min_wall_ratio=NORMAL_VARIATION_RATIO / share_after_start if share_after_start else REPORT_ONLY_JOINED,
     )
 
 
-def _share_since_start(case: Case) -> float:
-    """Of what the recorder took from the job, the share that it took after it had started."""
+def _share_after_start(case: Case) -> float:
+    """Of the CPU time that ingero took from the job, the share taken after ingero had started (0-1)."""
     settled_ns, window = settled_at_ns(case.evidence, case.process.session), case.window
     if window.begin_ns >= settled_ns:
         return 1.0
     if window.end_ns <= settled_ns:
         return 0.0
-    later = Window(begin_ns=settled_ns, end_ns=window.end_ns)
-    return _taken_ns(case, later) / max(_taken_ns(case, window), 1)
+    after_start = Window(begin_ns=settled_ns, end_ns=window.end_ns)
+    return _agent_ns(case, after_start) / max(_agent_ns(case, window), 1)
 
 
-def _taken_ns(case: Case, window: Window) -> int:
-    charges = (one for number in case.members for one in case.evidence.culprits((window,), number))
-    return sum(one.ns for one in charges if one.culprit_pid in case.evidence.agent_pids)
+def _agent_ns(case: Case, window: Window) -> int:
+    charges = (row for number in case.members for row in case.evidence.culprits((window,), number))
+    return sum(row.ns for row in charges if row.culprit_pid in case.evidence.agent_pids)
 
 
 RULE = Rule(
@@ -84,5 +92,5 @@ RULE = Rule(
     needs=("sync_intervals", "culprits"),
     shows="run-queue time of the critical-path threads, and which process ran on their CPU meanwhile, in nanoseconds",
     limits="CPU time taken by the hypervisor or by interrupts inside a slice counts as the affected process's own",
-    find=find,
+    explain=explain,
 )

@@ -1,4 +1,4 @@
-"""Which CPUs are near the GPU of a process: what it is pinned to stays among them, or the reader is told why not."""
+"""Which CPUs are on the NUMA node of a process's GPU, so that a suggested affinity stays near it."""
 
 from __future__ import annotations
 
@@ -15,37 +15,39 @@ CpuSet = frozenset[int]
 
 @dataclass(frozen=True, slots=True)
 class NearCpus:
-    """cpus: near the GPU, or near the thread itself where its GPU is not known; where: in words, "" on one node."""
+    """CPUs near the GPU, or near the thread where its GPU is unknown. where: in words, "" on a single-node host."""
 
     cpus: CpuSet
     where: str
 
 
-def near_cpus(case: Case, every: CpuSet) -> NearCpus:
-    """Of all CPUs those that a fix may use for the case's process; all of them on a machine with one node."""
+def near_cpus(case: Case, all_cpus: CpuSet) -> NearCpus:
+    """The CPUs that a fix may pin the process to; all CPUs on a host with one NUMA node."""
     reader = case.evidence.reader
-    nodes = {one.node: one for one in reader.numa_nodes()} if reader.is_recorded("raw_numa_nodes") else {}
+    nodes = {node.node: node for node in reader.numa_nodes()} if reader.is_recorded("raw_numa_nodes") else {}
     if len(nodes) < 2:
-        return NearCpus(every, "")
+        return NearCpus(all_cpus, "")
     uuid, _ = gpu_name(case.evidence, case.process, case.device)
-    home = next((one for one in nodes.values() if uuid in one.gpus), None)
-    if home:
-        mine = parse_cpu_list(home.cpus) & every
-        return NearCpus(mine, f"NUMA node {home.node}, its GPU's") if mine else NearCpus(every, "")
-    ran = _node_of_thread(case, {node: parse_cpu_list(one.cpus) & every for node, one in nodes.items()})
+    gpu_node = next((node for node in nodes.values() if uuid in node.gpus), None)
+    if gpu_node:
+        near = parse_cpu_list(gpu_node.cpus) & all_cpus
+        return NearCpus(near, f"NUMA node {gpu_node.node}, its GPU's") if near else NearCpus(all_cpus, "")
+    thread_node = _node_of_thread(
+        case, {node: parse_cpu_list(numa_node.cpus) & all_cpus for node, numa_node in nodes.items()}
+    )
     return (
-        NearCpus(ran[1], f"NUMA node {ran[0]}, where it runs (its GPU's node is unknown)")
-        if ran
-        else NearCpus(every, "")
+        NearCpus(thread_node[1], f"NUMA node {thread_node[0]}, where it runs (its GPU's node is unknown)")
+        if thread_node
+        else NearCpus(all_cpus, "")
     )
 
 
 def _node_of_thread(case: Case, cpus: dict[int, CpuSet]) -> tuple[int, CpuSet] | None:
-    """The node on which the threads of its path were put off a CPU most often."""
+    """The NUMA node on which the process's threads were taken off a CPU most often, with its CPUs."""
     if not case.evidence.has_offcpu:
         return None
     rows = case.evidence.offcpu_in(case.window)
     rows = rows[rows["process"] == case.process.process]
-    seen = {node: int(np.isin(rows["cpu"], list(mine)).sum()) for node, mine in cpus.items() if mine}
+    seen = {node: int(np.isin(rows["cpu"], list(node_cpus)).sum()) for node, node_cpus in cpus.items() if node_cpus}
     most = max(seen, key=lambda node: seen[node], default=None)
     return (most, cpus[most]) if most is not None and seen[most] else None

@@ -1,24 +1,24 @@
-"""A critical-path thread could have run, and the job's own threads and workers had the CPU."""
+"""A critical-path thread was runnable while the job's own threads and workers had the CPU."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ingero.diagnose.cases.case import Case
-from ingero.diagnose.causes.cpu.cpu_takers import CpuUser, contention
+from ingero.diagnose.causes.cpu.cpu_takers import CpuUser, contention_finding
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.findings import Finding, Fix
-from ingero.diagnose.lost_time.time_ranges import UNOWNED_RATIO
-from ingero.diagnose.samples.process_roles import at_once, data_workers
+from ingero.diagnose.lost_time.time_ranges import NORMAL_VARIATION_RATIO
+from ingero.diagnose.samples.process_roles import data_workers, max_concurrent
 
 CAUSE = "self-oversubscription"
 
 
-def find(case: Case) -> Iterator[Finding]:
-    """Runnable time that the process's own threads or its workers took."""
-    workers = at_once(data_workers(case.evidence, case.process), case.window)
+def explain(case: Case) -> Iterator[Finding]:
+    """Run-queue time while the process's own threads or its workers ran."""
+    workers = max_concurrent(data_workers(case.evidence, case.process), case.window)
     fewer = Fix(text=f"or fewer workers than its {workers}", command=f"DataLoader(num_workers={workers // 2})")
-    finding = contention(
+    finding = contention_finding(
         case,
         CAUSE,
         CpuUser.OWN,
@@ -30,7 +30,7 @@ def find(case: Case) -> Iterator[Finding]:
             ),
             *([fewer] if workers > 1 else []),
         ),
-        least_ratio=UNOWNED_RATIO,  # threads of one job crowd each other in healthy minutes, too
+        min_wall_ratio=NORMAL_VARIATION_RATIO,  # threads of one job delay each other in healthy minutes, too
     )
     if finding:
         yield finding
@@ -44,5 +44,5 @@ RULE = Rule(
     shows="the run-queue time of the critical-path threads, and which threads of the job ran meanwhile",
     limits="their time is known per process; the named thread is the one that ran longest during an individually "
     "recorded wait of the critical path",
-    find=find,
+    explain=explain,
 )

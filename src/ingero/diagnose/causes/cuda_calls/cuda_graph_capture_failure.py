@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ingero.diagnose.causes.cuda_calls.graph_captures import GraphCall, breaker, graph_calls, is_failure, users
+from ingero.diagnose.causes.cuda_calls.graph_captures import (
+    GraphCall,
+    call_that_broke_capture,
+    graph_calls,
+    is_failure,
+    processes_with_graphs,
+)
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.findings import Culprit, Finding, FindingKind, Fix, Link, Severity
@@ -13,20 +19,22 @@ from ingero.store.records import Process, Window
 CAUSE = "cuda-graph-capture-failure"
 
 
-def watch(evidence: Evidence) -> Iterator[Finding]:
-    """Processes whose graphs did not come about."""
-    for process in users(evidence):
-        failed = [one for one in graph_calls(evidence, evidence.window, process.process) if is_failure(one)]
+def find_events(evidence: Evidence) -> Iterator[Finding]:
+    """Processes whose graphs could not be captured or instantiated."""
+    for process in processes_with_graphs(evidence):
+        failed = [call for call in graph_calls(evidence, evidence.window, process.process) if is_failure(call)]
         if failed:
             yield _finding(evidence, process, failed)
 
 
 def _finding(evidence: Evidence, process: Process, failed: list[GraphCall]) -> Finding:
     first = failed[0]
-    broke = breaker(evidence, process.process, first)
-    line = evidence.own_line((broke or first).stack_hash)
+    breaking_call = call_that_broke_capture(evidence, process.process, first)
+    line = evidence.own_line((breaking_call or first).stack_hash)
     times = f", {len(failed)} times in all" if len(failed) > 1 else ""
-    because = f", because {broke.name} was called in the capture: {broke.reason}" if broke else ""
+    because = (
+        f", because {breaking_call.name} was called in the capture: {breaking_call.reason}" if breaking_call else ""
+    )
     return Finding(
         cause=CAUSE,
         resource="cuda graph",
@@ -38,7 +46,7 @@ def _finding(evidence: Evidence, process: Process, failed: list[GraphCall]) -> F
         f"{because}{f', in {line}' if line else ''}",
         culprits=(Culprit(pid=process.pid, name=process.name),),
         line=line,
-        chain=tuple(_links(first, broke)),
+        chain=tuple(_links(first, breaking_call)),
         fixes=(
             Fix(text="keep .item(), prints, host copies and allocations of other streams out of the captured part"),
             Fix(
@@ -49,16 +57,16 @@ def _finding(evidence: Evidence, process: Process, failed: list[GraphCall]) -> F
         evidence={
             "failures": len(failed),
             "return code": first.ret_code,
-            "broken by": broke.name if broke else None,
+            "broken by": breaking_call.name if breaking_call else None,
         },
     )
 
 
-def _links(first: GraphCall, broke: GraphCall | None) -> Iterator[Link]:
-    if broke:
+def _links(first: GraphCall, breaking_call: GraphCall | None) -> Iterator[Link]:
+    if breaking_call:
         yield Link(
-            text=f"{broke.name} returned {broke.reason}",
-            seen_ns=broke.end_ns - broke.begin_ns,
+            text=f"{breaking_call.name} returned {breaking_call.reason}",
+            seen_ns=breaking_call.end_ns - breaking_call.begin_ns,
             structure="its return code, between the begin and the end of the capture",
             order="it came before the capture ended",
         )
@@ -78,5 +86,5 @@ RULE = Rule(
     shows="the return code of the capture or instantiation, and the call inside the capture that is not permitted, "
     "with its line",
     limits="a call that breaks a capture and has no record is not named",
-    watch=watch,
+    find_events=find_events,
 )

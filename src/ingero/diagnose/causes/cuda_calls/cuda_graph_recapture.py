@@ -1,4 +1,4 @@
-"""CUDA graphs are captured again and again instead of being launched again."""
+"""CUDA graphs are captured repeatedly instead of being launched again."""
 
 from __future__ import annotations
 
@@ -13,35 +13,37 @@ from ingero.store.arrays.spans import length_ns
 from ingero.units import format_number
 
 CAUSE = "cuda-graph-recapture"
-MIN_CAPTURES = 3  # one for each of a few shapes is how graphs are made
+MIN_CAPTURES = 3  # a program captures one graph for each of a few shapes
 
 
-def find(case: Case) -> Iterator[Finding]:
-    """The time in captures and instantiations that the reference does not have."""
-    made, usual = (
-        [one for window in windows for one in captures(case.evidence, window, case.process.process)]
-        for windows in (case.time_ranges, case.baselines)
+def explain(case: Case) -> Iterator[Finding]:
+    """Time in captures and instantiations beyond that of the baseline."""
+    captures_made, baseline_captures = (
+        [capture for window in windows for capture in captures(case.evidence, window, case.process.process)]
+        for windows in (case.time_ranges, case.baseline_windows)
     )
-    scale = length_ns(case.time_ranges) / max(length_ns(case.baselines), 1)
-    expected = sum(one.duration_ns for one in usual) * scale
-    cost = sum(one.duration_ns for one in made)
-    if len(made) < MIN_CAPTURES or cost <= expected:
+    scale = length_ns(case.time_ranges) / max(length_ns(case.baseline_windows), 1)
+    expected = sum(capture.duration_ns for capture in baseline_captures) * scale
+    cost = sum(capture.duration_ns for capture in captures_made)
+    if len(captures_made) < MIN_CAPTURES or cost <= expected:
         return
-    claims = case.take((Part.IDLE, Part.LAUNCH), INSIDE, cost - expected)
+    claims = case.claimable((Part.IDLE, Part.LAUNCH), INSIDE, cost - expected)
     if claims:
-        yield _finding(case, made, int(expected), len(usual) * scale, claims)
+        yield _finding(case, captures_made, int(expected), len(baseline_captures) * scale, claims)
 
 
-def _finding(case: Case, made: list[Capture], expected_ns: int, usual: float, claims: dict[Bucket, int]) -> Finding:
-    cost = sum(one.duration_ns for one in made)
-    line = next((line for one in made if (line := case.evidence.own_line(one.begin.stack_hash))), None)
-    per_second = len(made) * 1e9 / max(length_ns(case.time_ranges), 1)
+def _finding(
+    case: Case, captures_made: list[Capture], expected_ns: int, baseline: float, claims: dict[Bucket, int]
+) -> Finding:
+    cost = sum(capture.duration_ns for capture in captures_made)
+    line = next((line for capture in captures_made if (line := case.evidence.own_line(capture.begin.stack_hash))), None)
+    per_second = len(captures_made) * 1e9 / max(length_ns(case.time_ranges), 1)
     place = f" in {line}" if line else ""
     return Finding(
         cause=CAUSE,
         resource="cuda graph",
         root=str(case.process.pid),
-        summary=f"{case.who} lost {case.amount(sum(claims.values()))} capturing CUDA graphs {len(made)} times"
+        summary=f"{case.who} lost {case.amount(sum(claims.values()))} capturing CUDA graphs {len(captures_made)} times"
         f" ({format_number(per_second)} per second){place}",
         claims=claims,
         line=line,
@@ -58,7 +60,7 @@ def _finding(case: Case, made: list[Capture], expected_ns: int, usual: float, cl
             Fix(text="capture once per shape and keep the graphs; pad batches to a few shapes"),
             Fix(text="show what recompiles", command="TORCH_LOGS=recompiles,cudagraphs"),
         ),
-        evidence={"captures": len(made), "baseline": round(usual, 1), "time in captures (ns)": cost},
+        evidence={"captures": len(captures_made), "baseline": round(baseline, 1), "time in captures (ns)": cost},
     )
 
 
@@ -70,5 +72,5 @@ RULE = Rule(
     shows="begin and end of each capture and the instantiation after it, against the baseline, with the line",
     limits="a capture that ends on a thread other than the one that began it is not followed; more than 100 captures "
     "per second are recorded in part",
-    find=find,
+    explain=explain,
 )

@@ -1,7 +1,7 @@
-"""Code that is loaded or compiled the first time it is used: a call that takes minutes on a CPU, and does not hang.
+"""First uses that load or compile code: a call takes minutes on a CPU, and does not hang.
 
-Known by the open call, whose thread is awake all the while; where the call began before it could be seen, by samples of
-its thread inside the driver or a compiler of kernels.
+Known from the in-flight call, whose thread is awake; where the call began before it could be seen, from samples of its
+thread inside the driver or a kernel compiler.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ingero.diagnose.cases.call_growth import kind_of_op
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.evidence.recorded import SAMPLES
 from ingero.diagnose.findings import CodeLine
-from ingero.diagnose.lost_time.ended import has_passed
+from ingero.diagnose.lost_time.ended import has_ended
 from ingero.diagnose.samples.stack_samples import RUN
 from ingero.ops import Kind
 from ingero.store.call_stacks import CallStack
@@ -23,19 +23,19 @@ from ingero.store.records import InFlight
 from ingero.units import SECOND_NS
 
 FIRST_USE = Kind.LOAD | Kind.LAUNCH | Kind.ALLOC | Kind.CAPTURE | Kind.CONTEXT
-WORTH_NS = 4 * SECOND_NS  # a context, modules and first allocations of a healthy program take less
-_AWAKE = 0.5  # of the time since it was first seen open: a call that hangs sleeps
-_FIRST_LOOK_NS = 2 * SECOND_NS  # after its begin it has been seen open
-_LOADS = re.compile(r"cu(da)?(Module|Library|Link|Launch|KernelGet|FuncGet|Init|Ctx|DevicePrimary|Device)\w*$")
-_DRIVER = re.compile(r"lib(cuda|cudart)\b")
-_COMPILERS = re.compile(r"lib(nvidia-ptxjitcompiler|nvrtc|nvJitLink|nvptxcompiler|nvidia-nvvm|nvvm)\b")
+MIN_FIRST_USE_NS = 4 * SECOND_NS  # contexts, modules and first allocations of a healthy program take less
+_MIN_AWAKE_RATIO = 0.5  # of the time since the call was first seen in flight: a thread that hangs sleeps
+_FIRST_LOOK_NS = 2 * SECOND_NS  # within this time after its start a call has been seen in flight
+_LOADING_CALLS = re.compile(r"cu(da)?(Module|Library|Link|Launch|KernelGet|FuncGet|Init|Ctx|DevicePrimary|Device)\w*$")
+_DRIVER_LIBRARIES = re.compile(r"lib(cuda|cudart)\b")
+_COMPILER_LIBRARIES = re.compile(r"lib(nvidia-ptxjitcompiler|nvrtc|nvJitLink|nvptxcompiler|nvidia-nvvm|nvvm)\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstUse:
-    """A process that is loading or compiling, and has not made a step yet.
+    """A process that is loading or compiling code and has made no step yet.
 
-    since_ns, seen_ns: when it was first and last seen to. awake_ns: how long its thread has run, or could have.
+    since_ns, seen_ns: when that was first and last seen. awake_ns: how long its thread was running or runnable.
     """
 
     process: int
@@ -48,23 +48,23 @@ class FirstUse:
 
 
 def is_compiling(evidence: Evidence, call: InFlight) -> bool:
-    """Whether an open call is a first use whose thread works, rather than one that waits for what does not come."""
+    """Whether an in-flight call is a first use whose thread works, rather than one that hangs."""
     seen_ns = call.time_ns - call.since_ns - _FIRST_LOOK_NS
     return (
         bool(kind_of_op(call.source, call.op) & FIRST_USE)
         and not _has_stepped(evidence, call.process, call.since_ns)
         and seen_ns > 0
-        and call.awake_ns >= _AWAKE * seen_ns
+        and call.awake_ns >= _MIN_AWAKE_RATIO * seen_ns
     )
 
 
 def first_uses(evidence: Evidence) -> Iterator[FirstUse]:
-    """Those that go on at the end of the window, each process once."""
-    found: dict[int, FirstUse] = {}
+    """First uses in progress at the end of the window, one per process."""
+    by_process: dict[int, FirstUse] = {}
     for call in evidence.reader.in_flight(evidence.window):
-        is_long = call.time_ns - call.since_ns >= WORTH_NS
-        if is_long and not has_passed(evidence, call.process, call.time_ns) and is_compiling(evidence, call):
-            one = FirstUse(
+        is_long = call.time_ns - call.since_ns >= MIN_FIRST_USE_NS
+        if is_long and not has_ended(evidence, call.process, call.time_ns) and is_compiling(evidence, call):
+            first_use = FirstUse(
                 process=call.process,
                 pid=call.pid,
                 name=call.name,
@@ -73,25 +73,25 @@ def first_uses(evidence: Evidence) -> Iterator[FirstUse]:
                 awake_ns=call.awake_ns,
                 line=evidence.own_line(call.stack_hash) if call.stack_hash else None,
             )
-            found.setdefault(call.process, one)  # the oldest of nested ones comes first
-    yield from found.values()
-    for number in sorted(_busy(evidence) - found.keys()):
+            by_process.setdefault(call.process, first_use)  # the oldest of nested ones comes first
+    yield from by_process.values()
+    for number in sorted(_busy_processes(evidence) - by_process.keys()):
         process = evidence.processes[number]
         if process.is_traced and not _has_stepped(evidence, number, evidence.window.end_ns):
-            sampled = _sampled(evidence, number, process.pid)
-            if sampled and not has_passed(evidence, number, sampled.seen_ns):
+            sampled = _sampled_first_use(evidence, number, process.pid)
+            if sampled and not has_ended(evidence, number, sampled.seen_ns):
                 yield sampled
 
 
-def _busy(evidence: Evidence) -> set[int]:
-    """Processes that have run for as long as is worth telling: of hundreds of short-lived ones nothing is asked."""
+def _busy_processes(evidence: Evidence) -> set[int]:
+    """Processes that ran long enough for a reportable first use; hundreds of short-lived ones are skipped."""
     totals = evidence.thread_state_totals(evidence.window)
-    return evidence.processes.keys() & {one.process for one in totals if one.clocks.run_ns >= WORTH_NS}
+    return evidence.processes.keys() & {row.process for row in totals if row.clocks.run_ns >= MIN_FIRST_USE_NS}
 
 
-def _sampled(evidence: Evidence, number: int, pid: int) -> FirstUse | None:
-    """By the samples of the thread that was there most."""
-    if evidence.missing((SAMPLES,)):
+def _sampled_first_use(evidence: Evidence, number: int, pid: int) -> FirstUse | None:
+    """A first use known from samples of the thread that was in loading code most."""
+    if evidence.why_unavailable((SAMPLES,)):
         return None
     rows = evidence.samples((evidence.window,), number)
     rows = rows[rows["state"] == RUN]
@@ -99,12 +99,12 @@ def _sampled(evidence: Evidence, number: int, pid: int) -> FirstUse | None:
     times: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     names: dict[int, Counter[str]] = defaultdict(Counter)
     for tid, time_ns, weight_ns, stack_hash in rows[["tid", "time_ns", "weight_ns", "stack_hash"]].tolist():
-        name = _inside(evidence.stacks.of(stack_hash))
+        name = _loading_call(evidence.stacks.of(stack_hash))
         if name:
             times[tid].append((time_ns, weight_ns, stack_hash))
             names[tid][name] += weight_ns
-    tid = max(times, key=lambda one: names[one].total(), default=0)
-    if not tid or names[tid].total() < WORTH_NS:
+    tid = max(times, key=lambda thread: names[thread].total(), default=0)
+    if not tid or names[tid].total() < MIN_FIRST_USE_NS:
         return None
     return FirstUse(
         process=number,
@@ -117,15 +117,15 @@ def _sampled(evidence: Evidence, number: int, pid: int) -> FirstUse | None:
     )
 
 
-def _inside(stack: CallStack | None) -> str:
-    """The outermost call into the driver that loads, or the compiler that a thread is in; "" for none."""
-    found = ""
+def _loading_call(stack: CallStack | None) -> str:
+    """The outermost loading call into the driver, or the compiler library, that a thread is in; "" for none."""
+    name = ""
     for place in stack.native if stack else ():
-        if _COMPILERS.match(place.file):
-            found = found or place.file
-        elif _DRIVER.match(place.file) and _LOADS.match(place.symbol):
-            found = place.symbol
-    return found
+        if _COMPILER_LIBRARIES.match(place.file):
+            name = name or place.file
+        elif _DRIVER_LIBRARIES.match(place.file) and _LOADING_CALLS.match(place.symbol):
+            name = place.symbol
+    return name
 
 
 def _has_stepped(evidence: Evidence, process: int, before_ns: int) -> bool:

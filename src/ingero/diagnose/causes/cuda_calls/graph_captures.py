@@ -1,4 +1,4 @@
-"""CUDA graphs: their captures as recorded, which of them failed and by what, and when graphs were launched."""
+"""CUDA graphs: recorded captures, the calls that broke them, and how often graphs were launched."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from ingero.units import format_number
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_KINDS = {(int(op.source), op.code): op.kind for op in OPS}
-_MAKING = {key for key, kind in _KINDS.items() if kind & Kind.CAPTURE}
-_NAMES = {(int(op.source), op.code): op.name for op in OPS}
-_CUDA = tuple(sorted({op.source for op in OPS if op.source is not Source.NCCL}))
+_KIND_BY_OP = {(int(op.source), op.code): op.kind for op in OPS}
+_GRAPH_MAKING_OPS = {key for key, kind in _KIND_BY_OP.items() if kind & Kind.CAPTURE}
+_NAME_BY_OP = {(int(op.source), op.code): op.name for op in OPS}
+_CUDA_SOURCES = tuple(sorted({op.source for op in OPS if op.source is not Source.NCCL}))
 
 # cudaError_t, and CUresult by the same numbers (driver_types.h, cuda.h): what a capture cannot hold
 CAPTURE_ERRORS: Mapping[int, str] = {
@@ -36,12 +36,12 @@ CAPTURE_ERRORS: Mapping[int, str] = {
     907: "it depends on an event of a capture",
     908: "the capture began in another thread",
 }
-_INVALIDATED = 901
+_INVALIDATED = 901  # follows another error, and does not say which call broke the capture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphCall:
-    """One recorded call; ret_code 0: it succeeded."""
+    """One recorded call that captures, instantiates or updates a graph; ret_code 0: success."""
 
     name: str
     tid: int
@@ -53,14 +53,14 @@ class GraphCall:
 
     @property
     def reason(self) -> str:
-        """Why it failed, in words."""
+        """The error, in words."""
         known = CAPTURE_ERRORS.get(self.ret_code)
         return f"error {self.ret_code} ({known})" if known else f"error {self.ret_code}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capture:
-    """From the begin of a capture to its end, both recorded, and the instantiation that follows it."""
+    """One recorded capture, from begin to end, and the instantiation that follows."""
 
     begin: GraphCall
     end: GraphCall
@@ -68,55 +68,55 @@ class Capture:
 
     @property
     def duration_ns(self) -> int:
-        """What the host spent on it: nothing is executed while a stream is captured."""
+        """Host time of capture and instantiation: nothing runs on a stream while it is captured."""
         made = self.instantiation
         return self.end.end_ns - self.begin.begin_ns + (made.end_ns - made.begin_ns if made else 0)
 
 
 def graph_calls(evidence: Evidence, window: Window, process: int) -> list[GraphCall]:
     """Recorded calls that capture, instantiate or update graphs, in order of time."""
-    rows = evidence.reader.call_rows(window, sources=(Source.CUDA_GRAPH,), process=process, ops=_MAKING)
+    rows = evidence.reader.call_rows(window, sources=(Source.CUDA_GRAPH,), process=process, ops=_GRAPH_MAKING_OPS)
     return [_call(row) for row in rows]
 
 
 def captures(evidence: Evidence, window: Window, process: int) -> list[Capture]:
     """Captures that began and ended in the window."""
     threads: dict[int, list[GraphCall]] = defaultdict(list)
-    for one in graph_calls(evidence, window, process):
-        threads[one.tid].append(one)
-    found = [capture for mine in threads.values() for capture in _of_thread(mine)]
-    return sorted(found, key=lambda one: one.begin.begin_ns)
+    for call in graph_calls(evidence, window, process):
+        threads[call.tid].append(call)
+    captures_found = [capture for calls in threads.values() for capture in _captures_of_thread(calls)]
+    return sorted(captures_found, key=lambda capture: capture.begin.begin_ns)
 
 
-def _of_thread(calls: list[GraphCall]) -> list[Capture]:
-    found: list[Capture] = []
+def _captures_of_thread(calls: list[GraphCall]) -> list[Capture]:
+    captures_found: list[Capture] = []
     begin: GraphCall | None = None
-    for one in calls:
-        if "BeginCapture" in one.name and one.ret_code == 0:
-            begin = one
-        elif "EndCapture" in one.name and begin:
-            found.append(Capture(begin=begin, end=one, instantiation=None))
+    for call in calls:
+        if "BeginCapture" in call.name and call.ret_code == 0:
+            begin = call
+        elif "EndCapture" in call.name and begin:
+            captures_found.append(Capture(begin=begin, end=call, instantiation=None))
             begin = None
-        elif "Instantiate" in one.name and found and found[-1].instantiation is None and not begin:
-            found[-1] = Capture(begin=found[-1].begin, end=found[-1].end, instantiation=one)
-    return found
+        elif "Instantiate" in call.name and captures_found and captures_found[-1].instantiation is None and not begin:
+            captures_found[-1] = Capture(begin=captures_found[-1].begin, end=captures_found[-1].end, instantiation=call)
+    return captures_found
 
 
-def is_failure(one: GraphCall) -> bool:
-    """Whether a graph did not come about by it; an update that does not fit is answered by a new instantiation."""
-    return one.ret_code != 0 and "ExecUpdate" not in one.name
+def is_failure(call: GraphCall) -> bool:
+    """Whether a call made no graph; a failed update is not counted, as a new instantiation follows it."""
+    return call.ret_code != 0 and "ExecUpdate" not in call.name
 
 
-def breaker(evidence: Evidence, process: int, failed: GraphCall) -> GraphCall | None:
-    """The recorded call that broke a capture: the last before its end that a capture cannot hold."""
+def call_that_broke_capture(evidence: Evidence, process: int, failed: GraphCall) -> GraphCall | None:
+    """The recorded call that broke a capture: the first one inside it with a capture error of its own."""
     earlier = Window(begin_ns=max(evidence.window.begin_ns, failed.begin_ns - 10_000_000_000), end_ns=failed.begin_ns)
-    begins = [one for one in graph_calls(evidence, earlier, process) if "BeginCapture" in one.name]
+    begins = [call for call in graph_calls(evidence, earlier, process) if "BeginCapture" in call.name]
     if not begins:
         return None
     inside = Window(begin_ns=begins[-1].begin_ns, end_ns=failed.begin_ns)
     broken = [
         _call(row)
-        for row in evidence.events(inside, _CUDA, process)
+        for row in evidence.events(inside, _CUDA_SOURCES, process)
         if int(row["ret_code"]) in CAPTURE_ERRORS and int(row["ret_code"]) != _INVALIDATED
     ]
     return broken[0] if broken else None
@@ -124,7 +124,7 @@ def breaker(evidence: Evidence, process: int, failed: GraphCall) -> GraphCall | 
 
 def _call(row: Any) -> GraphCall:
     return GraphCall(
-        name=_NAMES.get((int(row["source"]), int(row["op"])), ""),
+        name=_NAME_BY_OP.get((int(row["source"]), int(row["op"])), ""),
         tid=int(row["tid"]),
         begin_ns=int(row["start_ns"]),
         end_ns=int(row["start_ns"] + row["duration_ns"]),
@@ -134,32 +134,32 @@ def _call(row: Any) -> GraphCall:
     )
 
 
-def launches(evidence: Evidence, window: Window, process: int) -> tuple[float, float]:
-    """Exact counts of a process in a window: launches of graphs, and of anything else."""
+def launch_counts(evidence: Evidence, window: Window, process: int) -> tuple[float, float]:
+    """Exact launches of a process in a window: (of graphs, of anything else)."""
     graphs = others = 0.0
-    for one in evidence.ops((window,), process):
-        kind = _KINDS.get((one.source, one.op), Kind.NONE)
+    for totals in evidence.ops((window,), process):
+        kind = _KIND_BY_OP.get((totals.source, totals.op), Kind.NONE)
         if kind & Kind.GRAPH:
-            graphs += one.count
+            graphs += totals.count
         elif kind & Kind.LAUNCH:
-            others += one.count
+            others += totals.count
     return graphs, others
 
 
-def users(evidence: Evidence) -> list[Process]:
+def processes_with_graphs(evidence: Evidence) -> list[Process]:
     """Processes with recorded calls that make graphs."""
-    rows = evidence.reader.call_rows(evidence.window, sources=(Source.CUDA_GRAPH,), ops=_MAKING)
+    rows = evidence.reader.call_rows(evidence.window, sources=(Source.CUDA_GRAPH,), ops=_GRAPH_MAKING_OPS)
     numbers = sorted(set(rows["process"].tolist()) & evidence.processes.keys())
     return [evidence.processes[number] for number in numbers]
 
 
-def delayed_graphs(case: Case, claims: Mapping[Bucket, int]) -> Link | None:
-    """That launches of graphs came late by these claims; None where none are launched or the host's way was free."""
-    graphs = [one for one in case.op_changes if kind_of(one) & Kind.GRAPH and one.count > 0]
+def delayed_graphs_link(case: Case, claims: Mapping[Bucket, int]) -> Link | None:
+    """That graph launches were delayed by these claims, as a link; None without graphs or delays on the host."""
+    graphs = [change for change in case.op_changes if kind_of(change) & Kind.GRAPH and change.count > 0]
     before = sum(ns for bucket, ns in claims.items() if bucket.part in (Part.IDLE, Part.LAUNCH))
     if not graphs or before <= 0:
         return None
-    count = sum(one.count for one in graphs)
+    count = sum(change.count for change in graphs)
     return Link(
         text=f"the launches of CUDA graphs, {format_number(count, 2)} per {case.noun}, were delayed by that",
         seen_ns=before,

@@ -1,22 +1,25 @@
-"""The host issues launches more slowly than the GPU works them off."""
+"""The host launches kernels more slowly than the GPU executes them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ingero.diagnose.cases.call_growth import INSIDE, Growth, claim, growth
+from ingero.diagnose.cases.call_growth import INSIDE, CallGrowth, claim_inside_calls, grown_calls
 from ingero.diagnose.cases.case import Case
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.findings import Bucket, Finding, Fix, Part
 from ingero.ops import Kind
 
 CAUSE = "launch-bound"
-_INSIDE_LAUNCHES = ("memory-pressure", "major-page-faults")  # they slow whatever touches memory, launches among it
+_CAUSES_INSIDE_LAUNCHES = (  # they slow everything that touches memory, including launches
+    "memory-pressure",
+    "major-page-faults",
+)
 
 
-def find(case: Case) -> Iterator[Finding]:
-    """Launches that take longer or are more, where the GPU waited for them."""
-    grown = growth(case, Kind.LAUNCH)
+def explain(case: Case) -> Iterator[Finding]:
+    """Launches that are slower or more than in the baseline, where the GPU waited for them."""
+    grown = grown_calls(case, Kind.LAUNCH)
     claims = _claims(case, grown) if grown else {}
     if not grown or not claims:
         return
@@ -40,19 +43,19 @@ def find(case: Case) -> Iterator[Finding]:
             Fix(text="launch fewer, larger kernels", command="torch.compile(model, mode='reduce-overhead')"),
             Fix(text="or use CUDA graphs for the repeated part"),
         ),
-        evidence={"launches per step": round(grown.count, 1), "baseline": round(grown.usual_count, 1)},
+        evidence={"launches per step": round(grown.count, 1), "baseline": round(grown.baseline_count, 1)},
     )
 
 
-def _claims(case: Case, grown: Growth) -> dict[Bucket, int]:
-    """Of the time while it was enqueued, and of that before the first launch of a step what one launch takes."""
+def _claims(case: Case, grown: CallGrowth) -> dict[Bucket, int]:
+    """Lost time during launching, and before a step's first launch the time of one launch."""
     if case.is_of_steps:
-        return claim(case, (Part.IDLE, Part.LAUNCH), grown, told_by=_INSIDE_LAUNCHES)
-    enqueuing = claim(case, (Part.LAUNCH,), grown, told_by=_INSIDE_LAUNCHES)
+        return claim_inside_calls(case, (Part.IDLE, Part.LAUNCH), grown, already_claimed_by=_CAUSES_INSIDE_LAUNCHES)
+    enqueuing = claim_inside_calls(case, (Part.LAUNCH,), grown, already_claimed_by=_CAUSES_INSIDE_LAUNCHES)
     if not enqueuing:
         return {}
-    first_ns = grown.grown_ns / max(1.0, *(one.count for one in grown.changes))
-    return enqueuing | case.take((Part.IDLE,), INSIDE, first_ns)
+    first_ns = grown.grown_ns / max(1.0, *(change.count for change in grown.changes))
+    return enqueuing | case.claimable((Part.IDLE,), INSIDE, first_ns)
 
 
 RULE = Rule(
@@ -63,5 +66,5 @@ RULE = Rule(
     shows="exact counts and sums of launches per step, and checkpoints of their times within the step",
     limits="time in the driver itself cannot be distinguished; for a loop that never pauses it is unknown whether "
     "its launches are slow or wait for room in the queue",
-    find=find,
+    explain=explain,
 )

@@ -1,4 +1,4 @@
-"""Copies that found nothing else queued: what such a call took, its bytes took; it did not wait for earlier work."""
+"""Copies with nothing else queued: the call's duration is that of its bytes, without a wait for earlier work."""
 
 from __future__ import annotations
 
@@ -25,43 +25,43 @@ _UNKNOWN = (  # what else was queued, or when the bytes had arrived
 
 @dataclass(frozen=True, slots=True)
 class LoneCopies:
-    """Those of a case. ns_per_byte: what a byte took over the whole case, on average and at the least."""
+    """Lone copies of a case. ns_per_byte: mean over the whole case, a lower bound."""
 
     ns_per_byte: float
     size_bytes: float
 
 
 def lone_copies(case: Case, copies: OpChange, *, from_bytes: int) -> LoneCopies | None:
-    """The copies by one call that found nothing else queued, of this size or larger; None where there are none.
+    """A call's copies of at least `from_bytes` with nothing else queued; None where there are none.
 
-    A link that becomes slower stays so for a while, and a case may begin before that, or end after. In a row of such
-    copies none took less for a byte than the fastest of them: the row that proves most is when the link was slower.
-    All others of the case are taken for as fast as the fastest.
-
-    from_bytes: smaller copies tell more of the call than of the link.
+    A link that becomes slower stays so for a while, and a case may begin before or end after that. In a run of such
+    copies no byte took less than in the fastest of them: the run that proves most is when the link was slower. All
+    other copies are taken to be as fast as the fastest.
+    from_bytes: the duration of smaller copies says more about the call than about the link.
     """
     if case.kind is not FindingKind.INCIDENT:
         return None
-    mine = case.sync_intervals
-    is_copy = (mine["source"] == copies.totals.source) & (mine["op"] == copies.totals.op)
-    is_alone = (mine["first_launch_ns"] >= mine["sync_start_ns"]) & (mine["flags"] & int(_UNKNOWN) == 0)
-    mine = mine[is_copy & is_alone & (mine["bytes"] >= from_bytes)]
-    if not len(mine):
+    intervals = case.sync_intervals
+    is_copy = (intervals["source"] == copies.totals.source) & (intervals["op"] == copies.totals.op)
+    is_alone = (intervals["first_launch_ns"] >= intervals["sync_start_ns"]) & (intervals["flags"] & int(_UNKNOWN) == 0)
+    intervals = intervals[is_copy & is_alone & (intervals["bytes"] >= from_bytes)]
+    if not len(intervals):
         return None
     return LoneCopies(
-        _least_mean(mine["busy_ns"] / mine["bytes"], mine["bytes"]), case.scale * float(mine["bytes"].sum())
+        _highest_mean_of_lowest(intervals["busy_ns"] / intervals["bytes"], intervals["bytes"]),
+        case.scale * float(intervals["bytes"].sum()),
     )
 
 
-def _least_mean(paces: Array, sizes: Array) -> float:
-    """The mean of the paces, weighed by the sizes, with each as low as the lowest of the row it is in, or of all.
+def _highest_mean_of_lowest(paces: Array, sizes: Array) -> float:
+    """The mean of the paces, weighted by size, with each pace as low as the lowest of its run, or of all.
 
-    There is one row, of at least MIN_SYNC_INTERVALS in sequence: the one that makes the mean the highest.
+    The run has at least MIN_SYNC_INTERVALS consecutive copies, and is the one with the highest mean.
     """
     lowest = float(paces.min())
     sums = np.concatenate([[0], np.cumsum(sizes)]).tolist()
     most = 0.0
-    rows: list[tuple[int, float]] = []  # that are not over yet: where each began, and its lowest pace; these rise
+    rows: list[tuple[int, float]] = []  # open runs: (start, lowest pace), paces ascending
     for at, pace in enumerate([*paces.tolist(), lowest]):
         begin = at
         while rows and rows[-1][1] >= pace:

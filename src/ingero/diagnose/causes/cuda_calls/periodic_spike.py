@@ -13,7 +13,7 @@ import numpy as np
 from ingero.diagnose.cases.case import Case
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.findings import Bucket, CodeLine, Finding, Fix, Link, Part
-from ingero.diagnose.lost_time.buckets import DEVICE, UNKNOWN
+from ingero.diagnose.lost_time.buckets import GPU_EXECUTION, UNKNOWN
 from ingero.events import STATES
 from ingero.ops import OPS, Source
 from ingero.store.records import Window
@@ -22,21 +22,25 @@ from ingero.units import format_ns, format_percent
 Array = np.ndarray[Any, np.dtype[Any]]
 
 CAUSE = "periodic-spike"
-MIN_SPIKES = 4
-MOST_SPREAD = 0.10  # one sigma of the distances, of their mean
+MIN_SPIKES = 4  # three equal distances
+MAX_SPREAD_RATIO = 0.10  # standard deviation of the distances, of their mean
 MIN_DISTANCE = 5  # steps; a loop that is slow every other step has no spikes
-MIN_SHARE = 0.5  # of the lost time that the spikes must hold, and of the spikes that must have the same name
-_MIN_LENGTH = 2.0  # usual steps
-_LIKE_THE_OTHERS = 0.5  # of their median; spikes of one cause are about as long
-_MOST_SPIKES = 64  # that are looked at, the longest
-_NAMES = {(int(op.source), op.code): op.name for op in OPS}
-_CALLS = (int(Source.CUDA), int(Source.DRIVER), int(Source.CUDA_GRAPH), int(Source.NCCL))
-_PARTS = (("idle_ns", (Part.IDLE,)), ("busy_ns", (Part.LAUNCH, Part.GPU)), ("return_delay_ns", (Part.RETURN_DELAY,)))
+MIN_SHARE = 0.5  # of the lost time that the spikes must hold, and of the spikes that must share a line or call
+_MIN_TIMES_MEDIAN = 2.0  # times the median step
+_MIN_TIMES_MEDIAN_SPIKE = 0.5  # of the median spike; spikes of one cause are about equally long
+_MAX_SPIKES = 64  # only the longest are read
+_NAME_BY_OP = {(int(op.source), op.code): op.name for op in OPS}
+_CALL_SOURCES = (int(Source.CUDA), int(Source.DRIVER), int(Source.CUDA_GRAPH), int(Source.NCCL))
+_PARTS_BY_COLUMN = (
+    ("idle_ns", (Part.IDLE,)),
+    ("busy_ns", (Part.LAUNCH, Part.GPU)),
+    ("return_delay_ns", (Part.RETURN_DELAY,)),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Spikes:
-    """The long steps of a case. excess_ns: beyond the usual step, by part; distances: in steps."""
+    """The long steps of a case. excess_ns: beyond the median step, by part; distances: in steps."""
 
     steps: Array
     excess_ns: dict[tuple[Part, ...], float]
@@ -44,28 +48,28 @@ class _Spikes:
 
     @property
     def total_ns(self) -> float:
-        """What all of them took beyond usual steps."""
+        """Excess over the median, all parts."""
         return sum(self.excess_ns.values())
 
 
-def find(case: Case) -> Iterator[Finding]:
+def explain(case: Case) -> Iterator[Finding]:
     """Long steps at a regular distance, with the line or the call that they have in common."""
     spikes = _spikes(case)
     if spikes is None:
         return
     claims: dict[Bucket, int] = {}
     for parts, ns in spikes.excess_ns.items():
-        claims |= case.take(parts, (*STATES, DEVICE, UNKNOWN), ns)
+        claims |= case.claimable(parts, (*STATES, GPU_EXECUTION, UNKNOWN), ns)
     lost = sum(claims.values())
     if lost < MIN_SHARE * spikes.total_ns:
         return  # the spikes have another owner
-    line, call = _line(case, spikes.steps), _call(case, spikes.steps)
+    line, call = _common_line(case, spikes.steps), _common_call(case, spikes.steps)
     if line or call:
         yield _finding(case, spikes, claims, line or (call[1] if call else None), call[0] if call else "")
 
 
 def _spikes(case: Case) -> _Spikes | None:
-    """None where they are too few, not regular, or not most of what is left of the lost time."""
+    """Regular long steps; None where they are too few, not regular, or not most of the unclaimed lost time."""
     gpu_stream = case.evidence.gpu_streams[case.process.process]
     gpu_stream = gpu_stream[
         (gpu_stream["sync_end_ns"] > case.window.begin_ns) & (gpu_stream["sync_end_ns"] < case.window.end_ns)
@@ -73,70 +77,71 @@ def _spikes(case: Case) -> _Spikes | None:
     if len(gpu_stream) < MIN_SPIKES * MIN_DISTANCE:
         return None
     excess = _excess_ns(case, gpu_stream)
-    where = _regular(excess)
+    where = _regular_spikes(excess)
     distances = np.diff(where)
-    if len(where) < MIN_SPIKES or distances.std() > MOST_SPREAD * distances.mean():
+    if len(where) < MIN_SPIKES or distances.std() > MAX_SPREAD_RATIO * distances.mean():
         return None
-    if excess[where].sum() < MIN_SHARE * sum(case.left.values()):
+    if excess[where].sum() < MIN_SHARE * sum(case.unclaimed.values()):
         return None
-    parts: dict[tuple[Part, ...], float] = {}
-    for name, of in _PARTS:
-        usual = np.array([_median(gpu_stream, name, int(key)) for key in gpu_stream["step_type"][where]])
-        parts[of] = float(np.maximum(gpu_stream[name][where] - usual, 0).sum())
-    return _Spikes(steps=gpu_stream[where], excess_ns=parts, distances=distances)
+    excess_by_parts: dict[tuple[Part, ...], float] = {}
+    for name, bucket_parts in _PARTS_BY_COLUMN:
+        baseline = np.array([_median(gpu_stream, name, int(step_type)) for step_type in gpu_stream["step_type"][where]])
+        excess_by_parts[bucket_parts] = float(np.maximum(gpu_stream[name][where] - baseline, 0).sum())
+    return _Spikes(steps=gpu_stream[where], excess_ns=excess_by_parts, distances=distances)
 
 
 def _excess_ns(case: Case, gpu_stream: Array) -> Array:
-    """What each step took beyond the median of its class; 0 for short ones and for classes without a reference."""
+    """Time of each step beyond its step type's median; 0 for short steps and step types without a baseline."""
     lengths = (gpu_stream["sync_end_ns"] - gpu_stream["prev_sync_end_ns"]).astype(np.float64)
     excess = np.zeros(len(gpu_stream))
-    for key in case.usual:
-        mine = gpu_stream["step_type"] == key
-        if mine.any():
-            usual = np.median(lengths[mine])
-            excess[mine] = np.where(lengths[mine] >= _MIN_LENGTH * usual, lengths[mine] - usual, 0)
+    for step_type in case.references:
+        of_type = gpu_stream["step_type"] == step_type
+        if of_type.any():
+            baseline = np.median(lengths[of_type])
+            excess[of_type] = np.where(lengths[of_type] >= _MIN_TIMES_MEDIAN * baseline, lengths[of_type] - baseline, 0)
     return excess
 
 
-def _regular(excess: Array) -> Array:
-    """The long steps that hold most, with one distance from each to the next and about one length.
+def _regular_spikes(excess: Array) -> Array:
+    """The long steps that hold the most time, equally spaced and about equally long.
 
-    None where they are less than half of the steps as long as they are: among enough long steps some are regular.
+    Empty where they are less than half of the steps of that length: among enough long steps some are equally spaced by
+    chance.
     """
     nothing = np.zeros(0, np.int64)
-    where = np.sort(np.argsort(-excess)[:_MOST_SPIKES])
+    where = np.sort(np.argsort(-excess)[:_MAX_SPIKES])
     where = where[excess[where] > 0]
     steps = where.tolist()
-    runs = [_run(steps, first, second - first) for i, first in enumerate(steps) for second in steps[i + 1 :]]
+    runs = [_regular_run(steps, first, second - first) for i, first in enumerate(steps) for second in steps[i + 1 :]]
     best = max(runs, key=lambda run: float(excess[run].sum()), default=nothing)
     if len(best) < MIN_SPIKES:
         return nothing
-    like = excess[where] >= _LIKE_THE_OTHERS * np.median(excess[best])
-    are_alike = bool((excess[best] >= _LIKE_THE_OTHERS * np.median(excess[best])).all())
-    return best if are_alike and len(best) >= MIN_SHARE * like.sum() else nothing
+    as_long = excess[where] >= _MIN_TIMES_MEDIAN_SPIKE * np.median(excess[best])
+    are_alike = bool((excess[best] >= _MIN_TIMES_MEDIAN_SPIKE * np.median(excess[best])).all())
+    return best if are_alike and len(best) >= MIN_SHARE * as_long.sum() else nothing
 
 
-def _run(where: Sequence[int], first: int, distance: int) -> Array:
-    """Those of `where` (ascending) that follow `first` at this distance, each near enough to where it is due."""
-    found = [first]
+def _regular_run(where: Sequence[int], first: int, distance: int) -> Array:
+    """Positions from `where` (ascending) that follow `first` at this distance, each close enough to where it is due."""
+    run = [first]
     while distance >= MIN_DISTANCE:
-        due = found[-1] + distance
+        due = run[-1] + distance
         after = bisect_left(where, due)
         nearest = min(where[max(after - 1, 0) : after + 1], key=lambda at: abs(at - due))
-        if abs(nearest - due) > MOST_SPREAD * distance or nearest <= found[-1]:
+        if abs(nearest - due) > MAX_SPREAD_RATIO * distance or nearest <= run[-1]:
             break
-        found.append(nearest)
-    return np.array(found)
+        run.append(nearest)
+    return np.array(run)
 
 
-def _median(gpu_stream: Array, name: str, key: int) -> float:
-    return float(np.median(gpu_stream[name][gpu_stream["step_type"] == key]))
+def _median(gpu_stream: Array, name: str, step_type: int) -> float:
+    return float(np.median(gpu_stream[name][gpu_stream["step_type"] == step_type]))
 
 
-def _line(case: Case, steps: Array) -> CodeLine | None:
-    """The own line at which the feeding thread was in most of the spikes, outside calls.
+def _common_line(case: Case, steps: Array) -> CodeLine | None:
+    """The program's line at which the launching thread was in most of the spikes, outside calls.
 
-    Not where it collected garbage: that has a rule of its own, which names it as soon as it was seen often enough.
+    Samples in garbage collection are left out: that has a rule of its own, which names it once it is seen often enough.
     """
     if not case.evidence.reader.is_recorded("raw_stack_samples"):
         return None
@@ -145,33 +150,33 @@ def _line(case: Case, steps: Array) -> CodeLine | None:
     seen: Counter[CodeLine] = Counter()
     for step in steps:
         inside = (samples["time_ns"] >= step["prev_sync_end_ns"]) & (samples["time_ns"] < step["sync_end_ns"])
-        spent: dict[CodeLine, int] = defaultdict(int)
-        for one in samples[inside & (samples["tid"] == step["prev_sync_tid"])]:
-            if line := case.evidence.own_line(int(one["stack_hash"])):
-                spent[line] += int(one["weight_ns"])
-        if spent:
-            seen[max(spent, key=lambda line: spent[line])] += 1
-    common: CodeLine | None = _common(seen, len(steps))
+        weight_by_line: dict[CodeLine, int] = defaultdict(int)
+        for sample in samples[inside & (samples["tid"] == step["prev_sync_tid"])]:
+            if line := case.evidence.own_line(int(sample["stack_hash"])):
+                weight_by_line[line] += int(sample["weight_ns"])
+        if weight_by_line:
+            seen[max(weight_by_line, key=lambda line: weight_by_line[line])] += 1
+    common: CodeLine | None = _most_common(seen, len(steps))
     return common
 
 
-def _call(case: Case, steps: Array) -> tuple[str, CodeLine | None] | None:
-    """The recorded call that took half of most of the spikes, with its line."""
-    calls = case.evidence.events(_window(steps), _CALLS, case.process.process)
+def _common_call(case: Case, steps: Array) -> tuple[str, CodeLine | None] | None:
+    """The recorded call that took half of most spikes, with its line."""
+    calls = case.evidence.events(_window(steps), _CALL_SOURCES, case.process.process)
     seen: Counter[tuple[int, int, int]] = Counter()
     for step in steps:
         inside = (calls["start_ns"] >= step["prev_sync_end_ns"]) & (calls["start_ns"] < step["sync_end_ns"])
         long = calls[inside & (calls["duration_ns"] >= MIN_SHARE * (step["sync_end_ns"] - step["prev_sync_end_ns"]))]
-        seen.update({(int(one["source"]), int(one["op"]), int(one["stack_hash"])) for one in long})
-    common = _common(seen, len(steps))
+        seen.update({(int(call["source"]), int(call["op"]), int(call["stack_hash"])) for call in long})
+    common = _most_common(seen, len(steps))
     if common is None:
         return None
     source, op, stack_hash = common
-    return _NAMES.get((source, op), "a call"), case.evidence.own_line(stack_hash)
+    return _NAME_BY_OP.get((source, op), "a call"), case.evidence.own_line(stack_hash)
 
 
-def _common(seen: Counter[Any], spikes: int) -> Any:
-    """What most of the spikes have in common; None where they have nothing."""
+def _most_common(seen: Counter[Any], spikes: int) -> Any:
+    """What most spikes have in common; None where there is nothing."""
     best = seen.most_common(1)
     return best[0][0] if best and best[0][1] >= MIN_SHARE * spikes else None
 
@@ -218,9 +223,9 @@ RULE = Rule(
     title="periodic slow steps",
     order=85,
     needs=("sync_intervals",),
-    wants=("stack_samples",),
+    improves_with=("stack_samples",),
     shows="steps at a regular distance that hold most of the lost time, with the line or the call they have in common",
     limits="claims only what no other cause owns, and only from four spikes on; without samples or recorded calls "
     "there is no name for the spike, and it stays unexplained",
-    find=find,
+    explain=explain,
 )

@@ -1,10 +1,10 @@
-"""Loading modules took the time: kernels were compiled or loaded in the middle of the run."""
+"""Time lost loading modules: kernels were compiled or loaded during the run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ingero.diagnose.cases.call_growth import claim, growth
+from ingero.diagnose.cases.call_growth import claim_inside_calls, grown_calls
 from ingero.diagnose.cases.case import Case
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.findings import Finding, Fix, Part
@@ -13,10 +13,10 @@ from ingero.ops import Kind
 CAUSE = "recompilation"
 
 
-def find(case: Case) -> Iterator[Finding]:
-    """Module loads that the reference does not have."""
-    grown = growth(case, Kind.LOAD)
-    claims = claim(case, (Part.IDLE, Part.LAUNCH), grown) if grown else {}
+def explain(case: Case) -> Iterator[Finding]:
+    """Module loads that the baseline does not have."""
+    grown = grown_calls(case, Kind.LOAD)
+    claims = claim_inside_calls(case, (Part.IDLE, Part.LAUNCH), grown) if grown else {}
     if not grown or not claims:
         return
     lost = sum(claims.values())
@@ -43,5 +43,5 @@ RULE = Rule(
     needs=("sync_intervals", "op_stats"),
     shows="module and library loads per step against the baseline, with the line that caused them",
     limits="the compiler's own time before the load shows as host-bound Python or native code",
-    find=find,
+    explain=explain,
 )

@@ -1,4 +1,4 @@
-"""The loop waits for the GPU at more places than it did, so that the host cannot run ahead of it."""
+"""The loop waits for the GPU at more places than in the baseline, so that the host cannot run ahead of it."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ingero.diagnose.cases.case_search import BOTTLENECK_RATIO
 from ingero.diagnose.causes.cpu.longest_wait import worst_part
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.findings import CodeLine, Finding, FindingKind, Fix, Link, Part
-from ingero.diagnose.lost_time.buckets import DEVICE
+from ingero.diagnose.lost_time.buckets import GPU_EXECUTION
 from ingero.events import STATES
 from ingero.ops import Kind
 from ingero.store.records import Window
 from ingero.units import format_number
 
 CAUSE = "unexpected-sync"
-_WAITS = Kind.SYNC | Kind.COPY | Kind.FREE
-_MORE = 1.3  # calls of a line per launch, against the reference
+_WAITING_KINDS = Kind.SYNC | Kind.COPY | Kind.FREE
+_MIN_TIMES_BASELINE = 1.3  # calls of a line per launch, against the baseline
 
 
-_MIN_PLACES = 1.8  # waits a step: of one nothing is hidden
-_OFTEN = 0.5  # of the waits at the busiest line: a value that is read now and then is no such place
-_HOST = 1.0  # of the GPU's time: a host that needs more would be late without these waits, too
+_MIN_WAITS_PER_STEP = 1.8  # one wait per step is normal
+_MIN_SHARE_OF_BUSIEST_LINE = 0.5  # of the waits at the busiest line: a value read now and then is no such place
+_MAX_HOST_RATIO = 1.0  # of the GPU's time: a host that needs more would be late without these waits, too
 _FIXES = (
     Fix(text="keep the value on the GPU; read it once every N steps", command="loss.detach()  # not .item()"),
     Fix(text="copy asynchronously, from pinned memory", command="tensor.to('cuda', non_blocking=True)"),
@@ -34,22 +34,22 @@ _FIXES = (
 )
 
 
-def find(case: Case) -> Iterator[Finding]:
-    """In a time range with more syncs per launch, the time in which the host had to catch up again.
+def explain(case: Case) -> Iterator[Finding]:
+    """Time in which the host had to catch up, in a time range with more syncs per launch.
 
-    Against zero the same of a loop that waits at several places in each step, as long as it could keep ahead of the
-    device without.
+    For a bottleneck, the same time of a loop that waits at several places per step, as long as it could run ahead of
+    the GPU without.
     """
-    if case.resynced is None:
-        if case.kind is FindingKind.BOTTLENECK and (found := _at_best(case)):
-            yield found
+    if case.resync is None:
+        if case.kind is FindingKind.BOTTLENECK and (finding := _bottleneck_finding(case)):
+            yield finding
         return
-    claims = case.take((Part.IDLE, Part.LAUNCH), ("run",))
-    if case.is_of_steps:  # when the GPU is idle within them is not known: all that it is waited for longer is theirs
-        claims |= case.take((Part.GPU,), (DEVICE,))
+    claims = case.claimable((Part.IDLE, Part.LAUNCH), ("run",))
+    if case.is_of_steps:  # GPU idle time within steps is unknown: all of the longer waits for the GPU count
+        claims |= case.claimable((Part.GPU,), (GPU_EXECUTION,))
     if not claims:
         return
-    lost, times = sum(claims.values()), case.resynced.syncs
+    lost, times = sum(claims.values()), case.resync.syncs
     lines = _new_lines(case)
     line = next(iter(lines), None)
     where = f", at {' and '.join(str(one) for one in lines[:2])}" if lines else ""
@@ -75,27 +75,27 @@ def find(case: Case) -> Iterator[Finding]:
     )
 
 
-def _at_best(case: Case) -> Finding | None:
-    """Of a loop that has always waited so often: what the GPU waits for after all but one of a step's waits."""
+def _bottleneck_finding(case: Case) -> Finding | None:
+    """A loop that always synced that often: GPU idle time after all but one of a step's waits."""
     if case.is_of_steps or not case.knows_idle or not len(case.sync_intervals):
         return None
     host_ns = _host_ns(case)
-    if host_ns > _HOST * float(case.sync_intervals["busy_ns"].sum()):
+    if host_ns > _MAX_HOST_RATIO * float(case.sync_intervals["busy_ns"].sum()):
         return None
     counts = _waits_by_line(case, case.time_ranges)
     most = max(counts.values(), default=0)
-    lines = [line for line, count in counts.most_common() if count >= _OFTEN * most]
+    lines = [line for line, count in counts.most_common() if count >= _MIN_SHARE_OF_BUSIEST_LINE * most]
     waits = sum(counts[line] for line in lines) / max(most, 1)
-    if len(lines) < 2 or waits < _MIN_PLACES:
+    if len(lines) < 2 or waits < _MIN_WAITS_PER_STEP:
         return None
     least_ns = BOTTLENECK_RATIO * case.wall_ns
-    if case.total((Part.IDLE,), ("run",)) * (1 - 1 / len(lines)) < least_ns:  # more it cannot be
+    if case.total((Part.IDLE,), ("run",)) * (1 - 1 / len(lines)) < least_ns:  # an upper bound
         return None
-    claims = case.take((Part.IDLE,), ("run",), _after_all_but_one(case, lines))
+    claims = case.claimable((Part.IDLE,), ("run",), _idle_after_all_but_one_ns(case, lines))
     lost = sum(claims.values())
     if lost < least_ns:
         return None
-    places = " and ".join(str(one) for one in lines[:2]) + (f" and {len(lines) - 2} more" if len(lines) > 2 else "")
+    places = " and ".join(str(line) for line in lines[:2]) + (f" and {len(lines) - 2} more" if len(lines) > 2 else "")
     return Finding(
         cause=CAUSE,
         resource="synchronization",
@@ -103,7 +103,7 @@ def _at_best(case: Case) -> Finding | None:
         summary=f"{case.who} lost {case.amount(lost)} to {format_number(waits, 2)} GPU syncs per step, at {places}: "
         f"after each, the GPU is idle until the host has launched new work",
         claims=claims,
-        is_apart=True,
+        is_outside_loop=True,
         line=lines[0],
         chain=(
             Link(
@@ -119,11 +119,11 @@ def _at_best(case: Case) -> Finding | None:
     )
 
 
-def _after_all_but_one(case: Case, lines: Sequence[CodeLine]) -> float:
-    """How long the GPU was idle because of all but one of these waits, scaled to the case, in ns.
+def _idle_after_all_but_one_ns(case: Case, lines: Sequence[CodeLine]) -> float:
+    """GPU idle time because of all but one of these waits, scaled to the case.
 
-    Without a wait the host had been earlier by as long as it waited: no more of the idle time after it is due to it.
-    The wait that cost most is the one that a step may have.
+    Without a wait the host would have been earlier by the duration of the wait: no more of the idle time after it is
+    due to it. One wait per step is allowed, the costliest one.
     """
     sync_intervals, window = case.sync_intervals, worst_part(case)
     following = np.flatnonzero(sync_intervals["prev_sync_end_ns"][1:] == sync_intervals["sync_end_ns"][:-1])
@@ -131,18 +131,18 @@ def _after_all_but_one(case: Case, lines: Sequence[CodeLine]) -> float:
     spared = np.minimum(waited[following], sync_intervals["idle_ns"][following + 1])
     stacks = case.evidence.reader.sync_stacks(window, process=case.process.process)
     case.evidence.stacks.read(set(stacks.values()))
-    of_line: defaultdict[CodeLine, list[int]] = defaultdict(list)
+    ns_by_line: defaultdict[CodeLine, list[int]] = defaultdict(list)
     for end_ns, spared_ns in zip(sync_intervals["sync_end_ns"][following].tolist(), spared.tolist(), strict=True):
         line = case.evidence.own_line(stacks[end_ns]) if end_ns in stacks else None
         if line and line in lines:
-            of_line[line].append(spared_ns)
-    found = sorted(sum(one) for one in of_line.values())
-    known = sum(map(len, of_line.values()))
-    return sum(found[:-1]) * len(sync_intervals) / max(known, 1) * case.scale
+            ns_by_line[line].append(spared_ns)
+    idle_ns_by_line = sorted(sum(idle_times) for idle_times in ns_by_line.values())
+    known = sum(map(len, ns_by_line.values()))
+    return sum(idle_ns_by_line[:-1]) * len(sync_intervals) / max(known, 1) * case.scale
 
 
 def _host_ns(case: Case) -> float:
-    """What the host computed and launched in these intervals: as long as that is less, it could keep ahead."""
+    """Time that the host ran in idle and launch parts; as long as it is below the GPU's time, it could run ahead."""
     run = STATES.index("run")
     return float(
         sum(np.maximum(case.sync_intervals[f"{part}_state_ns"][:, run], 0).sum() for part in ("idle", "launch"))
@@ -150,33 +150,35 @@ def _host_ns(case: Case) -> float:
 
 
 def _new_lines(case: Case) -> list[CodeLine]:
-    """The lines that wait for the GPU more often than in the reference, most of them first."""
-    usual = _waits_by_line(case, case.baselines)
+    """Lines that wait for the GPU more often than in the baseline, largest growth first."""
+    baseline = _waits_by_line(case, case.baseline_windows)
     process = case.process.process
-    launches = sum(int(case.evidence.gpu_stream_in(one, process)["launches"].sum()) for one in case.baselines)
+    launches = sum(
+        int(case.evidence.gpu_stream_in(window, process)["launches"].sum()) for window in case.baseline_windows
+    )
     scale = float(case.sync_intervals["launches"].sum()) / max(launches, 1)
     grown = {
-        line: count - scale * usual[line]
+        line: count - scale * baseline[line]
         for line, count in _waits_by_line(case, [case.window]).items()
-        if count > _MORE * scale * usual[line]
+        if count > _MIN_TIMES_BASELINE * scale * baseline[line]
     }
     return sorted(grown, key=lambda line: -grown[line])
 
 
 def _waits_by_line(case: Case, windows: Iterable[Window]) -> Counter[CodeLine]:
-    """Recorded calls that may wait for the GPU, by the workload's own line."""
+    """Recorded calls that may wait for the GPU, by the program's own line."""
     process = case.process.process
-    waits = {(one.totals.source, one.totals.op) for one in case.op_changes if kind_of(one) & _WAITS}
+    waits = {(change.totals.source, change.totals.op) for change in case.op_changes if kind_of(change) & _WAITING_KINDS}
     counts: Counter[CodeLine] = Counter()
     for window in windows:
         times = case.evidence.reader.stack_times(
             window, process=process, sources=tuple({source for source, _ in waits})
         )
-        mine = [one for one in times if (one.source, one.op) in waits]
-        case.evidence.stacks.read(one.stack_hash for one in mine)
-        for one in mine:
-            if line := case.evidence.own_line(one.stack_hash):
-                counts[line] += one.count
+        wait_rows = [row for row in times if (row.source, row.op) in waits]
+        case.evidence.stacks.read(row.stack_hash for row in wait_rows)
+        for row in wait_rows:
+            if line := case.evidence.own_line(row.stack_hash):
+                counts[line] += row.count
     return counts
 
 
@@ -189,5 +191,5 @@ RULE = Rule(
     "after them, and the lines that are new",
     limits="a loop that has synced that often from the first second on is detected by syncs at several of its lines, "
     "equally often, where the host needs less time than the GPU; with one line, or without stacks, nothing is reported",
-    find=find,
+    explain=explain,
 )

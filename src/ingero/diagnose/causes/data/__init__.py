@@ -1,1 +1,1 @@
-"""Causes in the producers of input data."""
+"""Causes in the production of input data."""

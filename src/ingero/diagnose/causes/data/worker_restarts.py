@@ -1,4 +1,4 @@
-"""Data workers are made anew for each pass over the data, and the GPU waits until they have begun to deliver."""
+"""Data workers are re-created for each pass over the data, and the GPU waits until they deliver."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from ingero.diagnose.cases.case import Case
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.findings import CodeLine, Finding, FindingKind, Fix, Link, Part
 from ingero.diagnose.samples.process_roles import data_workers
-from ingero.diagnose.samples.stack_samples import RUN, SLEEP, at, empty_spans, spent, stays
+from ingero.diagnose.samples.stack_samples import RUN, SLEEP, at, group_samples, idle_spans, sampled_time
 from ingero.units import format_ns
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 CAUSE = "worker-restarts"
-MIN_PASSES = 3  # a loader that is made once, or once more for the evaluation, is none
-_STATES = ("run", "sleep", "io", "uninterruptible", "unknown")  # who had the CPU meanwhile has rules of its own
-_APART_NS = 500_000_000  # between the workers of one pass and those of the next
-_EXITED = 0.5  # of the workers that were born before the last pass: they ended, it is not a growing pool
+MIN_PASSES = 3  # a loader is created once, or once more for the evaluation
+_CLAIMED_STATES = ("run", "sleep", "io", "uninterruptible", "unknown")  # waits for a CPU have rules of their own
+_MIN_PASS_DISTANCE_NS = 500_000_000  # between the workers of one pass and those of the next
+_MIN_EXITED_RATIO = 0.5  # of the workers started before the last pass: they ended, so that it is no growing pool
 
 
 @dataclass(frozen=True, slots=True)
 class _Passes:
-    """Which intervals wait for new workers. longer_ns: of each, beyond those that do not."""
+    """Which sync intervals wait for new workers. longer_ns: how much longer each is than those that do not."""
 
     is_first: Array
     longer_ns: Array
     workers: int
 
 
-def find(case: Case) -> Iterator[Finding]:
-    """The time with an empty device in which workers were born, beyond that of other intervals."""
+def explain(case: Case) -> Iterator[Finding]:
+    """Time with an idle GPU in which workers were started, beyond that of other intervals."""
     passes = _passes(case)
     if passes is None:
         return
     total_ns = float(passes.longer_ns.sum()) * case.scale
-    claims = case.take((Part.IDLE,), _STATES, total_ns)
+    claims = case.claimable((Part.IDLE,), _CLAIMED_STATES, total_ns)
     lost = sum(claims.values())
     if not lost:
         return
@@ -54,7 +54,7 @@ def find(case: Case) -> Iterator[Finding]:
         summary=f"{case.who} lost {case.amount(lost)} re-creating its {passes.workers} data workers for each pass "
         f"over the data{times}, {each} each{at(line)}",
         claims=claims,
-        is_apart=True,
+        is_outside_loop=True,
         line=line,
         chain=(
             Link(
@@ -74,35 +74,47 @@ def find(case: Case) -> Iterator[Finding]:
 
 
 def _passes(case: Case) -> _Passes | None:
-    mine = data_workers(case.evidence, case.process)
-    born = np.array(sorted(one.start_ns for one in mine), np.int64)
+    workers_found = data_workers(case.evidence, case.process)
+    born = np.array(sorted(worker.start_ns for worker in workers_found), np.int64)
     since_ns = min(case.evidence.window.begin_ns, case.window.begin_ns)
     born = born[(born >= since_ns) & (born < case.evidence.window.end_ns)]
-    count = 1 + int((np.diff(born) > _APART_NS).sum()) if len(born) else 0
-    before_last = [one for one in mine if len(born) and born[0] <= one.start_ns < born[-1] - _APART_NS]
-    if count < MIN_PASSES or sum(one.exit_ns is not None for one in before_last) < _EXITED * len(before_last):
+    count = 1 + int((np.diff(born) > _MIN_PASS_DISTANCE_NS).sum()) if len(born) else 0
+    before_last = [
+        worker
+        for worker in workers_found
+        if len(born) and born[0] <= worker.start_ns < born[-1] - _MIN_PASS_DISTANCE_NS
+    ]
+    if count < MIN_PASSES or sum(worker.exit_ns is not None for worker in before_last) < _MIN_EXITED_RATIO * len(
+        before_last
+    ):
         return None
     begins, ends = (
         case.sync_intervals["prev_sync_end_ns"],
         case.sync_intervals["prev_sync_end_ns"] + case.sync_intervals["idle_ns"],
     )
-    first = np.searchsorted(born, begins) < np.searchsorted(born, ends)
-    if not first.any():
+    waits_for_start = np.searchsorted(born, begins) < np.searchsorted(born, ends)
+    if not waits_for_start.any():
         return None
     if case.kind is FindingKind.INCIDENT:
-        beyond = case.excess_ns
-    elif not first.all():
-        beyond = case.sync_intervals["idle_ns"] - float(np.median(case.sync_intervals["idle_ns"][~first]))
+        longer_ns = case.excess_ns
+    elif not waits_for_start.all():
+        longer_ns = case.sync_intervals["idle_ns"] - float(np.median(case.sync_intervals["idle_ns"][~waits_for_start]))
     else:
         return None
-    return _Passes(first, np.where(first, np.maximum(beyond, 0), 0), max(round(len(born) / count), 1))
+    return _Passes(
+        waits_for_start, np.where(waits_for_start, np.maximum(longer_ns, 0), 0), max(round(len(born) / count), 1)
+    )
 
 
 def _line(case: Case, first: Array) -> CodeLine | None:
-    """Where the thread that waits for them was."""
-    spans, number = empty_spans(first), case.process.process
-    found = [one for state in (SLEEP, RUN) for one in stays(case.evidence, number, case.time_ranges, spans, state)]
-    return spent(found).line
+    """Where the thread was that waited for the new workers."""
+    spans, number = idle_spans(first), case.process.process
+    groups = [
+        group
+        for state in (SLEEP, RUN)
+        for group in group_samples(case.evidence, number, case.time_ranges, spans, state)
+    ]
+    return sampled_time(groups).line
 
 
 RULE = Rule(
@@ -110,10 +122,10 @@ RULE = Rule(
     title="data workers are re-created for each pass",
     order=39,
     needs=("sync_intervals",),
-    wants=("stack_samples",),
+    improves_with=("stack_samples",),
     shows="starts of data workers within the time in which the GPU was idle, how often, and what those waits "
     "took longer than others",
     limits="workers are recognized by the name that PyTorch gives them; with fewer than three passes in a recording "
     "nothing is reported",
-    find=find,
+    explain=explain,
 )

@@ -1,1 +1,1 @@
-"""Causes in the GPU, its driver, its link, and who else uses them."""
+"""Causes in the GPU, its driver, its PCIe link, and its other users."""

@@ -1,4 +1,4 @@
-"""When two processes had work on one GPU at the same time, by the sync intervals of their main streams."""
+"""When two processes had work on one GPU at the same time, from the sync intervals of their main streams."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 
 from ingero.diagnose.evidence.evidence import Evidence
-from ingero.diagnose.evidence.process_gpus import device_of, same_gpu
+from ingero.diagnose.evidence.process_gpus import gpu_ordinal_of, same_gpu
 from ingero.store.records import Process
 from ingero.units import format_percent
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_MUCH = 0.25  # of the time in which a process had work: less is a neighbor that comes and goes, and seldom felt
-_MOST_NAMES = 2
+_MIN_SHARED_RATIO = 0.25  # of the time in which a process had work: below it, a neighbor is seldom noticed
+_MAX_NAMES = 2  # processes named in a verdict
 
 
-def while_there(gpu_stream: Array, others: Array) -> slice:
-    """The sync intervals of a stream, which follow one another, that lie between the other's first and last."""
+def within_others_span(gpu_stream: Array, others: Array) -> slice:
+    """The sync intervals of a stream between the other's first and last; the intervals are consecutive."""
     first, last = np.searchsorted(
         gpu_stream["sync_end_ns"], (others["prev_sync_end_ns"][0], others["sync_end_ns"].max())
     )
@@ -26,38 +26,40 @@ def while_there(gpu_stream: Array, others: Array) -> slice:
 
 
 def overlap_ns(gpu_stream: Array, others: Array) -> Array:
-    """How long the other process had work on the GPU during each sync interval; these follow one another."""
+    """How long the other process had work on the GPU during each sync interval; the intervals are consecutive."""
     begins, ends = others["first_launch_ns"], np.maximum.accumulate(others["gpu_done_ns"])
-    done = np.concatenate([[0], np.cumsum(np.maximum(ends - np.maximum(begins, np.append(0, ends[:-1])), 0))])
+    busy_ns = np.concatenate([[0], np.cumsum(np.maximum(ends - np.maximum(begins, np.append(0, ends[:-1])), 0))])
 
-    def until(times: Array) -> Array:
-        """How long it had work before each of these times."""
+    def busy_ns_until(times: Array) -> Array:
+        """How long the other process had work before each of these times."""
         count = np.searchsorted(begins, times, side="right")
         last = np.maximum(count - 1, 0)
-        beyond = np.where(count > 0, np.maximum(ends[last] - times, 0), 0)
-        before: Array = done[count] - beyond
+        not_yet_ns = np.where(count > 0, np.maximum(ends[last] - times, 0), 0)
+        before: Array = busy_ns[count] - not_yet_ns
         return before
 
-    overlap: Array = np.maximum(until(gpu_stream["gpu_done_ns"]) - until(gpu_stream["first_launch_ns"]), 0)
+    overlap: Array = np.maximum(
+        busy_ns_until(gpu_stream["gpu_done_ns"]) - busy_ns_until(gpu_stream["first_launch_ns"]), 0
+    )
     return overlap
 
 
-def shared_with(evidence: Evidence, process: Process, gpu_stream: Array) -> str:
-    """Who else had work on a process's GPU while it had, as a verdict says it; "" where nobody is known to have."""
+def gpu_sharing_text(evidence: Evidence, process: Process, gpu_stream: Array) -> str:
+    """Which other processes had work on a process's GPU at the same time, for a verdict; "" for none known."""
     busy_ns = max(int(gpu_stream["busy_ns"].sum()), 1)
-    found = []
-    for number, theirs in evidence.gpu_streams.items():
+    sharers = []
+    for number, other_stream in evidence.gpu_streams.items():
         other = evidence.processes.get(number)
-        if other is None or number == process.process or not len(theirs):
+        if other is None or number == process.process or not len(other_stream):
             continue
-        devices = [(one, device_of(evidence, one)) for one in (process.process, number)]
+        devices = [(user, gpu_ordinal_of(evidence, user)) for user in (process.process, number)]
         if same_gpu(evidence, devices[0], devices[1]):
-            there = gpu_stream[while_there(gpu_stream, theirs)]
-            share = int(overlap_ns(there, theirs).sum()) / busy_ns if len(there) else 0.0
-            if share >= _MUCH:
-                found.append((share, f"{other.name} [{other.pid}] {format_percent(min(share, 1.0))}"))
-    if not found:
+            own_intervals = gpu_stream[within_others_span(gpu_stream, other_stream)]
+            share = int(overlap_ns(own_intervals, other_stream).sum()) / busy_ns if len(own_intervals) else 0.0
+            if share >= _MIN_SHARED_RATIO:
+                sharers.append((share, f"{other.name} [{other.pid}] {format_percent(min(share, 1.0))}"))
+    if not sharers:
         return ""
-    names = " and ".join(text for _, text in sorted(found, reverse=True)[:_MOST_NAMES])
-    more = f" and {len(found) - _MOST_NAMES} more" if len(found) > _MOST_NAMES else ""
+    names = " and ".join(text for _, text in sorted(sharers, reverse=True)[:_MAX_NAMES])
+    more = f" and {len(sharers) - _MAX_NAMES} more" if len(sharers) > _MAX_NAMES else ""
     return f"others had work on the same GPU meanwhile: {names} of that time{more}"

@@ -1,18 +1,18 @@
-"""Allocating and freeing memory of the GPU, or pinned memory of the host, took the time."""
+"""Time lost allocating and freeing GPU memory, or pinned host memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ingero.diagnose.cases.call_growth import Growth, claim, growth
+from ingero.diagnose.cases.call_growth import CallGrowth, claim_inside_calls, grown_calls
 from ingero.diagnose.cases.case import Case
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.findings import Finding, FindingKind, Fix, Part
 from ingero.ops import BY_CODE, Kind, MemoryKind, Source
 
 CAUSE = "allocation-churn"
-_EACH_STEP = 0.5  # calls: a framework's cache needs none once it has seen every shape
-_RETRIES = ("allocator-retry", "kv-cache-pressure")
+_MIN_CALLS_PER_STEP = 0.5  # a framework's cache needs no calls once it has seen every shape
+_RETRY_CAUSES = ("allocator-retry", "kv-cache-pressure")
 _KEEP_BLOCKS = Fix(
     text="let the caching allocator keep its blocks: no empty_cache() in the loop, fewer shapes",
     command="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
@@ -23,10 +23,12 @@ _KEEP_BUFFER = Fix(
 )
 
 
-def find(case: Case) -> Iterator[Finding]:
-    """Allocations that come more often or take longer, on the critical path."""
-    grown = growth(case, Kind.ALLOC | Kind.FREE)
-    claims = claim(case, (Part.IDLE, Part.LAUNCH), grown, told_by=_RETRIES) if grown else {}
+def explain(case: Case) -> Iterator[Finding]:
+    """Allocations on the critical path that are more frequent or take longer."""
+    grown = grown_calls(case, Kind.ALLOC | Kind.FREE)
+    claims = (
+        claim_inside_calls(case, (Part.IDLE, Part.LAUNCH), grown, already_claimed_by=_RETRY_CAUSES) if grown else {}
+    )
     if not grown or not claims:
         return
     lost, is_pinned = sum(claims.values()), _is_pinned(grown)
@@ -37,18 +39,18 @@ def find(case: Case) -> Iterator[Finding]:
         root=str(case.process.pid),
         summary=f"{case.who} lost {case.amount(lost)} allocating {memory}: {grown.text}",
         claims=claims,
-        is_apart=case.kind is FindingKind.BOTTLENECK and grown.count >= _EACH_STEP,
+        is_outside_loop=case.kind is FindingKind.BOTTLENECK and grown.count >= _MIN_CALLS_PER_STEP,
         line=case.line_of(grown.largest),
         chain=(grown.link(order="the allocation returned before the launch that uses it"),),
         fixes=(_KEEP_BUFFER if is_pinned else _KEEP_BLOCKS,),
-        evidence={"calls per step": round(grown.count, 2), "baseline": round(grown.usual_count, 2)},
+        evidence={"calls per step": round(grown.count, 2), "baseline": round(grown.baseline_count, 2)},
     )
 
 
-def _is_pinned(grown: Growth) -> bool:
-    """Whether what took the time is memory of the host, whose pages the driver locks."""
-    one = grown.largest.totals
-    op = BY_CODE.get((Source(one.source), one.op))
+def _is_pinned(grown: CallGrowth) -> bool:
+    """Whether the largest part is pinned host memory, whose pages the driver locks."""
+    totals = grown.largest.totals
+    op = BY_CODE.get((Source(totals.source), totals.op))
     return op is not None and op.memory is MemoryKind.PINNED
 
 
@@ -59,5 +61,5 @@ RULE = Rule(
     needs=("sync_intervals", "op_stats", "allocation_times"),
     shows="exact counts and sums of allocations and frees per step against the baseline",
     limits="allocations from a framework's own cache make no driver call and are not visible",
-    find=find,
+    explain=explain,
 )

@@ -1,4 +1,4 @@
-"""A request for GPU memory failed, the allocator gave its cache back, and asked again: each time the GPU waits."""
+"""A request for GPU memory failed, the allocator freed its cache and retried; each time the GPU waits."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ingero.diagnose.cases.call_growth import INSIDE, growth
+from ingero.diagnose.cases.call_growth import INSIDE, grown_calls
 from ingero.diagnose.cases.case import Case
 from ingero.diagnose.causes.gpu_memory import kv_cache
 from ingero.diagnose.causes.gpu_memory.failed_allocations import (
     FailedAllocation,
     are_all_recorded,
     failed_allocations,
-    had_room,
+    room_despite_failure,
 )
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.evidence.evidence import Evidence
@@ -23,79 +23,87 @@ from ingero.store.records import Process, Window
 from ingero.units import format_bytes, format_count, format_ns
 
 CAUSE = "allocator-retry"
-MIN_RETRIES = 3  # before they matter without lost time; one or two are how an allocator finds its size
+MIN_RETRIES = 3  # before they are reported without lost time; an allocator finds its size with one or two
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """Retries of one process that have a record. times: how many each of them stands for."""
+    """Recorded retries of one process. each_stands_for: how many retries each record represents."""
 
     recorded: Sequence[FailedAllocation]
-    times: float
+    each_stands_for: float
 
     @property
     def count(self) -> int:
-        """How many there were."""
-        return round(len(self.recorded) * self.times)
+        """Number of retries."""
+        return round(len(self.recorded) * self.each_stands_for)
 
     @property
     def cost_ns(self) -> int:
-        """From the failures to the requests that succeeded."""
-        return round(sum(one.end_ns - one.begin_ns for one in self.recorded) * self.times)
+        """Time from the failures to the requests that succeeded."""
+        return round(sum(retry.end_ns - retry.begin_ns for retry in self.recorded) * self.each_stands_for)
 
     @property
     def frees(self) -> int:
-        """Blocks that were given back."""
-        return round(sum(one.frees for one in self.recorded) * self.times)
+        """Blocks freed in between."""
+        return round(sum(retry.frees for retry in self.recorded) * self.each_stands_for)
 
 
-def find(case: Case) -> Iterator[Finding]:
-    """The time from failures to the requests that succeeded, of what was lost on the way to the GPU."""
+def explain(case: Case) -> Iterator[Finding]:
+    """Time from failed requests to the successful retries, of what was lost before the GPU had work."""
     recorded = retries_of(case.evidence, case.window, case.process.process)
-    if not recorded or kv_cache.is_proven(case.evidence, case.process, recorded):
+    if not recorded or kv_cache.is_kv_cache_shortage(case.evidence, case.process, recorded):
         return
-    retries, grown = _counted(case.evidence, case.window, recorded), growth(case, Kind.ALLOC | Kind.FREE)
+    retries, grown = _estimated_retries(case.evidence, case.window, recorded), grown_calls(case, Kind.ALLOC | Kind.FREE)
     cost = min(float(retries.cost_ns), grown.grown_ns) if grown else 0.0
-    claims = case.take((Part.IDLE, Part.LAUNCH), INSIDE, cost)
+    claims = case.claimable((Part.IDLE, Part.LAUNCH), INSIDE, cost)
     if claims:
         lost = f"lost {case.amount(sum(claims.values()))}"
         yield _finding(case.evidence, case.process, retries, lost, claims)
 
 
-def watch(evidence: Evidence) -> Iterator[Finding]:
-    """Processes that do so again and again."""
-    found: dict[int, list[FailedAllocation]] = defaultdict(list)
-    for one in retries_of(evidence, evidence.window):
-        found[one.process].append(one)
-    for number, recorded in found.items():
-        process, retries = evidence.processes.get(number), _counted(evidence, evidence.window, recorded)
-        if process and retries.count >= MIN_RETRIES and not kv_cache.is_proven(evidence, process, recorded):
+def find_events(evidence: Evidence) -> Iterator[Finding]:
+    """Processes that retry repeatedly."""
+    by_process: dict[int, list[FailedAllocation]] = defaultdict(list)
+    for retry in retries_of(evidence, evidence.window):
+        by_process[retry.process].append(retry)
+    for number, recorded in by_process.items():
+        process, retries = evidence.processes.get(number), _estimated_retries(evidence, evidence.window, recorded)
+        if process and retries.count >= MIN_RETRIES and not kv_cache.is_kv_cache_shortage(evidence, process, recorded):
             yield _finding(evidence, process, retries, f"spent {format_ns(retries.cost_ns)}", {})
 
 
 def retries_of(evidence: Evidence, window: Window, process: int | None = None) -> list[FailedAllocation]:
-    """Requests that failed, were followed by frees, and then succeeded; those for which there was room are not."""
-    found = failed_allocations(evidence, window, process)
-    return [one for one in found if one.is_recovered and one.frees and had_room(evidence, one) is None]
+    """Requests that failed, were followed by frees, and then succeeded; not those that failed despite free memory."""
+    failures = failed_allocations(evidence, window, process)
+    return [
+        failure
+        for failure in failures
+        if failure.is_recovered and failure.frees and room_despite_failure(evidence, failure) is None
+    ]
 
 
-def _counted(evidence: Evidence, window: Window, recorded: Sequence[FailedAllocation]) -> Retries:
-    """With how many there were: each failure is counted, but what followed it does not always have a record.
+def _estimated_retries(evidence: Evidence, window: Window, recorded: Sequence[FailedAllocation]) -> Retries:
+    """Retries with their true number: every failure is counted, but what followed it is not always recorded.
 
-    Those of which the frees or the success are not known were retries as often as the others.
+    Failures whose frees or success are unknown are assumed to be retries as often as the others.
     """
     process = recorded[0].process
-    failures = sum(one.failures for one in evidence.reader.memory_sites(window, process=process))
+    failures = sum(site.failures for site in evidence.reader.memory_sites(window, process=process))
     is_complete = are_all_recorded(evidence, window, process, with_frees=True)
     failed = failed_allocations(evidence, window, process)
-    known = sum(one.tries - one.is_recovered for one in failed if is_complete or (one.is_recovered and one.frees))
+    known = sum(
+        failure.tries - failure.is_recovered
+        for failure in failed
+        if is_complete or (failure.is_recovered and failure.frees)
+    )
     return Retries(recorded, max(failures / max(known, 1), 1.0))
 
 
 def _finding(
     evidence: Evidence, process: Process, retries: Retries, lost: str, claims: Mapping[Bucket, int]
 ) -> Finding:
-    worst = max(retries.recorded, key=lambda one: one.end_ns - one.begin_ns)
+    worst = max(retries.recorded, key=lambda retry: retry.end_ns - retry.begin_ns)
     first, last = retries.recorded[0], retries.recorded[-1]
     line = evidence.own_line(worst.stack_hash)
     times = f"{format_count(retries.count)} times" if retries.count > 1 else "once"
@@ -107,7 +115,8 @@ def _finding(
         kind=None if claims else FindingKind.EVENT,
         severity=None if claims else Severity.LOW,
         window=None if claims else Window(begin_ns=first.begin_ns, end_ns=last.end_ns + 1),
-        summary=f"{process.name} [{process.pid}] {lost} because GPU memory ran out {times}: its allocator freed "
+        summary=f"{process.name} [{process.pid}] {lost} because GPU memory ran out {times}: its allocator "
+        "freed "
         f"{format_count(retries.frees)} cached blocks and retried {format_bytes(worst.size_bytes)}{place}",
         claims=claims,
         line=line,
@@ -145,6 +154,6 @@ RULE = Rule(
     shows="failed request, frees and the same request with success on one thread, with the time from the first to the "
     "last; how many there were by the exact count of failures",
     limits="a framework that frees before it asks makes no failing call; then the frees are allocation-churn",
-    find=find,
-    watch=watch,
+    explain=explain,
+    find_events=find_events,
 )

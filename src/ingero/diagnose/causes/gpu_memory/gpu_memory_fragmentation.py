@@ -1,4 +1,4 @@
-"""Requests for GPU memory failed although more than was asked for was free."""
+"""Requests for GPU memory failed although more memory than requested was free."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from ingero.diagnose.causes.gpu_memory.failed_allocations import (
     OUT_OF_MEMORY,
     FailedAllocation,
     failed_allocations,
-    had_room,
+    room_despite_failure,
 )
-from ingero.diagnose.causes.gpu_memory.memory_in_use import Room
+from ingero.diagnose.causes.gpu_memory.memory_in_use import FreeMemory
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.findings import Culprit, Finding, FindingKind, Fix, Link, Severity
@@ -21,21 +21,21 @@ from ingero.units import format_bytes
 CAUSE = "gpu-memory-fragmentation"
 
 
-def watch(evidence: Evidence) -> Iterator[Finding]:
-    """Processes whose requests failed while the driver said, before and after, that there was room."""
-    failed: dict[int, list[tuple[FailedAllocation, Room]]] = defaultdict(list)
-    for one in failed_allocations(evidence, evidence.window):
-        room = had_room(evidence, one)
+def find_events(evidence: Evidence) -> Iterator[Finding]:
+    """Processes whose requests failed while the driver reported enough free memory before and after."""
+    failed: dict[int, list[tuple[FailedAllocation, FreeMemory]]] = defaultdict(list)
+    for failure in failed_allocations(evidence, evidence.window):
+        room = room_despite_failure(evidence, failure)
         if room:
-            failed[one.process].append((one, room))
-    for number, mine in failed.items():
-        yield _finding(evidence, evidence.processes[number], mine)
+            failed[failure.process].append((failure, room))
+    for number, of_process in failed.items():
+        yield _finding(evidence, evidence.processes[number], of_process)
 
 
-def _finding(evidence: Evidence, process: Process, failed: list[tuple[FailedAllocation, Room]]) -> Finding:
-    worst, room = max(failed, key=lambda one: one[1].free_bytes - one[0].size_bytes)
+def _finding(evidence: Evidence, process: Process, failed: list[tuple[FailedAllocation, FreeMemory]]) -> Finding:
+    worst, room = max(failed, key=lambda failure: failure[1].free_bytes - failure[0].size_bytes)
     line = evidence.own_line(worst.stack_hash)
-    is_final = any(not one.is_recovered for one, _ in failed)
+    is_final = any(not failure.is_recovered for failure, _ in failed)
     return Finding(
         cause=CAUSE,
         resource="gpu memory",
@@ -80,5 +80,5 @@ RULE = Rule(
     limits="the driver is sampled once per second: where memory was allocated or freed between the samples, or the "
     "process uses several GPUs, nothing is reported; a limit of MPS looks the same; fragmentation inside a framework's "
     "cache is reported by allocator-retry",
-    watch=watch,
+    find_events=find_events,
 )

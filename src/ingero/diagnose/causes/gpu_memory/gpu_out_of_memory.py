@@ -1,4 +1,4 @@
-"""The GPU had no memory for a request, and the request was not repeated with success."""
+"""A request for GPU memory failed, and was not retried with success."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ingero.diagnose.causes.gpu_memory import memory_in_use
 from ingero.diagnose.causes.gpu_memory.failed_allocations import (
     OUT_OF_MEMORY,
     FailedAllocation,
+    continued_after,
     failed_allocations,
-    goes_on,
-    had_room,
     is_final,
-    is_open,
+    may_be_retried,
+    room_despite_failure,
 )
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.evidence.evidence import Evidence
@@ -23,46 +23,49 @@ from ingero.store.records import Process, Window
 from ingero.units import SECOND_NS, format_bytes
 
 CAUSE = "gpu-out-of-memory"
-_ENDS_SOON_NS = 5_000_000_000
+_ENDS_SOON_NS = 5_000_000_000  # a process that fails within this time after the request has ended because of it
 
 
-def watch(evidence: Evidence) -> Iterator[Finding]:
-    """Processes with requests that failed for good; those for which there was room are fragmentation."""
+def find_events(evidence: Evidence) -> Iterator[Finding]:
+    """Processes with requests that finally failed; those that failed despite free memory are fragmentation."""
     failed: dict[int, list[FailedAllocation]] = defaultdict(list)
-    known: dict[tuple[int, int], bool] = {}  # by process and second: a process that tries on and on is asked about once
-    for one in failed_allocations(evidence, evidence.window):
-        second = one.process, one.begin_ns // SECOND_NS
-        if one.is_recovered or is_open(evidence, one) or had_room(evidence, one):
+    is_final_by_second: dict[
+        tuple[int, int], bool
+    ] = {}  # by (process, second): a process that keeps retrying is checked once per second
+    for failure in failed_allocations(evidence, evidence.window):
+        second = failure.process, failure.begin_ns // SECOND_NS
+        if failure.is_recovered or may_be_retried(evidence, failure) or room_despite_failure(evidence, failure):
             continue
-        if second not in known:
-            known[second] = not goes_on(evidence, one) or is_final(evidence, one)
-        if known[second]:
-            failed[one.process].append(one)
-    for number, mine in failed.items():
+        if second not in is_final_by_second:
+            is_final_by_second[second] = not continued_after(evidence, failure) or is_final(evidence, failure)
+        if is_final_by_second[second]:
+            failed[failure.process].append(failure)
+    for number, failures in failed.items():
         process = evidence.processes.get(number)
         if process:
-            yield _finding(evidence, process, mine)
+            yield _finding(evidence, process, failures)
 
 
 def _finding(evidence: Evidence, process: Process, failures: list[FailedAllocation]) -> Finding:
     first = failures[0]
     line = evidence.own_line(first.stack_hash)
-    others = memory_in_use.others_on(evidence, process, first.begin_ns)
+    others = memory_in_use.other_users_of_gpu(evidence, process, first.begin_ns)
     holders = memory_in_use.largest_holders(
         evidence, Window(begin_ns=evidence.window.begin_ns, end_ns=first.begin_ns + 1), process.process
     )
-    own = f"; it holds {' and '.join(_holding(one) for one in holders)}" if holders else ""
-    beside = f"; also on that GPU: {' and '.join(_named(one) for one in others)}" if others else ""
+    holders_text = f"; it holds {' and '.join(_holder_text(one) for one in holders)}" if holders else ""
+    others_text = f"; also on that GPU: {' and '.join(_culprit_text(one) for one in others)}" if others else ""
     container = evidence.container_of(process.cgroup_id)
     return Finding(
         cause=CAUSE,
         resource="gpu memory",
         root=str(process.pid),
         kind=FindingKind.EVENT,
-        severity=Severity.HIGH if goes_on(evidence, failures[-1]) else Severity.CRITICAL,
+        severity=Severity.HIGH if continued_after(evidence, failures[-1]) else Severity.CRITICAL,
         window=Window(begin_ns=first.begin_ns, end_ns=failures[-1].end_ns + 1),
         summary=f"{process.name} [{process.pid}] asked for {format_bytes(first.size_bytes)} of GPU memory"
-        f"{f' in {line}' if line else ''} and did not get it{_end(evidence, process, failures[-1])}{own}{beside}",
+        f"{f' in {line}' if line else ''} and did not get "
+        f"it{_outcome_text(evidence, process, failures[-1])}{holders_text}{others_text}",
         culprits=(Culprit(pid=process.pid, name=process.name, container=container), *others),
         line=line,
         chain=(_link(first, line),),
@@ -71,18 +74,18 @@ def _finding(evidence: Evidence, process: Process, failures: list[FailedAllocati
     )
 
 
-def _holding(one: memory_in_use.Held) -> str:
-    return f"{format_bytes(one.end_bytes)} from {one.place}"
+def _holder_text(holder: memory_in_use.HeldMemory) -> str:
+    return f"{format_bytes(holder.end_bytes)} from {holder.place}"
 
 
-def _named(one: Culprit) -> str:
-    return f"{one.name} [{one.pid}]"
+def _culprit_text(culprit: Culprit) -> str:
+    return f"{culprit.name} [{culprit.pid}]"
 
 
-def _end(evidence: Evidence, process: Process, last: FailedAllocation) -> str:
+def _outcome_text(evidence: Evidence, process: Process, last: FailedAllocation) -> str:
     if process.exit_ns is not None and process.exit_ns - last.end_ns <= _ENDS_SOON_NS and process.exit_code != 0:
         return f", then {ending(process.exit_code)}"
-    return ", and went on without it" if goes_on(evidence, last) else ""
+    return ", and went on without it" if continued_after(evidence, last) else ""
 
 
 def _link(first: FailedAllocation, line: CodeLine | None) -> Link:
@@ -98,7 +101,7 @@ def _link(first: FailedAllocation, line: CodeLine | None) -> Link:
 def _facts(evidence: Evidence, process: Process, failures: list[FailedAllocation]) -> dict[str, Fact]:
     uuid = memory_in_use.gpu_of(evidence, process)
     first = failures[0]
-    room = memory_in_use.room_at(evidence, uuid, first.begin_ns, first.end_ns) if uuid else None
+    room = memory_in_use.free_memory_around(evidence, uuid, first.begin_ns, first.end_ns) if uuid else None
     return {
         "requests that failed": len(failures),
         "asked for (bytes)": first.size_bytes,
@@ -112,11 +115,11 @@ def _fixes(has_others: bool) -> tuple[Fix, ...]:
     smaller = Fix(text="a smaller batch or sequence, activation checkpointing, or a lower precision")
     if not has_others:
         return (smaller,)
-    who = Fix(
+    list_users = Fix(
         text="list the processes that use its memory, and move one",
         command="nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv",
     )
-    return who, smaller
+    return list_users, smaller
 
 
 RULE = Rule(
@@ -128,5 +131,5 @@ RULE = Rule(
     limits="a framework that has a limit of its own fails without a call; where a process allocates more than 100 "
     "times a second only failures and some of the successes have a record, so that a repeated request that "
     "succeeded can be missed; then nothing is reported of a process that goes on",
-    watch=watch,
+    find_events=find_events,
 )

@@ -1,11 +1,11 @@
-"""A serving process runs with a full GPU, and its key-value cache has to fight for memory."""
+"""A serving process runs with a full GPU, and its KV cache competes for memory."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from ingero.diagnose.cases.call_growth import INSIDE, Growth, claim, growth
+from ingero.diagnose.cases.call_growth import INSIDE, CallGrowth, claim_inside_calls, grown_calls
 from ingero.diagnose.cases.case import Case
 from ingero.diagnose.causes.gpu_memory import kv_cache
 from ingero.diagnose.causes.gpu_memory.allocator_retry import retries_of
@@ -27,34 +27,34 @@ _FIXES = (
 )
 
 
-def find(case: Case) -> Iterator[Finding]:
-    """The time of such requests, of what was lost on the way to the GPU."""
+def explain(case: Case) -> Iterator[Finding]:
+    """Time of such requests, of what was lost before the GPU had work."""
     retries = retries_of(case.evidence, case.window, case.process.process)
-    if kv_cache.is_proven(case.evidence, case.process, retries):
-        cost = sum(one.end_ns - one.begin_ns for one in retries)
-        claims = case.take((Part.IDLE, Part.LAUNCH), INSIDE, cost)
+    if kv_cache.is_kv_cache_shortage(case.evidence, case.process, retries):
+        cost = sum(retry.end_ns - retry.begin_ns for retry in retries)
+        claims = case.claimable((Part.IDLE, Part.LAUNCH), INSIDE, cost)
         if claims:
             yield _finding(case.evidence, case.process, retries, claims)
         return
-    grown = growth(case, Kind.ALLOC | Kind.FREE) if case.kind is FindingKind.INCIDENT else None
-    if grown and kv_cache.is_churn(case, grown):
-        claims = claim(case, (Part.IDLE, Part.LAUNCH), grown)
+    grown = grown_calls(case, Kind.ALLOC | Kind.FREE) if case.kind is FindingKind.INCIDENT else None
+    if grown and kv_cache.is_kv_cache_churn(case, grown):
+        claims = claim_inside_calls(case, (Part.IDLE, Part.LAUNCH), grown)
         if claims:
-            yield _churn(case, grown, claims)
+            yield _churn_finding(case, grown, claims)
 
 
-def watch(evidence: Evidence) -> Iterator[Finding]:
-    """Serving processes whose cache made requests fail, also where no time was lost by it."""
-    found: dict[int, list[FailedAllocation]] = defaultdict(list)
-    for one in retries_of(evidence, evidence.window):
-        found[one.process].append(one)
-    for number, retries in found.items():
+def find_events(evidence: Evidence) -> Iterator[Finding]:
+    """Serving processes with requests of their KV cache that failed, even without lost time."""
+    by_process: dict[int, list[FailedAllocation]] = defaultdict(list)
+    for retry in retries_of(evidence, evidence.window):
+        by_process[retry.process].append(retry)
+    for number, retries in by_process.items():
         process = evidence.processes.get(number)
-        if process and kv_cache.is_proven(evidence, process, retries):
+        if process and kv_cache.is_kv_cache_shortage(evidence, process, retries):
             yield _finding(evidence, process, retries, {})
 
 
-def _churn(case: Case, grown: Growth, claims: Mapping[Bucket, int]) -> Finding:
+def _churn_finding(case: Case, grown: CallGrowth, claims: Mapping[Bucket, int]) -> Finding:
     line = case.line_of(grown.largest)
     return Finding(
         cause=CAUSE,
@@ -72,17 +72,17 @@ def _churn(case: Case, grown: Growth, claims: Mapping[Bucket, int]) -> Finding:
             ),
         ),
         fixes=_FIXES,
-        evidence={"calls per step": round(grown.count, 2), "baseline": round(grown.usual_count, 2)},
+        evidence={"calls per step": round(grown.count, 2), "baseline": round(grown.baseline_count, 2)},
     )
 
 
 def _finding(
     evidence: Evidence, process: Process, retries: Sequence[FailedAllocation], claims: Mapping[Bucket, int]
 ) -> Finding:
-    worst = next(one for one in retries if kv_cache.in_cache_code(evidence, one.stack_hash))
-    room = kv_cache.fullest(evidence, process, retries)
+    worst = next(retry for retry in retries if kv_cache.in_cache_code(evidence, retry.stack_hash))
+    room = kv_cache.fullest_room(evidence, process, retries)
     used = room.used_ratio if room else 0.0
-    cost = sum(one.end_ns - one.begin_ns for one in retries)
+    cost = sum(retry.end_ns - retry.begin_ns for retry in retries)
     line = evidence.own_line(worst.stack_hash)
     return Finding(
         cause=CAUSE,
@@ -119,6 +119,6 @@ RULE = Rule(
     "on a retry, or spent the lost time allocating while fewer kernels were launched",
     limits="a cache whose blocks are allocated once at the start makes no calls later; how full it is and what it "
     "evicts is not visible",
-    find=find,
-    watch=watch,
+    explain=explain,
+    find_events=find_events,
 )

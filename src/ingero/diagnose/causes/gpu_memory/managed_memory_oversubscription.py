@@ -1,4 +1,4 @@
-"""More managed memory is live than the GPU has: what does not fit moves between host and device."""
+"""More managed memory is in use than the GPU has: what does not fit migrates between host and GPU."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from ingero.store.records import Process, Window
 from ingero.units import format_bytes
 
 CAUSE = "managed-memory-oversubscription"
-MOST_UNPAIRED = 0.1  # of the live blocks
+MAX_UNPAIRED_RATIO = 0.1  # of the live blocks
 
 
-def watch(evidence: Evidence) -> Iterator[Finding]:
-    """Processes with one GPU that hold more managed memory than that has."""
-    rows = memory_in_use.levels(evidence, (MemoryKind.MANAGED,))
+def find_events(evidence: Evidence) -> Iterator[Finding]:
+    """Processes with one GPU that hold more managed memory than it has."""
+    rows = memory_in_use.memory_levels(evidence, (MemoryKind.MANAGED,))
     for number in sorted(set(rows["process"].tolist()) & evidence.processes.keys()):
-        mine, process = rows[rows["process"] == number], evidence.processes[number]
+        levels, process = rows[rows["process"] == number], evidence.processes[number]
         total = memory_in_use.memory_bytes(evidence, memory_in_use.gpu_of(evidence, process))
-        above = mine[(mine["live_bytes"] > total) & (mine["unpaired"] <= MOST_UNPAIRED * mine["live_count"])]
+        above = levels[
+            (levels["live_bytes"] > total) & (levels["unpaired"] <= MAX_UNPAIRED_RATIO * levels["live_count"])
+        ]
         if total and len(above):
             most = above[int(above["live_bytes"].argmax())]
             begin = max(int(above["start_ns"][0]), evidence.window.begin_ns)
@@ -69,5 +71,5 @@ RULE = Rule(
     shows="the bytes of managed memory that were in use at a time, against the memory of the GPU",
     limits="which pages move, and what that costs, happens on the GPU; managed memory that the GPU never touches "
     "counts, too; a process with several GPUs is not judged",
-    watch=watch,
+    find_events=find_events,
 )

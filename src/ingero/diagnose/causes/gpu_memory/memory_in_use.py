@@ -1,4 +1,4 @@
-"""GPU memory: which lines hold what of it, and how full the GPUs were."""
+"""GPU memory: which code lines hold how much of it, and how full the GPUs were."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ from ingero.units import format_bytes
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-ON_DEVICE = (MemoryKind.DEVICE, MemoryKind.MANAGED, MemoryKind.MAPPED)  # pinned memory is the host's
-SAMPLED_NS = 2_500_000_000  # the driver is asked each second
+GPU_MEMORY_KINDS = (MemoryKind.DEVICE, MemoryKind.MANAGED, MemoryKind.MAPPED)  # pinned memory is the host's
+MAX_SAMPLE_DISTANCE_NS = 2_500_000_000  # the driver is asked each second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """What the driver said of one GPU just before a moment and just after it."""
+class FreeMemory:
+    """The driver's samples of one GPU just before and just after a time range."""
 
     before: GpuUse
     after: GpuUse
 
     @property
     def used_ratio(self) -> float:
-        """How full it was before, of its memory."""
+        """How full the GPU was before (0-1)."""
         return (self.before.memory_used_bytes or 0) / max(self.before.memory_total_bytes or 0, 1)
 
     @property
     def free_bytes(self) -> int:
-        """The least that was free."""
+        """The smaller of the free memory before and after."""
         return min(free_bytes(self.before), free_bytes(self.after))
 
     @property
     def moved_bytes(self) -> int:
-        """By how much the two differ: given back or taken meanwhile."""
+        """Difference in free memory between before and after."""
         return abs(free_bytes(self.before) - free_bytes(self.after))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """What the calls of one operation from one line hold at the end of a window, and how that changed.
+class HeldMemory:
+    """Memory that one operation's calls from one line hold at the end of a window, and its changes.
 
-    line: None where no stack has one; then all calls of the caller are together.
+    line: None where no stack has one; then all calls from the same caller are grouped.
     """
 
     name: str
@@ -66,18 +66,18 @@ class Held:
 
     @property
     def place(self) -> str:
-        """Where, for texts."""
+        """The line or library, for people."""
         return str(self.line) if self.line else self.library or "an unknown caller"
 
 
-Place = tuple[int, int, int, CodeLine | None]
+SiteKey = tuple[int, int, int, CodeLine | None]
 
 
 # The GPU
 
 
 def gpu_of(evidence: Evidence, process: Process) -> str:
-    """The uuid of the one GPU that a process has memory on; "" where that is not known."""
+    """The UUID of the only GPU on which a process has memory; "" where unknown."""
     used = evidence.gpus_of_pids.get(process.pid, set())
     if len(used) > 1:
         return ""
@@ -85,115 +85,117 @@ def gpu_of(evidence: Evidence, process: Process) -> str:
 
 
 def memory_bytes(evidence: Evidence, uuid: str) -> int:
-    """The memory of a GPU; 0 where the driver was not asked."""
-    return max((one.memory_total_bytes or 0 for one in evidence.gpu_samples if uuid and one.uuid == uuid), default=0)
+    """Total memory of a GPU; 0 where the driver was not asked."""
+    return max(
+        (sample.memory_total_bytes or 0 for sample in evidence.gpu_samples if uuid and sample.uuid == uuid), default=0
+    )
 
 
 def used_ratio(evidence: Evidence, uuid: str, window: Window) -> float:
-    """How full a GPU was on average in a window; 0 where the driver was not asked."""
-    mine = [one for one in evidence.gpu_samples if one.uuid == uuid and _is_told(one)]
+    """How full a GPU was on average in a window (0-1); 0 where the driver was not asked."""
+    samples = [sample for sample in evidence.gpu_samples if sample.uuid == uuid and _has_memory(sample)]
     used = [
-        (one.memory_used_bytes or 0) / max(one.memory_total_bytes or 0, 1)
-        for one in mine
-        if window.begin_ns <= one.time_ns < window.end_ns
+        (sample.memory_used_bytes or 0) / max(sample.memory_total_bytes or 0, 1)
+        for sample in samples
+        if window.begin_ns <= sample.time_ns < window.end_ns
     ]
     return sum(used) / len(used) if used else 0.0
 
 
 def free_at_end(evidence: Evidence, uuid: str) -> int | None:
-    """What the newest sample of a GPU in the window says is free; None where none does."""
-    mine = [one for one in evidence.gpu_samples if one.uuid == uuid and _is_told(one)]
-    return free_bytes(mine[-1]) if mine else None
+    """Free bytes in a GPU's newest sample of the window; None where no sample reports it."""
+    samples = [sample for sample in evidence.gpu_samples if sample.uuid == uuid and _has_memory(sample)]
+    return free_bytes(samples[-1]) if samples else None
 
 
-def room_at(evidence: Evidence, uuid: str, begin_ns: int, end_ns: int) -> Room | None:
-    """What was free on both sides of a time range; None unless the driver was asked shortly before and after."""
+def free_memory_around(evidence: Evidence, uuid: str, begin_ns: int, end_ns: int) -> FreeMemory | None:
+    """Samples just before and after a time range; None unless the driver was asked shortly before and after."""
     samples = evidence.gpu_samples
-    first = bisect_left(samples, begin_ns - SAMPLED_NS, key=lambda one: one.time_ns)
-    last = bisect_left(samples, end_ns + SAMPLED_NS, key=lambda one: one.time_ns)
-    mine = [one for one in samples[first:last] if one.uuid == uuid and _is_told(one)]
-    before = [one for one in mine if one.time_ns <= begin_ns]
-    after = [one for one in mine if one.time_ns >= end_ns]
-    return Room(before=before[-1], after=after[0]) if before and after else None
+    first = bisect_left(samples, begin_ns - MAX_SAMPLE_DISTANCE_NS, key=lambda sample: sample.time_ns)
+    last = bisect_left(samples, end_ns + MAX_SAMPLE_DISTANCE_NS, key=lambda sample: sample.time_ns)
+    of_gpu = [sample for sample in samples[first:last] if sample.uuid == uuid and _has_memory(sample)]
+    before = [sample for sample in of_gpu if sample.time_ns <= begin_ns]
+    after = [sample for sample in of_gpu if sample.time_ns >= end_ns]
+    return FreeMemory(before=before[-1], after=after[0]) if before and after else None
 
 
-def others_on(evidence: Evidence, process: Process, at_ns: int) -> tuple[Culprit, ...]:
-    """Who else held memory of the process's GPU when the driver was asked last, most first; its own family is left out.
+def other_users_of_gpu(evidence: Evidence, process: Process, at_ns: int) -> tuple[Culprit, ...]:
+    """Other processes that held memory on the process's GPU in the last sample, most first, without its family.
 
-    The bytes are in the name: a culprit's time is not what matters here.
+    The bytes are in the name: a culprit's time does not matter here.
     """
     uuid = gpu_of(evidence, process)
-    mine = [one for one in evidence.gpu_samples if one.uuid == uuid and one.time_ns <= at_ns]
+    samples = [sample for sample in evidence.gpu_samples if sample.uuid == uuid and sample.time_ns <= at_ns]
     family = evidence.family(process.process)
-    found = [(pid, used or 0) for pid, used in (mine[-1].processes if mine else ()) if pid not in family]
+    users = [(pid, used or 0) for pid, used in (samples[-1].processes if samples else ()) if pid not in family]
     return tuple(
         Culprit(pid=pid, name=f"{evidence.name_of_pid(pid) or 'a process'} with {format_bytes(used)}")
-        for pid, used in sorted(found, key=lambda one: -one[1])
+        for pid, used in sorted(users, key=lambda one: -one[1])
     )
 
 
-def _is_told(one: GpuUse) -> bool:
-    return one.memory_total_bytes is not None and one.memory_used_bytes is not None
+def _has_memory(sample: GpuUse) -> bool:
+    return sample.memory_total_bytes is not None and sample.memory_used_bytes is not None
 
 
-def free_bytes(one: GpuUse) -> int:
-    """What nobody had, by a sample that tells it."""
-    return (one.memory_total_bytes or 0) - (one.memory_used_bytes or 0)
+def free_bytes(sample: GpuUse) -> int:
+    """Free memory in a sample that reports it."""
+    return (sample.memory_total_bytes or 0) - (sample.memory_used_bytes or 0)
 
 
 # Who holds it
 
 
-def held(evidence: Evidence, window: Window, process: int) -> dict[Place, Held]:
-    """Memory of the GPU by call and line.
+def held_by_place(evidence: Evidence, window: Window, process: int) -> dict[SiteKey, HeldMemory]:
+    """GPU memory held, by call and line.
 
-    Calls without a record are at the line of their caller if all that have one are at the same.
+    Calls without a recorded stack count to the line of their caller, if all its recorded calls are at the same line.
     """
-    kinds = {kind.name.lower() for kind in ON_DEVICE}
-    sites = [one for one in evidence.reader.memory_sites(window, process=process) if one.memory_kind in kinds]
-    evidence.stacks.read(one.stack_hash for one in sites)
+    kinds = {kind.name.lower() for kind in GPU_MEMORY_KINDS}
+    sites = [site for site in evidence.reader.memory_sites(window, process=process) if site.memory_kind in kinds]
+    evidence.stacks.read(site.stack_hash for site in sites)
     lines: dict[tuple[int, int, int], set[CodeLine]] = defaultdict(set)
     for site in sites:
         if line := evidence.own_line(site.stack_hash):
             lines[site.source, site.op, site.caller].add(line)
-    groups: dict[Place, list[MemorySite]] = defaultdict(list)
+    groups: dict[SiteKey, list[MemorySite]] = defaultdict(list)
     for site in sites:
         known = lines[site.source, site.op, site.caller]
         line = evidence.own_line(site.stack_hash) or (next(iter(known)) if len(known) == 1 else None)
         groups[site.source, site.op, site.caller, line].append(site)
-    return {place: _held(place, group) for place, group in groups.items()}
+    return {place: _held_by_sites(place, group) for place, group in groups.items()}
 
 
-def _held(place: Place, sites: list[MemorySite]) -> Held:
-    return Held(
+def _held_by_sites(place: SiteKey, sites: list[MemorySite]) -> HeldMemory:
+    return HeldMemory(
         name=sites[0].name,
         line=place[3],
         library=sites[0].library,
-        end_bytes=sum(one.end_bytes for one in sites),
-        growth_bytes=sum(one.growth_bytes for one in sites),
-        growth_count=sum(one.end_count - one.begin_count for one in sites),
-        allocations=sum(one.allocations for one in sites),
-        allocated_bytes=sum(one.allocated_bytes for one in sites),
-        freed_bytes=sum(one.freed_bytes for one in sites),
+        end_bytes=sum(site.end_bytes for site in sites),
+        growth_bytes=sum(site.growth_bytes for site in sites),
+        growth_count=sum(site.end_count - site.begin_count for site in sites),
+        allocations=sum(site.allocations for site in sites),
+        allocated_bytes=sum(site.allocated_bytes for site in sites),
+        freed_bytes=sum(site.freed_bytes for site in sites),
     )
 
 
-def largest_holders(evidence: Evidence, window: Window, process: int, limit: int = 3) -> list[Held]:
-    """The lines that hold most at the end of a window."""
+def largest_holders(evidence: Evidence, window: Window, process: int, limit: int = 3) -> list[HeldMemory]:
+    """The lines that hold the most at the end of a window."""
     if not evidence.reader.is_recorded("raw_allocations"):
         return []
-    found = held(evidence, window, process).values()
-    return sorted((one for one in found if one.end_bytes), key=lambda one: -one.end_bytes)[:limit]
+    holders = held_by_place(evidence, window, process).values()
+    return sorted((holder for holder in holders if holder.end_bytes), key=lambda holder: -holder.end_bytes)[:limit]
 
 
-def levels(evidence: Evidence, kinds: Iterable[MemoryKind]) -> Array:
-    """The recorded levels of these kinds of memory, of every process, in order of time."""
+def memory_levels(evidence: Evidence, kinds: Iterable[MemoryKind]) -> Array:
+    """Recorded levels of these kinds of memory, all processes, ascending in time."""
     rows = evidence.reader.memory_seconds(evidence.window)
     chosen: Array = rows[np.isin(rows["memory_kind"], [int(kind) for kind in kinds])]
     return chosen
 
 
-def unpaired(rows: Array, window: Window) -> int:
-    """Calls in the window that do not count in the levels of their process, of the levels of one process."""
+def unpaired_calls(rows: Array, window: Window) -> int:
+    """Calls in the window that could not be paired and are missing in the levels; rows: of one process."""
     before = rows["unpaired"][rows["start_ns"] < window.begin_ns]
     return int(rows["unpaired"][rows["start_ns"] < window.end_ns].max(initial=0)) - int(before.max(initial=0))

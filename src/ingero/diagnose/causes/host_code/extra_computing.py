@@ -1,7 +1,7 @@
-"""Whether a thread that computes longer has more to compute: then it is at other places than in a healthy loop.
+"""Computing that grew because there is more of it, shown by samples at other code lines than in the baseline.
 
-A CPU that runs slower (its other hardware thread is in use, its clock is lower, its caches are shared) makes the same
-lines take longer, all alike.
+A slower CPU (its sibling hyperthread is in use, its clock is lower, its caches are shared) makes the same lines take
+longer, all by the same factor.
 """
 
 from __future__ import annotations
@@ -11,64 +11,67 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from ingero.diagnose.cases.case import Case
-from ingero.diagnose.cases.host_cpu_time import HostStays, beyond, count_of, is_more
+from ingero.diagnose.cases.host_cpu_time import HostSampleGroups, growth_beyond, is_more, sample_count
 from ingero.diagnose.findings import CodeLine
-from ingero.diagnose.samples.stack_samples import MIN_SAMPLES, Doing, Spent, Stay
+from ingero.diagnose.samples.stack_samples import MIN_SAMPLES, Doing, SampledTime, SampleGroup
 
 _Place: TypeAlias = "CodeLine | tuple[str, str] | None"
-_PlaceOf: TypeAlias = Callable[[Stay], _Place]
+_PlaceOf: TypeAlias = Callable[[SampleGroup], _Place]
 
-_SLOWEST = 3.0  # times that a CPU takes for the same work; what grows by more is more work
+_MAX_CPU_SLOWDOWN = 3.0  # times as long for the same work on a slower CPU; a larger growth is more work
 
 
-def more_computing(case: Case) -> Spent | None:
-    """Of computing, what is at lines or in functions with a larger share of it than in the reference, beyond it.
+def extra_computing_time(case: Case) -> SampledTime | None:
+    """Computing at lines or in functions whose share of it grew, beyond the baseline; None where there is none.
 
-    Against zero everything is more. None where nothing is.
+    A bottleneck has no baseline: all of its computing counts.
     """
     now, before, scale = _computing(case)
-    busier = [(_busier(now, before, scale, place_of), place_of) for place_of in (_function, _line)]
-    mine, usual = (
-        [one for one in found if any(place_of(one) in places for places, place_of in busier)] for found in (now, before)
+    busier = [(_busier_places(now, before, scale, place_of), place_of) for place_of in (_function, _line)]
+    now_busier, baseline_busier = (
+        [group for group in groups if any(place_of(group) in places for places, place_of in busier)]
+        for groups in (now, before)
     )
-    return beyond(mine, usual, scale)
+    return growth_beyond(now_busier, baseline_busier, scale)
 
 
-def is_same_work(case: Case) -> bool:
-    """Whether it was seen computing where it does in the reference, and nowhere more than there."""
+def computes_at_same_places(case: Case) -> bool:
+    """Whether samples show computing at the same places as in the baseline, and at none of them more often."""
     now, before, _ = _computing(case)
-    return min(count_of(now), count_of(before)) >= MIN_SAMPLES and more_computing(case) is None
+    return min(sample_count(now), sample_count(before)) >= MIN_SAMPLES and extra_computing_time(case) is None
 
 
-def _computing(case: Case) -> HostStays:
-    return case.host_stays.of(Doing.COMPUTING)
+def _computing(case: Case) -> HostSampleGroups:
+    return case.host_sample_groups.of(Doing.COMPUTING)
 
 
-def _busier(now: Sequence[Stay], before: Sequence[Stay], scale: float, place_of: _PlaceOf) -> set[_Place]:
-    """The places with more samples than if they took longer as the others do, or as all if those are few."""
-    counts, usual = _by_place(now, place_of), _by_place(before, place_of)
-    total, usual_total = count_of(now), count_of(before)
+def _busier_places(
+    now: Sequence[SampleGroup], before: Sequence[SampleGroup], scale: float, place_of: _PlaceOf
+) -> set[_Place]:
+    """Places with more samples than a uniform slowdown of the others (of all, if those are few) accounts for."""
+    counts, baseline = _counts_by_place(now, place_of), _counts_by_place(before, place_of)
+    total, baseline_total = sample_count(now), sample_count(before)
 
     def is_busier(place: _Place, count: int) -> bool:
-        now_others, others = total - count, usual_total - usual[place]
+        now_others, others = total - count, baseline_total - baseline[place]
         if others < MIN_SAMPLES:
-            now_others, others = total, usual_total
+            now_others, others = total, baseline_total
         slower = now_others / max(scale * others, 1.0)
-        return is_more(count, usual[place], scale * min(_SLOWEST, max(1.0, slower)))
+        return is_more(count, baseline[place], scale * min(_MAX_CPU_SLOWDOWN, max(1.0, slower)))
 
     return {place for place, count in counts.items() if not before or is_busier(place, count)}
 
 
-def _by_place(found: Sequence[Stay], place_of: _PlaceOf) -> Counter[_Place]:
+def _counts_by_place(groups: Sequence[SampleGroup], place_of: _PlaceOf) -> Counter[_Place]:
     counts: Counter[_Place] = Counter()
-    for one in found:
-        counts[place_of(one)] += one.count
+    for group in groups:
+        counts[place_of(group)] += group.count
     return counts
 
 
-def _function(one: Stay) -> _Place:
-    return (one.line.file, one.line.function) if one.line else None
+def _function(group: SampleGroup) -> _Place:
+    return (group.line.file, group.line.function) if group.line else None
 
 
-def _line(one: Stay) -> _Place:
-    return one.line
+def _line(group: SampleGroup) -> _Place:
+    return group.line

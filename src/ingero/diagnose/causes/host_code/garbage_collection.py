@@ -1,11 +1,11 @@
-"""The thread that feeds the GPU collected Python's garbage."""
+"""The launching thread ran Python's garbage collector."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ingero.diagnose.cases.case import Case
-from ingero.diagnose.cases.host_cpu_time import claim_run, run_growth
+from ingero.diagnose.cases.host_cpu_time import claim_run_time, run_growth
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.findings import Finding, Fix, Link
 from ingero.diagnose.samples.stack_samples import Doing, at
@@ -13,10 +13,10 @@ from ingero.diagnose.samples.stack_samples import Doing, at
 CAUSE = "garbage-collection"
 
 
-def find(case: Case) -> Iterator[Finding]:
-    """On-CPU time on the critical path in which the interpreter says that it collects."""
+def explain(case: Case) -> Iterator[Finding]:
+    """On-CPU time on the critical path in samples that the interpreter marks as collecting."""
     grown = run_growth(case).get(Doing.COLLECTING)
-    claims = claim_run(case, grown)
+    claims = claim_run_time(case, grown)
     if not grown or not claims:
         return
     lost = sum(claims.values())
@@ -56,5 +56,5 @@ RULE = Rule(
     "with the line at which the collection began",
     limits="no mark on Python 3.8, 3.14 and later, or without a GIL; a collection in another thread shows as the "
     "interpreter lock",
-    find=find,
+    explain=explain,
 )

@@ -1,8 +1,7 @@
-"""Processes that made steps and make none any more, outside GPU calls: since when, and what they wait for.
+"""Processes that made steps and no longer do, outside GPU calls: since when, and what they wait for.
 
-A wait that nobody will end is a hang as soon as some usual steps would have been made. One whose end somebody named
-could bring may be a pause: it must be longer than every pause before it, and a process that others ask for work waits
-for the next question.
+A wait that nobody can end is a hang as soon as some baseline steps are overdue. One that a known process could end may
+be a pause: it must last longer than every earlier pause, and a process that serves requests waits for the next request.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ from ingero.units import SECOND_NS
 
 PIPES = frozenset({"pipe-read", "pipe-write"})
 LOCKS = frozenset({"futex", "shared-futex"})
-_FROM_WORKERS = frozenset({"pipe-read", "shared-futex", "futex", "socket-read", "child"})
+_WAITS_FOR_WORKERS = frozenset({"pipe-read", "shared-futex", "futex", "socket-read", "child"})
 
-_FEW_STEPS = 10  # before, or nobody can say that it should make one
-_STEPS_NS = 5  # usual ones that would have been made
-_CERTAIN_NS = 3 * SECOND_NS
-_NAMED_NS = 5 * SECOND_NS
-_TIMES_LONGEST = 1.5  # than any step before; where an evaluation lies between two, that is one
-_ASKED = 0.01  # of the window asleep until somebody outside ended it: it answers questions
-_GOES_ON_NS = 6 * SECOND_NS  # between two looks, with a second for each of them
-_DIED_BEFORE_NS = 2 * SECOND_NS  # a worker's last items are still taken after its end
-_TIMER = WAKER_KINDS.index("timer")
+_MIN_STEPS_BEFORE = 10  # steps before the halt; with fewer it is unknown whether another one was due
+_MIN_MISSED_STEPS = 5  # baseline steps that would have been made meanwhile
+_MIN_CERTAIN_HALT_NS = 3 * SECOND_NS  # where nobody can end the wait
+_MIN_POSSIBLE_HALT_NS = 5 * SECOND_NS  # where somebody could end the wait
+_MIN_TIMES_LONGEST_STEP = 1.5  # times the longest step before; an evaluation between two steps counts into one
+_MIN_REQUEST_WAIT_RATIO = 0.01  # of the window, asleep until a process outside ended it: then it serves requests
+_MAX_CHECK_DISTANCE_NS = 6 * SECOND_NS  # between two checks, with a second for each of them
+_MAX_DEATH_BEFORE_HALT_NS = 2 * SECOND_NS  # a worker's last items are still consumed after it has ended
+_TIMER_WAKER = WAKER_KINDS.index("timer")
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who could end a wait. state: the letter of /proc, "" where it was gone."""
+    """A process that could end a wait. state: its state letter in /proc, "" if it was gone."""
 
     pid: int
     name: str
@@ -49,68 +48,68 @@ class Owner:
 
 @dataclass(frozen=True, kw_only=True)
 class HaltedProcess:
-    """One halt, as its last look saw it. rows: outermost first. since_ns: end of its last step."""
+    """One halt as of its last check. rows: outermost wait first. since_ns: end of the last step."""
 
     evidence: Evidence
     process: Process
     rows: tuple[HaltRow, ...]
     since_ns: int
     is_over: bool  # it has made a step since
-    dead: Process | None  # the worker that it waits for, as far as is known
+    dead_worker: Process | None  # the worker that it waits for, as far as is known
 
     @property
     def own(self) -> HaltRow:
-        """The thread that should make steps."""
+        """The wait of the thread that should make steps."""
         return self.rows[0]
 
     @property
     def seen_ns(self) -> int:
-        """The last look."""
+        """Time of the last check."""
         return self.own.time_ns
 
     @property
     def length_ns(self) -> int:
-        """How long it has made no step."""
+        """Time without a step, up to the last check."""
         return self.seen_ns - self.since_ns
 
     @property
     def is_certain(self) -> bool:
-        """Whether nobody who could end it will."""
-        return self.own.level == HaltLevel.NEVER or self.dead is not None
+        """Whether no process that could end the wait will do so."""
+        return self.own.level == HaltLevel.NEVER or self.dead_worker is not None
 
     @cached_property
     def stacks(self) -> dict[int, int]:
-        """The last stack that was seen of each thread of its chain while it waited."""
-        found: dict[int, int] = {}
+        """The last sampled stack of each thread in the chain of waits, by tid."""
+        hash_by_tid: dict[int, int] = {}
         for process in {row.process for row in self.rows if row.process}:
             samples = self.evidence.samples((Window(begin_ns=self.since_ns, end_ns=self.seen_ns + 1),), process)
             known = samples[samples["stack_hash"] != 0]
-            found |= dict(zip(known["tid"].tolist(), known["stack_hash"].tolist(), strict=True))
-        return found
+            hash_by_tid |= dict(zip(known["tid"].tolist(), known["stack_hash"].tolist(), strict=True))
+        return hash_by_tid
 
     def line(self, row: HaltRow) -> CodeLine | None:
-        """The user's own line at which a thread waits."""
+        """The line of the user's own code at which a thread waits."""
         return self.evidence.own_line(self.stacks.get(row.tid, 0))
 
 
-def owners(row: HaltRow) -> list[Owner]:
-    """Who could end a wait, as the recorder wrote it."""
+def wait_owners(row: HaltRow) -> list[Owner]:
+    """The processes that could end a wait, as recorded."""
     return [Owner(int(pid), str(name), str(state)) for pid, name, state in json.loads(row.owners)]
 
 
-def halted(evidence: Evidence) -> Iterator[HaltedProcess]:
-    """The halts of the window that are proven."""
+def proven_halts(evidence: Evidence) -> Iterator[HaltedProcess]:
+    """Proven halts in the window."""
     if not evidence.reader.is_recorded("raw_halts"):
         return
-    looks: dict[tuple[int, int], list[HaltRow]] = defaultdict(list)
+    rows_by_halt: dict[tuple[int, int], list[HaltRow]] = defaultdict(list)
     for row in evidence.reader.halts(evidence.window):
         if row.level < HaltLevel.STOPPED:
-            looks[row.halted, row.since_ns // SECOND_NS].append(row)
-    for (number, _), rows in looks.items():
+            rows_by_halt[row.halted, row.since_ns // SECOND_NS].append(row)
+    for (number, _), rows in rows_by_halt.items():
         last_ns = rows[-1].time_ns
-        one = _halt(evidence, number, [row for row in rows if row.time_ns == last_ns])
-        if one is not None and _is_proven(one):
-            yield one
+        halt = _halt(evidence, number, [row for row in rows if row.time_ns == last_ns])
+        if halt is not None and _is_proven(halt):
+            yield halt
 
 
 def _halt(evidence: Evidence, number: int, rows: Sequence[HaltRow]) -> HaltedProcess | None:
@@ -118,68 +117,70 @@ def _halt(evidence: Evidence, number: int, rows: Sequence[HaltRow]) -> HaltedPro
     if process is None or gpu_stream is None or rows[0].depth != 0:
         return None
     before = gpu_stream[gpu_stream["sync_end_ns"] <= rows[0].time_ns]
-    if len(before) < _FEW_STEPS:
+    if len(before) < _MIN_STEPS_BEFORE:
         return None
     ended_ns, counted_ns = int(before["sync_end_ns"].max()), rows[0].since_ns
-    usual_ns = int(np.median(before["sync_end_ns"] - before["prev_sync_end_ns"]))
-    # of an old halt the last steps may have left the window that is looked at
-    since_ns = ended_ns if counted_ns - ended_ns < 2 * SECOND_NS + 2 * usual_ns else counted_ns
+    baseline_ns = int(np.median(before["sync_end_ns"] - before["prev_sync_end_ns"]))
+    # the last steps before an old halt may precede the diagnosed window
+    since_ns = ended_ns if counted_ns - ended_ns < 2 * SECOND_NS + 2 * baseline_ns else counted_ns
     return HaltedProcess(
         evidence=evidence,
         process=process,
         rows=tuple(rows),
         since_ns=since_ns,
         is_over=bool((gpu_stream["sync_end_ns"] > rows[0].time_ns).any()),
-        dead=_dead(evidence, number, rows, since_ns),
+        dead_worker=_dead_worker(evidence, number, rows, since_ns),
     )
 
 
-def _dead(evidence: Evidence, number: int, rows: Sequence[HaltRow], since_ns: int) -> Process | None:
-    """The child that ended as the steps did, and that its waits are for."""
-    if rows[0].kind not in _FROM_WORKERS:
+def _dead_worker(evidence: Evidence, number: int, rows: Sequence[HaltRow], since_ns: int) -> Process | None:
+    """The child process whose end coincides with the last step and that the halted process waits for."""
+    if rows[0].kind not in _WAITS_FOR_WORKERS:
         return None
     ended = [
-        (one.exit_ns, one)
-        for one in evidence.children.get(number, ())
-        if one.exit_ns is not None and since_ns - _DIED_BEFORE_NS <= one.exit_ns <= rows[0].time_ns
+        (child.exit_ns, child)
+        for child in evidence.children.get(number, ())
+        if child.exit_ns is not None and since_ns - _MAX_DEATH_BEFORE_HALT_NS <= child.exit_ns <= rows[0].time_ns
     ]
-    # one that ended well may have done its work, unless nobody is left
-    meant = [one for one in ended if one[1].exit_code] or (ended if rows[0].level == HaltLevel.NEVER else [])
-    return max(meant, key=lambda one: one[0])[1] if meant else None
+    # a child that exited normally may have finished its work, unless nobody else can end the wait
+    candidates = [timed_child for timed_child in ended if timed_child[1].exit_code] or (
+        ended if rows[0].level == HaltLevel.NEVER else []
+    )
+    return max(candidates, key=lambda timed_child: timed_child[0])[1] if candidates else None
 
 
 def _is_proven(halt: HaltedProcess) -> bool:
     before = halt.evidence.gpu_streams[halt.process.process]
     before = before[before["sync_end_ns"] <= halt.seen_ns]
     steps = before["sync_end_ns"] - before["prev_sync_end_ns"]
-    usual_ns = _STEPS_NS * float(np.median(steps))
+    baseline_ns = _MIN_MISSED_STEPS * float(np.median(steps))
     if halt.is_certain:
-        return halt.length_ns >= max(_CERTAIN_NS, usual_ns)
-    longest_ns = _TIMES_LONGEST * float(steps.max())
-    if halt.length_ns < max(_NAMED_NS, usual_ns, longest_ns):
+        return halt.length_ns >= max(_MIN_CERTAIN_HALT_NS, baseline_ns)
+    longest_ns = _MIN_TIMES_LONGEST_STEP * float(steps.max())
+    if halt.length_ns < max(_MIN_POSSIBLE_HALT_NS, baseline_ns, longest_ns):
         return False
-    return not (_has_polled(halt) if halt.own.kind == "timer" else _answers(halt))
+    return not (_polled_before(halt) if halt.own.kind == "timer" else _serves_requests(halt))
 
 
-def _answers(halt: HaltedProcess) -> bool:
-    """Whether others ask it for work: so much of its sleep was ended by them before."""
+def _serves_requests(halt: HaltedProcess) -> bool:
+    """Whether other processes ask it for work: they ended more than a minimal share of its earlier sleep."""
     evidence, number = halt.evidence, halt.process.process
     if data_workers(evidence, halt.process):
         return False
     family = evidence.family(number)
-    asked_ns = sum(one.sleep_ns for one in evidence.wakers(number) if is_outside_waker(one, family))
-    return asked_ns > _ASKED * evidence.window.duration_ns
+    asked_ns = sum(waker.sleep_ns for waker in evidence.wakers(number) if is_outside_waker(waker, family))
+    return asked_ns > _MIN_REQUEST_WAIT_RATIO * evidence.window.duration_ns
 
 
-def _has_polled(halt: HaltedProcess) -> bool:
-    """Whether it slept at that place while it made steps: then it looks there for work."""
+def _polled_before(halt: HaltedProcess) -> bool:
+    """Whether it already slept on a timer at the same place while it made steps: then it polls for work there."""
     stack_hash, tid = halt.stacks.get(halt.own.tid, 0), halt.own.tid
     begin_ns = max(halt.evidence.window.begin_ns, halt.since_ns - 10 * SECOND_NS)
-    before = halt.evidence.waits.intervals(tid, begin_ns, halt.since_ns)
-    is_there = (before["stack_hash"] == stack_hash) & (before["waker_kind"] == _TIMER)
+    before = halt.evidence.critical_paths.intervals(tid, begin_ns, halt.since_ns)
+    is_there = (before["stack_hash"] == stack_hash) & (before["waker_kind"] == _TIMER_WAKER)
     return not stack_hash or bool(is_there.any())
 
 
-def goes_on(halt: HaltedProcess) -> bool:
-    """Whether it lasts at the end of the window."""
-    return not halt.is_over and halt.evidence.window.end_ns - halt.seen_ns <= _GOES_ON_NS
+def is_ongoing(halt: HaltedProcess) -> bool:
+    """Whether the halt lasts until the end of the window."""
+    return not halt.is_over and halt.evidence.window.end_ns - halt.seen_ns <= _MAX_CHECK_DISTANCE_NS

@@ -1,25 +1,25 @@
-"""The thread that feeds the GPU computed on the CPU, in the program's own code."""
+"""The launching thread computed on the CPU, in the program's own code."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ingero.diagnose.cases.case import Case
-from ingero.diagnose.cases.host_cpu_time import claim_run
-from ingero.diagnose.causes.cpu.cold_caches import colder_ns
-from ingero.diagnose.causes.host_code.extra_computing import more_computing
-from ingero.diagnose.causes.host_code.side_computing import computing_apart
+from ingero.diagnose.cases.host_cpu_time import claim_run_time
+from ingero.diagnose.causes.cpu.cold_caches import cold_cache_ns
+from ingero.diagnose.causes.host_code.extra_computing import extra_computing_time
+from ingero.diagnose.causes.host_code.side_computing import computing_outside_loop
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.findings import Finding, Fix, Link
 
 CAUSE = "host-bound"
 
 
-def find(case: Case) -> Iterator[Finding]:
-    """On-CPU time outside calls on the critical path, where samples say at which line."""
-    apart = computing_apart(case)
-    grown = apart or more_computing(case)
-    claims = claim_run(case, grown, but_ns=colder_ns(case))
+def explain(case: Case) -> Iterator[Finding]:
+    """On-CPU time on the critical path outside calls, where samples name a line."""
+    outside_loop = computing_outside_loop(case)
+    grown = outside_loop or extra_computing_time(case)
+    claims = claim_run_time(case, grown, but_ns=cold_cache_ns(case))
     if not grown or not claims or grown.line is None:
         return
     lost = sum(claims.values())
@@ -30,7 +30,7 @@ def find(case: Case) -> Iterator[Finding]:
         root=str(case.process.pid),
         summary=f"{case.who} lost {case.amount(lost)} computing on the CPU{waited}, {grown.line}",
         claims=claims,
-        is_apart=apart is not None,
+        is_outside_loop=outside_loop is not None,
         line=grown.line,
         chain=(
             Link(
@@ -60,5 +60,5 @@ RULE = Rule(
     "calls took longer on the CPU, too, caches were colder, which is attributed to nothing. A loop that asks for work "
     "in system calls that answer at once (select, poll, epoll, sched_yield) is idle; one that asks a queue in memory "
     "alone looks like work",
-    find=find,
+    explain=explain,
 )

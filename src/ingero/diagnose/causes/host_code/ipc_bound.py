@@ -1,7 +1,7 @@
-"""The thread that feeds the GPU waited for another process that is no worker of its own.
+"""The launching thread waited for another process that is not one of its own workers.
 
-It may have asked for an answer, have written more than the other one took, have run a program and waited for its end,
-or have been held up in the kernel until the other one let it go on.
+It requested an answer, wrote more than the other process read, ran a program and waited for its end, or was blocked in
+the kernel until the other process released it.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from ingero.diagnose.cases.kernel_waits import PathWaits
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.findings import Bucket, CodeLine, Culprit, Finding, Fix, Link
 from ingero.diagnose.lost_time.no_demand import is_outside
-from ingero.diagnose.offcpu.critical_path import Segment
-from ingero.diagnose.samples.process_roles import data_workers, is_asking
+from ingero.diagnose.offcpu.critical_path import PathSegment
+from ingero.diagnose.samples.process_roles import data_workers, is_waiting_for_answer
 from ingero.diagnose.samples.stack_samples import (
     SLEEP,
-    Stay,
+    SampleGroup,
     at,
-    matching,
+    group_samples,
+    line_of_kernel_waits,
+    matching_share,
     runs_program,
+    sampled_time,
     spans_of,
-    spent,
-    stays,
-    waited_at,
 )
 from ingero.program import command
 
 CAUSE = "ipc-bound"
-_CLEAR = 0.7  # of the sleeping samples, before they say that it waited for a program
-# Of the kernel itself: what these end is a wait for a disk, for memory, or for a device.
+_MIN_SHARE_OF_SAMPLES = 0.7  # of the sleeping samples, before they prove a wait for a program
+# Kernel threads: they end waits for a disk, for memory, or for a device.
 _KERNEL_THREADS = re.compile(
     r"k(swapd|compactd|hugepaged|softirqd|worker|thread)|jbd2/|xfs|btrfs-|dm[-_]|md\d|loop\d|txg_|z_|rcu|migration/|"
     r"irq/|nv|UVM|nfs|rpc|ceph|io_|kauditd|cpuhp"
@@ -42,8 +42,8 @@ _KERNEL_THREADS = re.compile(
 _PROFILE = "profile {partner} meanwhile"
 
 
-class _Way(enum.Enum):
-    """How it waited: in words, and how the wait ended."""
+class _WaitKind(enum.Enum):
+    """What kind of wait it was: (what it did, how the wait ended), both in words."""
 
     PROGRAM = ("waiting for {partner}, a program that it ran{times}", "until {partner}, which it had started, was done")
     KERNEL = ("in uninterruptible sleep until {partner} let it go on", "in the kernel, until {partner} let it go on")
@@ -55,25 +55,25 @@ class _Way(enum.Enum):
 
 
 _FIXES = {
-    _Way.PROGRAM: Fix(text="run it less often, or in a thread of its own: the loop need not wait for it"),
-    _Way.KERNEL: Fix(
+    _WaitKind.PROGRAM: Fix(text="run it less often, or in a thread of its own: the loop need not wait for it"),
+    _WaitKind.KERNEL: Fix(
         text="if it is a scanner of files, leave the folders of the data out of what it scans; a lock of a file "
         "system goes with its holder"
     ),
-    _Way.REQUEST: Fix(
+    _WaitKind.REQUEST: Fix(
         text="write from a thread of its own, or less, so that the loop goes on while the reader is slow",
         command="logging.handlers.QueueHandler(queue)  # and a QueueListener",
     ),
-    _Way.ANSWER: Fix(text="or ask for the next answer before this step ends, so that both work side by side"),
+    _WaitKind.ANSWER: Fix(text="or ask for the next answer before this step ends, so that both work side by side"),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Waited:
-    """Waits of one way. partners: by pid, longest first. runs: of a program, how often."""
+class _IpcWait:
+    """Waits of one kind. partners: by pid, longest first. runs: how often the program was run."""
 
-    way: _Way
-    waits: Sequence[Segment]
+    kind: _WaitKind
+    waits: Sequence[PathSegment]
     claims: dict[Bucket, int]
     partners: Sequence[tuple[int, str, int]]
     line: CodeLine | None
@@ -81,54 +81,59 @@ class _Waited:
     runs: int = 0
 
 
-def find(case: Case) -> Iterator[Finding]:
-    """Sleep of its own critical-path threads that a process outside the family ended, or a program that it ran."""
-    if (ran := _of_programs(case)) is not None:
-        yield _finding(case, ran)
-    mine = [one for one in case.waits if _is_ipc(case, one)]
-    for way, is_way in (
-        (_Way.KERNEL, _is_held),
-        (_Way.REQUEST, _is_request),
-        (_Way.ANSWER, lambda one: not (_is_held(one) or _is_request(one))),
+def explain(case: Case) -> Iterator[Finding]:
+    """Sleep of the process's critical-path threads, ended by a process outside its family or a program that it ran."""
+    if (program_wait := _program_wait(case)) is not None:
+        yield _finding(case, program_wait)
+    ipc_waits = [wait for wait in case.waits if _is_ipc(case, wait)]
+    for kind, is_kind in (
+        (_WaitKind.KERNEL, _is_held_in_kernel),
+        (_WaitKind.REQUEST, _is_request),
+        (_WaitKind.ANSWER, lambda wait: not (_is_held_in_kernel(wait) or _is_request(wait))),
     ):
-        waits = [one for one in mine if is_way(one)]
-        if way is _Way.KERNEL and _is_by_kernel(case, waits):
+        waits = [wait for wait in ipc_waits if is_kind(wait)]
+        if kind is _WaitKind.KERNEL and _is_ended_by_kernel(case, waits):
             continue
-        if waits and (way is not _Way.ANSWER or is_asking(case.evidence, case.process, waits)):
-            found = _waited(case, way, waits, lambda one, is_way=is_way: _is_ipc(case, one) and is_way(one))  # type: ignore[misc]
-            if found.claims:
-                yield _finding(case, found)
+        if waits and (kind is not _WaitKind.ANSWER or is_waiting_for_answer(case.evidence, case.process, waits)):
+            is_wanted = lambda wait, is_kind=is_kind: _is_ipc(case, wait) and is_kind(wait)  # noqa: E731
+            wait_found = _ipc_wait(case, kind, waits, is_wanted)
+            if wait_found.claims:
+                yield _finding(case, wait_found)
 
 
-def _is_ipc(case: Case, one: Segment) -> bool:
-    return one.pid == case.process.pid and one.waker_kind == "thread" and is_outside(one, case.family)
+def _is_ipc(case: Case, segment: PathSegment) -> bool:
+    return segment.pid == case.process.pid and segment.waker_kind == "thread" and is_outside(segment, case.family)
 
 
-def _is_held(one: Segment) -> bool:
-    """Whether it was held up in the kernel; within GPU calls that is the driver's doing."""
-    return one.state == "uninterruptible" and not one.is_gpu_call
+def _is_held_in_kernel(segment: PathSegment) -> bool:
+    """Whether a wait was uninterruptible and outside GPU calls, where the driver would be the reason."""
+    return segment.state == "uninterruptible" and not segment.is_gpu_call
 
 
-def _is_by_kernel(case: Case, waits: Sequence[Segment]) -> bool:
-    """Whether the kernel's own threads ended most of these waits."""
-    names = ((case.evidence.waker_names.get(one.waker_pid, ""), one.duration_ns) for one in waits)
+def _is_ended_by_kernel(case: Case, waits: Sequence[PathSegment]) -> bool:
+    """Whether kernel threads ended most of these waits."""
+    names = ((case.evidence.waker_names.get(wait.waker_pid, ""), wait.duration_ns) for wait in waits)
     by_kernel = sum(ns for name, ns in names if _KERNEL_THREADS.match(name))
-    return 2 * by_kernel >= sum(one.duration_ns for one in waits)
+    return 2 * by_kernel >= sum(wait.duration_ns for wait in waits)
 
 
-def _is_request(one: Segment) -> bool:
-    return one.state == "sleep" and one.is_own_request
+def _is_request(segment: PathSegment) -> bool:
+    return segment.state == "sleep" and segment.is_own_request
 
 
-def _waited(case: Case, way: _Way, waits: Sequence[Segment], is_mine: Callable[[Segment], bool]) -> _Waited:
-    claims = PathWaits(case).claim(is_mine) if way is _Way.KERNEL else case.take_path(is_mine)
+def _ipc_wait(
+    case: Case, kind: _WaitKind, waits: Sequence[PathSegment], is_mine: Callable[[PathSegment], bool]
+) -> _IpcWait:
+    claims = PathWaits(case).claim(is_mine) if kind is _WaitKind.KERNEL else case.claimable_on_path(is_mine)
     by_pid: Counter[int] = Counter()
-    for one in waits:
-        by_pid[one.waker_pid] += one.duration_ns
-    asleep = spent(stays(case.evidence, case.process.process, (case.window,), spans_of(waits), SLEEP))
-    line = asleep.line or (waited_at(case.evidence, case.process.process, (case.window,), waits) if claims else None)
-    return _Waited(
-        way=way,
+    for wait in waits:
+        by_pid[wait.waker_pid] += wait.duration_ns
+    asleep = sampled_time(group_samples(case.evidence, case.process.process, (case.window,), spans_of(waits), SLEEP))
+    line = asleep.line or (
+        line_of_kernel_waits(case.evidence, case.process.process, (case.window,), waits) if claims else None
+    )
+    return _IpcWait(
+        kind=kind,
         waits=waits,
         claims=claims,
         partners=[(pid, case.evidence.waker_names.get(pid, ""), ns) for pid, ns in by_pid.most_common()],
@@ -137,30 +142,30 @@ def _waited(case: Case, way: _Way, waits: Sequence[Segment], is_mine: Callable[[
     )
 
 
-def _of_programs(case: Case) -> _Waited | None:
-    """What children did that are no data workers, while it waited for a program that it had started."""
-    workers = {one.pid for one in data_workers(case.evidence, case.process)}
+def _program_wait(case: Case) -> _IpcWait | None:
+    """Waits for a program that the process ran: children that are not its data workers."""
+    workers = {worker.pid for worker in data_workers(case.evidence, case.process)}
 
-    def is_child(one: Segment) -> bool:
-        is_of_family = one.pid != case.process.pid and one.pid in case.family and one.pid not in workers
-        return is_of_family and one.state != "stopped"
+    def is_child(segment: PathSegment) -> bool:
+        is_of_family = segment.pid != case.process.pid and segment.pid in case.family and segment.pid not in workers
+        return is_of_family and segment.state != "stopped"
 
-    waits = [one for one in case.waits if is_child(one)]
+    waits = [wait for wait in case.waits if is_child(wait)]
     asleep = _asleep_meanwhile(case, waits)
-    if matching(asleep, runs_program) < _CLEAR:
+    if matching_share(asleep, runs_program) < _MIN_SHARE_OF_SAMPLES:
         return None
-    claims = case.take_path(is_child)
+    claims = case.claimable_on_path(is_child)
     by_name: Counter[str] = Counter()
     pids: dict[str, dict[int, None]] = {}
-    for one in waits:
-        name = case.thread_name(one)
-        by_name[name] += one.duration_ns
-        pids.setdefault(name, {})[one.pid] = None
+    for wait in waits:
+        name = case.thread_name(wait)
+        by_name[name] += wait.duration_ns
+        pids.setdefault(name, {})[wait.pid] = None
     if not claims:
         return None
-    where = spent(asleep)
-    return _Waited(
-        way=_Way.PROGRAM,
+    where = sampled_time(asleep)
+    return _IpcWait(
+        kind=_WaitKind.PROGRAM,
         waits=waits,
         claims=claims,
         partners=[(next(iter(pids[name])), name, ns) for name, ns in by_name.most_common()],
@@ -170,46 +175,46 @@ def _of_programs(case: Case) -> _Waited | None:
     )
 
 
-def _asleep_meanwhile(case: Case, waits: Sequence[Segment]) -> list[Stay]:
-    """Where its own critical-path threads slept in these pieces of paths."""
+def _asleep_meanwhile(case: Case, waits: Sequence[PathSegment]) -> list[SampleGroup]:
+    """Where the process's own critical-path threads slept during these path segments."""
     if not waits:
         return []
     threads = {int(tid) for name in ("prev_sync_tid", "first_launch_tid") for tid in set(case.sync_intervals[name])}
-    whole = [(one.begin_ns, one.end_ns) for one in waits]
-    spans = dict.fromkeys(threads, whole)
-    return stays(case.evidence, case.process.process, (case.window,), spans, SLEEP)
+    wait_spans = [(wait.begin_ns, wait.end_ns) for wait in waits]
+    spans = dict.fromkeys(threads, wait_spans)
+    return group_samples(case.evidence, case.process.process, (case.window,), spans, SLEEP)
 
 
-def _finding(case: Case, found: _Waited) -> Finding:
-    lost, total = sum(found.claims.values()), sum(ns for _, _, ns in found.partners)
-    culprits = tuple(Culprit(pid=pid, name=name, lost_ns=lost * ns // total) for pid, name, ns in found.partners)
+def _finding(case: Case, wait: _IpcWait) -> Finding:
+    lost, total = sum(wait.claims.values()), sum(ns for _, _, ns in wait.partners)
+    culprits = tuple(Culprit(pid=pid, name=name, lost_ns=lost * ns // total) for pid, name, ns in wait.partners)
     partner = f"{culprits[0].name or 'pid'} [{culprits[0].pid}]"
-    times = f" {found.runs} times" if found.runs > 1 else ""
-    doing, until = (text.format(partner=partner, times=times) for text in found.way.value)
+    times = f" {wait.runs} times" if wait.runs > 1 else ""
+    doing, until = (text.format(partner=partner, times=times) for text in wait.kind.value)
     profile = Fix(
         text=_PROFILE.format(partner=partner), command=command("trace", "--pid", str(culprits[0].pid), as_root=True)
     )
-    is_short = found.way is _Way.PROGRAM
+    is_program = wait.kind is _WaitKind.PROGRAM
     return Finding(
         cause=CAUSE,
         resource="ipc",
         root=str(culprits[0].pid),
-        summary=f"{case.who} lost {case.amount(lost)} {doing}{at(found.line)}",
-        claims=found.claims,
+        summary=f"{case.who} lost {case.amount(lost)} {doing}{at(wait.line)}",
+        claims=wait.claims,
         culprits=culprits,
-        line=found.line,
+        line=wait.line,
         chain=(
             Link(
                 text=f"the launching thread slept {until}",
                 seen_ns=lost,
                 structure="what the program did while it waited, and its stack"
-                if is_short
+                if is_program
                 else "who woke it, a process outside its own tree",
                 order="the wait ended with the answer, before the next launch",
             ),
         ),
-        fixes=(_FIXES[found.way],) if is_short else (profile, _FIXES[found.way]),
-        evidence={"partners": len(found.partners), "samples": found.samples},
+        fixes=(_FIXES[wait.kind],) if is_program else (profile, _FIXES[wait.kind]),
+        evidence={"partners": len(wait.partners), "samples": wait.samples},
     )
 
 
@@ -224,5 +229,5 @@ RULE = Rule(
     limits="an answer only where the process is seen to train (data workers of its own) or to ask (a client's frames): "
     "else a wait for another process counts as no work requested; a program only where its subprocess or "
     "multiprocessing frames are seen",
-    find=find,
+    explain=explain,
 )

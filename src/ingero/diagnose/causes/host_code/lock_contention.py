@@ -1,4 +1,4 @@
-"""The thread that feeds the GPU waited for a lock that another thread of its process held."""
+"""The launching thread waited for a lock that another thread of its process held."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ingero.diagnose.samples.stack_samples import at
 CAUSE = "lock-contention"
 
 
-def find(case: Case) -> Iterator[Finding]:
+def explain(case: Case) -> Iterator[Finding]:
     """Sleep on the critical path that another thread of the process ended, with the waiter not in a queue."""
     wait = own_thread_wait(case, Wait.LOCK)
     if wait is None:
         return
-    claims = case.take_path(wait.is_on_path)
+    claims = case.claimable_on_path(wait.is_on_path)
     if not claims:
         return
     lost, holder = sum(claims.values()), wait.partner
     facts: dict[str, Fact] = {"holder": holder, "waits at": str(wait.waiter_line or ""), "samples": wait.samples}
-    crowded = sum(one.duration_ns for one in case.waits if wait.is_crowded(one))
+    crowded_ns = sum(segment.duration_ns for segment in case.waits if wait.is_crowded(segment))
     yield Finding(
         cause=CAUSE,
         resource="lock",
@@ -42,7 +42,7 @@ def find(case: Case) -> Iterator[Finding]:
             ),
         ),
         fixes=(Fix(text="hold the lock for a shorter time: copy under it, work outside it"),),
-        evidence=facts | ({"holder waited for a CPU that its job had (ns)": crowded} if crowded else {}),
+        evidence=facts | ({"holder waited for a CPU that its job had (ns)": crowded_ns} if crowded_ns else {}),
     )
 
 
@@ -53,5 +53,5 @@ RULE = Rule(
     needs=("sync_intervals", "offcpu", "stack_samples"),
     shows="sleeps of the launching thread that another thread of its process ended, both with their lines",
     limits="which lock it was is not read; a queue written in C looks like a lock; native locks need Python frames",
-    find=find,
+    explain=explain,
 )

@@ -1,4 +1,4 @@
-"""The thread that feeds the GPU slept because its own program told it to."""
+"""The launching thread slept on a timer set by its own program."""
 
 from __future__ import annotations
 
@@ -7,30 +7,38 @@ from collections.abc import Iterator
 from ingero.diagnose.cases.case import Case
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.findings import Finding, FindingKind, Fix, Link
-from ingero.diagnose.offcpu.critical_path import Segment
-from ingero.diagnose.samples.stack_samples import SLEEP, at, gets_an_item, matching, spans_of, spent, stays
+from ingero.diagnose.offcpu.critical_path import PathSegment
+from ingero.diagnose.samples.stack_samples import (
+    SLEEP,
+    at,
+    gets_an_item,
+    group_samples,
+    matching_share,
+    sampled_time,
+    spans_of,
+)
 
 CAUSE = "sleep-in-loop"
-_CLEAR = 0.7  # of the sleeping samples
+_MIN_SHARE_OF_SAMPLES = 0.7  # of the sleeping samples
 
 
-def find(case: Case) -> Iterator[Finding]:
-    """Sleep of the feeding thread that its own timer ended."""
+def explain(case: Case) -> Iterator[Finding]:
+    """Sleep of the launching thread that its own timer ended."""
 
-    def is_timed(one: Segment) -> bool:
-        return one.depth == 0 and one.state == "sleep" and one.waker_kind == "timer"
+    def is_timed(segment: PathSegment) -> bool:
+        return segment.depth == 0 and segment.state == "sleep" and segment.waker_kind == "timer"
 
-    waits = [one for one in case.waits if is_timed(one)]
-    claims = case.take_path(is_timed)
+    waits = [wait for wait in case.waits if is_timed(wait)]
+    claims = case.claimable_on_path(is_timed)
     if not waits or not claims:
         return
     lost = sum(claims.values())
-    found = stays(case.evidence, case.process.process, (case.window,), spans_of(waits), SLEEP)
-    if matching(found, gets_an_item) >= _CLEAR:
-        return  # PyTorch looks every five seconds whether the workers that it waits for still live
-    asleep = spent(found)
+    groups = group_samples(case.evidence, case.process.process, (case.window,), spans_of(waits), SLEEP)
+    if matching_share(groups, gets_an_item) >= _MIN_SHARE_OF_SAMPLES:
+        return  # PyTorch checks every five seconds whether its workers are alive
+    asleep = sampled_time(groups)
     if case.kind is FindingKind.BOTTLENECK and asleep.line is None:
-        return  # a loop that has always slept may wait for work: only its line tells
+        return  # a loop that has always slept may wait for work: only a line proves otherwise
     yield Finding(
         cause=CAUSE,
         resource="timer",
@@ -60,5 +68,5 @@ RULE = Rule(
     shows="sleeps of the launching thread that its own timer ended, with the line at which they began",
     limits="a loop that polls for work counts as no work requested; one that finds work at its first look each time "
     "looks like a pause",
-    find=find,
+    explain=explain,
 )

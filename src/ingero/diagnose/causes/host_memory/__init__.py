@@ -1,1 +1,1 @@
-"""Causes in the host's memory: reclaim, page faults, processes that were killed."""
+"""Causes in host memory: reclaim, page faults, OOM kills."""

@@ -1,27 +1,27 @@
-"""The kernel killed a process of the job because its control group had used up its memory."""
+"""The kernel OOM-killed a process because its cgroup had reached its memory limit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ingero.diagnose.causes.cgroup_commands import group_of, set_memory
-from ingero.diagnose.causes.host_memory.oom_kills import CGROUP, finding, kills
+from ingero.diagnose.causes.host_memory.oom_kills import CGROUP, kills, oom_finding
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.findings import Finding, Fix
+from ingero.diagnose.limit_commands import cgroup_by_id, set_memory
 
 CAUSE = "cgroup-oom"
 
 
-def watch(evidence: Evidence) -> Iterator[Finding]:
-    """Kills below a group's limit."""
+def find_events(evidence: Evidence) -> Iterator[Finding]:
+    """OOM kills at a cgroup's limit."""
     for event in kills(evidence, (CGROUP,)):
         place = evidence.container_of(event.cgroup_id)
         raised = Fix(
             text=f"raise the memory limit{'' if place else ' of its cgroup'}",
-            command=set_memory(group_of(evidence, event.cgroup_id)),
+            command=set_memory(cgroup_by_id(evidence, event.cgroup_id)),
         )
-        yield finding(
+        yield oom_finding(
             evidence,
             event,
             CAUSE,
@@ -41,5 +41,5 @@ RULE = Rule(
     shows="the kill, the killed process with its memory, and which process asked for memory; CRITICAL for a traced "
     "process or its worker, LOW for any other",
     limits="with nested cgroups, which one reached its limit is unknown",
-    watch=watch,
+    find_events=find_events,
 )

@@ -1,10 +1,10 @@
-"""The kernel killed a process of the job because the host had no memory left."""
+"""The kernel OOM-killed a process because the host had no memory left."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ingero.diagnose.causes.host_memory.oom_kills import HOST, finding, kills
+from ingero.diagnose.causes.host_memory.oom_kills import HOST, kills, oom_finding
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.findings import Finding, Fix
@@ -12,11 +12,11 @@ from ingero.diagnose.findings import Finding, Fix
 CAUSE = "host-oom"
 
 
-def watch(evidence: Evidence) -> Iterator[Finding]:
-    """Kills for want of the host's memory, and those of which the limit is not known."""
+def find_events(evidence: Evidence) -> Iterator[Finding]:
+    """OOM kills because the host was out of memory, and those whose limit is unknown."""
     for event in kills(evidence, (HOST, None)):
         unknown = "memory (whose limit was reached is unknown)"
-        yield finding(
+        yield oom_finding(
             evidence,
             event,
             CAUSE,
@@ -36,5 +36,5 @@ RULE = Rule(
     shows="the kill, the killed process with its memory, and which process asked for memory; CRITICAL for a traced "
     "process, LOW for any other",
     limits="the memory of other processes at that time is only in the kernel log",
-    watch=watch,
+    find_events=find_events,
 )

@@ -1,1 +1,1 @@
-"""Causes in recordings of Ingero 0.8 to 0.17, by timing alone."""
+"""Causes in recordings of Ingero 0.8 to 0.17, found from timing alone."""

@@ -1,4 +1,4 @@
-"""In a recording of an older version: a process left the CPU for its own disk requests, again and again."""
+"""In recordings of older versions: a process repeatedly left the CPU for its own disk requests."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from ingero.ops import IoOp, Source
 from ingero.units import format_ns, format_percent
 
 CAUSE = "block-io"
-WITHIN_NS = 200_000
-MIN_INTERVALS = 20
-MIN_SHARE = 0.8
+WITHIN_NS = 200_000  # from the end of a request to the end of an off-CPU interval
+MIN_INTERVALS = 20  # off-CPU intervals of the process
+MIN_SHARE = 0.8  # of the process's off-CPU intervals
 
 
-def watch(evidence: Evidence) -> Iterator[Finding]:
+def find_events(evidence: Evidence) -> Iterator[Finding]:
     """Processes whose off-CPU intervals end with a read or write of their own."""
     if not evidence.reader.older_version:
         return
     requests = evidence.events(evidence.window, (Source.IO,))
     for process in evidence.processes.values():
-        mine = evidence.reader.offcpu_rows(evidence.window)
-        mine = mine[mine["process"] == process.process]
+        intervals = evidence.reader.offcpu_rows(evidence.window)
+        intervals = intervals[intervals["process"] == process.process]
         own = requests[requests["process"] == process.process]
-        soon = ends_soon_after(mine, own, WITHIN_NS)
-        if len(mine) < MIN_INTERVALS or soon.mean() < MIN_SHARE:
+        soon = ends_soon_after(intervals, own, WITHIN_NS)
+        if len(intervals) < MIN_INTERVALS or soon.mean() < MIN_SHARE:
             continue
-        waited = int(mine["duration_ns"][soon].sum())
+        waited = int(intervals["duration_ns"][soon].sum())
         kinds = {int(IoOp.READ): "reads", int(IoOp.WRITE): "writes"}
         kind = kinds.get(int(own["op"][0]), "requests") if (own["op"] == own["op"][0]).all() else "requests"
         yield Finding(
@@ -39,7 +39,7 @@ def watch(evidence: Evidence) -> Iterator[Finding]:
             kind=FindingKind.BOTTLENECK,
             window=evidence.window,
             summary=f"{process.name} [{process.pid}] was off the CPU for {format_ns(waited)} in synchronous {kind}: "
-            f"{int(soon.sum())} of its {len(mine)} intervals end within {format_ns(WITHIN_NS)} of one",
+            f"{int(soon.sum())} of its {len(intervals)} intervals end within {format_ns(WITHIN_NS)} of one",
             culprits=(Culprit(pid=process.pid, name=process.name, lost_ns=waited),),
             chain=(
                 Link(
@@ -50,7 +50,7 @@ def watch(evidence: Evidence) -> Iterator[Finding]:
                 ),
             ),
             fixes=(Fix(text="read ahead in another thread, or keep the data in memory"),),
-            evidence={"off-CPU (ns)": waited, "intervals": len(mine), "with a request": int(soon.sum())},
+            evidence={"off-CPU (ns)": waited, "intervals": len(intervals), "with a request": int(soon.sum())},
         )
 
 
@@ -61,5 +61,5 @@ RULE = Rule(
     needs=("offcpu", "events"),
     shows="off-CPU intervals that end within 200 µs of a block request of the same process",
     limits=NO_STATE,
-    watch=watch,
+    find_events=find_events,
 )

@@ -1,1 +1,1 @@
-"""Causes in imported profiles, in which a profiler measured what the GPU did."""
+"""Causes in imported profiles, where a profiler measured the GPU's activity."""

@@ -10,22 +10,22 @@ from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.evidence.recorded import GPU_ACTIVITIES
 from ingero.diagnose.findings import Finding, Fix, Link
-from ingero.diagnose.profile.findings import bottleneck, is_hosts_doing, period
+from ingero.diagnose.profile.findings import bottleneck, is_caused_by_host, time_base_words
 from ingero.diagnose.profile.idle import INPUT
 from ingero.diagnose.profile.places import WaitPlace
 from ingero.diagnose.profile.report import ProfileReport
-from ingero.diagnose.profile.words import percent, who
+from ingero.diagnose.profile.words import percent, process_label
 from ingero.units import format_counted, format_ns
 
 CAUSE = data_starvation.CAUSE
-_MOST_SAID = 0.05  # of the judged time: a shorter wait did not keep the queue from being filled
+_MIN_WAIT_RATIO = 0.05  # of the judged time: a shorter wait did not keep the queue from being filled
 
 
-def watch(evidence: Evidence) -> Iterator[Finding]:
+def find_events(evidence: Evidence) -> Iterator[Finding]:
     """Processes whose GPU waited for input data for a tenth of their steps."""
     for report in evidence.profiles.reports:
         share = report.idle_of(INPUT)
-        if is_hosts_doing(report, share.idle_ns, BOTTLENECK_RATIO):
+        if is_caused_by_host(report, share.idle_ns, BOTTLENECK_RATIO):
             yield _finding(report)
 
 
@@ -39,16 +39,16 @@ def _finding(report: ProfileReport) -> Finding:
         cause=CAUSE,
         resource="data",
         lost_ns=share.idle_ns,
-        summary=f"{who(report.process)} waited for input data while the GPU was idle {percent(share.ratio)} "
-        f"{period(report)}{where}",
-        links=[*_loading(report), *([_emptied(emptied)] if emptied else [])],
+        summary=f"{process_label(report.process)} waited for input data while the GPU was idle {percent(share.ratio)} "
+        f"{time_base_words(report)}{where}",
+        links=[*_loading_links(report), *([_emptying_wait_link(emptied)] if emptied else [])],
         line=emptied.line if emptied else None,
         fixes=(Fix(text="load in workers while the GPU computes", command="DataLoader(num_workers=4)"),),
         evidence={"input data (ratio)": round(share.ratio, 4)},
     )
 
 
-def _loading(report: ProfileReport) -> Iterator[Link]:
+def _loading_links(report: ProfileReport) -> Iterator[Link]:
     for place in report.input_places[:1]:
         yield Link(
             text=f"the launching thread was {place.text} in {format_counted(place.gaps, 'long idle gap')}",
@@ -58,7 +58,7 @@ def _loading(report: ProfileReport) -> Iterator[Link]:
         )
 
 
-def _emptied(wait: WaitPlace) -> Link:
+def _emptying_wait_link(wait: WaitPlace) -> Link:
     return Link(
         text=f"before it waited until the GPU was done: {wait.text}, {format_ns(wait.waited_ns / wait.count)} each",
         seen_ns=wait.waited_ns,
@@ -68,7 +68,7 @@ def _emptied(wait: WaitPlace) -> Link:
 
 
 def _is_long(report: ProfileReport, wait: WaitPlace) -> bool:
-    return wait.waited_ns >= _MOST_SAID * report.judged_ns
+    return wait.waited_ns >= _MIN_WAIT_RATIO * report.judged_ns
 
 
 RULE = Rule(
@@ -79,5 +79,5 @@ RULE = Rule(
     shows="idle gaps of the GPU, as measured, in which the thread that launched next was in a range of the data "
     "loader; the wait that had emptied the launch queue, with its line",
     limits="what the data loader's workers did is not in a profile; a loader that marks no range is host code",
-    watch=watch,
+    find_events=find_events,
 )

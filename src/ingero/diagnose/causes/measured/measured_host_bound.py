@@ -10,21 +10,21 @@ from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.evidence.recorded import GPU_ACTIVITIES
 from ingero.diagnose.findings import Finding, Fix, Link
-from ingero.diagnose.profile.findings import bottleneck, is_hosts_doing, period
+from ingero.diagnose.profile.findings import bottleneck, is_caused_by_host, time_base_words
 from ingero.diagnose.profile.idle import HOST
 from ingero.diagnose.profile.places import HostPlace
 from ingero.diagnose.profile.report import ProfileReport
-from ingero.diagnose.profile.words import percent, who
+from ingero.diagnose.profile.words import percent, process_label
 from ingero.units import format_counted
 
 CAUSE = host_bound.CAUSE
 
 
-def watch(evidence: Evidence) -> Iterator[Finding]:
+def find_events(evidence: Evidence) -> Iterator[Finding]:
     """Processes whose GPU waited for pieces of host code for a tenth of their steps."""
     for report in evidence.profiles.reports:
         place = next(iter(report.host_places), None)
-        if place and is_hosts_doing(report, report.idle_of(HOST).long_ns, BOTTLENECK_RATIO):
+        if place and is_caused_by_host(report, report.idle_of(HOST).long_ns, BOTTLENECK_RATIO):
             yield _finding(report, place)
 
 
@@ -35,8 +35,9 @@ def _finding(report: ProfileReport, place: HostPlace) -> Finding:
         cause=CAUSE,
         resource="host code",
         lost_ns=lost_ns,
-        summary=f"{who(report.process)} ran host code while the GPU was idle {percent(lost_ns / report.judged_ns)} "
-        f"{period(report)}, most of it {place.text}",
+        summary=f"{process_label(report.process)} ran host code while the GPU was idle "
+        f"{percent(lost_ns / report.judged_ns)} "
+        f"{time_base_words(report)}, most of it {place.text}",
         line=place.line,
         links=(
             Link(
@@ -59,5 +60,5 @@ RULE = Rule(
     shows="idle gaps of the GPU of a millisecond and more, as measured, and the line or range that the thread was in "
     "that launched next",
     limits="a line is named where the profile holds Python stacks; whether the thread was running is not in a profile",
-    watch=watch,
+    find_events=find_events,
 )

@@ -10,24 +10,24 @@ from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.evidence.recorded import GPU_ACTIVITIES
 from ingero.diagnose.findings import Finding, Fix, Link, Part
-from ingero.diagnose.profile.findings import bottleneck, is_hosts_doing, period
+from ingero.diagnose.profile.findings import bottleneck, is_caused_by_host, time_base_words
 from ingero.diagnose.profile.idle import INPUT
 from ingero.diagnose.profile.report import ProfileReport
-from ingero.diagnose.profile.words import percent, who
+from ingero.diagnose.profile.words import percent, process_label
 from ingero.units import format_count, format_ns
 
 CAUSE = launch_bound.CAUSE
 
 
-def watch(evidence: Evidence) -> Iterator[Finding]:
+def find_events(evidence: Evidence) -> Iterator[Finding]:
     """Processes whose GPU waited a quarter of their steps from one launch to the next."""
     for report in evidence.profiles.reports:
-        if is_hosts_doing(report, short_gaps_ns(report), WORK_RATIO):
+        if is_caused_by_host(report, short_gaps_ns(report), WORK_RATIO):
             yield _finding(report)
 
 
 def short_gaps_ns(report: ProfileReport) -> int:
-    """Idle time in short gaps, whatever it was spent on, but for input data."""
+    """Idle time in short gaps, for any reason but input data."""
     return sum(share.idle_ns - share.long_ns for share in report.idle if share.owner != INPUT)
 
 
@@ -41,8 +41,8 @@ def _finding(report: ProfileReport) -> Finding:
         resource="launches",
         lost_ns=lost_ns,
         part=Part.LAUNCH,
-        summary=f"{who(report.process)} launched kernels too slowly for the GPU, which was idle "
-        f"{percent(lost_ns / report.judged_ns)} {period(report)} in {gaps}",
+        summary=f"{process_label(report.process)} launched kernels too slowly for the GPU, which was idle "
+        f"{percent(lost_ns / report.judged_ns)} {time_base_words(report)} in {gaps}",
         links=(
             Link(
                 text="the GPU had finished its queue before the next launch came",
@@ -66,5 +66,5 @@ RULE = Rule(
     needs=(GPU_ACTIVITIES,),
     shows="how much of the steps the GPU was idle in gaps of under a millisecond, as measured, and how many there were",
     limits="a profiler that records stacks slows launches itself, by up to as much as they take",
-    watch=watch,
+    find_events=find_events,
 )

@@ -10,18 +10,18 @@ from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.evidence.recorded import GPU_ACTIVITIES
 from ingero.diagnose.findings import Finding, Fix, Link, Part
-from ingero.diagnose.profile.findings import bottleneck, is_worth_telling, period
+from ingero.diagnose.profile.findings import bottleneck, is_worth_reporting, time_base_words
 from ingero.diagnose.profile.report import ProfileReport
-from ingero.diagnose.profile.words import percent, who
+from ingero.diagnose.profile.words import percent, process_label
 from ingero.units import format_bytes
 
 CAUSE = memcpy_bound.CAUSE
 
 
-def watch(evidence: Evidence) -> Iterator[Finding]:
-    """Processes whose GPU copied for a tenth of their steps while no kernel ran: a copy that only waited is none."""
+def find_events(evidence: Evidence) -> Iterator[Finding]:
+    """Processes whose GPU copied for a tenth of their steps while no kernel ran; waits for a copy do not count."""
     for report in evidence.profiles.reports:
-        if is_worth_telling(report, round(report.copy_only_ratio * report.judged_ns), BOTTLENECK_RATIO):
+        if is_worth_reporting(report, round(report.copy_only_ratio * report.judged_ns), BOTTLENECK_RATIO):
             yield _finding(report)
 
 
@@ -33,8 +33,8 @@ def _finding(report: ProfileReport) -> Finding:
         resource="copies",
         lost_ns=lost_ns,
         part=Part.GPU,
-        summary=f"{who(report.process)} copied between host and GPU {percent(report.copy_only_ratio)} "
-        f"{period(report)}, while no kernel ran; {format_bytes(report.copied_bytes)} in all of the profile",
+        summary=f"{process_label(report.process)} copied between host and GPU {percent(report.copy_only_ratio)} "
+        f"{time_base_words(report)}, while no kernel ran; {format_bytes(report.copied_bytes)} in all of the profile",
         links=(
             Link(
                 text="only copies between host and GPU ran",
@@ -57,5 +57,5 @@ RULE = Rule(
     needs=(GPU_ACTIVITIES,),
     shows="the time on the GPU of copies between it and the host in which no kernel ran, as measured",
     limits="copies from GPU to GPU are work; a call that waited before its copy began is reported as a wait",
-    watch=watch,
+    find_events=find_events,
 )

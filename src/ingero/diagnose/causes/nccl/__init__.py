@@ -1,1 +1,1 @@
-"""Causes in collectives and in the ranks that make them."""
+"""Causes in collectives and in the ranks that call them."""

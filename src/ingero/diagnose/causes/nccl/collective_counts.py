@@ -1,7 +1,7 @@
-"""Ranks that disagree about collectives, by exact counts: what is not recorded one by one is counted all the same.
+"""Ranks that disagree about collectives, by exact counts, which include calls that were not recorded individually.
 
-All ranks of a communicator call the same collectives. Where two have called as many in each of their communicators, and
-all of these were traced from the first on, their calls of each operation and their bytes are the same, too.
+All ranks of a communicator call the same collectives. Two ranks that have called equally many in each of their
+communicators, all traced from the start, must also agree in calls and bytes of each operation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COLLECTIVES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedDisagreement:
-    """Two ranks, and what one has called otherwise than the other."""
+    """Two ranks, and how their calls differ."""
 
     first: int
     second: int
@@ -32,17 +32,21 @@ class CountedDisagreement:
 
 
 def counted_disagreement(evidence: Evidence, ranks: HungRanks) -> CountedDisagreement | None:
-    """Of ranks that are all inside; None where they agree, or where not all that they called was counted."""
+    """A disagreement among ranks that are all inside; None where they agree, or where not every call was counted."""
     first, *others = sorted(ranks.inside)
-    if ranks.missing or not others or evidence.reader.removed():
+    if ranks.missing or not others or evidence.reader.pruned():
         return None
-    mine = _calls(evidence, first, ranks.seen_ns)
+    own_calls = _calls_by_op(evidence, first, ranks.seen_ns)
     for other in others:
-        theirs = _calls(evidence, other, ranks.seen_ns)
-        if mine is None or theirs is None or _places(evidence, first) != _places(evidence, other):
+        other_calls = _calls_by_op(evidence, other, ranks.seen_ns)
+        if (
+            own_calls is None
+            or other_calls is None
+            or _collectives_by_communicator(evidence, first) != _collectives_by_communicator(evidence, other)
+        ):
             continue
         names = evidence.rank_name(first), evidence.rank_name(other)
-        if texts := list(_differences(mine, theirs, names)):
+        if texts := list(_differences(own_calls, other_calls, names)):
             return CountedDisagreement(first=first, second=other, text="; ".join(texts))
     return None
 
@@ -52,25 +56,31 @@ def do_disagree(evidence: Evidence, ranks: HungRanks) -> bool:
     return disagreement(evidence, ranks) is not None or counted_disagreement(evidence, ranks) is not None
 
 
-def _places(evidence: Evidence, process: int) -> dict[int | None, int]:
+def _collectives_by_communicator(evidence: Evidence, process: int) -> dict[int | None, int]:
     """How many collectives a rank has called in each of its communicators."""
-    return {one.comm_id_hash: one.collectives for one in evidence.communicators if one.process == process}
+    return {
+        communicator.comm_id_hash: communicator.collectives
+        for communicator in evidence.communicators
+        if communicator.process == process
+    }
 
 
-def _calls(evidence: Evidence, process: int, until_ns: int) -> dict[str, OpShare] | None:
-    """A rank's collectives by operation; None where not all of those of its communicators are among them."""
-    places = _places(evidence, process)
-    whole = (Window(begin_ns=0, end_ns=until_ns),)
-    shares = evidence.reader.op_shares(whole, process=process)
-    mine = {one.name: one for one in shares if one.source == int(Source.NCCL) and one.op in _COLLECTIVES}
-    is_whole = round(sum(one.count for one in mine.values())) == sum(places.values())
-    return mine if places and None not in places and is_whole else None
+def _calls_by_op(evidence: Evidence, process: int, until_ns: int) -> dict[str, OpShare] | None:
+    """A rank's collectives by operation; None where they do not cover all collectives of its communicators."""
+    places = _collectives_by_communicator(evidence, process)
+    whole_time = (Window(begin_ns=0, end_ns=until_ns),)
+    shares = evidence.reader.op_shares(whole_time, process=process)
+    by_op = {share.name: share for share in shares if share.source == int(Source.NCCL) and share.op in _COLLECTIVES}
+    is_complete = round(sum(share.count for share in by_op.values())) == sum(places.values())
+    return by_op if places and None not in places and is_complete else None
 
 
-def _differences(mine: Mapping[str, OpShare], theirs: Mapping[str, OpShare], names: tuple[str, str]) -> Iterator[str]:
-    for op in sorted(mine.keys() | theirs.keys()):
-        counts = [round(one[op].count) if op in one else 0 for one in (mine, theirs)]
-        sizes = [round(one[op].bytes) if op in one else 0 for one in (mine, theirs)]
+def _differences(
+    own_calls: Mapping[str, OpShare], other_calls: Mapping[str, OpShare], names: tuple[str, str]
+) -> Iterator[str]:
+    for op in sorted(own_calls.keys() | other_calls.keys()):
+        counts = [round(calls[op].count) if op in calls else 0 for calls in (own_calls, other_calls)]
+        sizes = [round(calls[op].bytes) if op in calls else 0 for calls in (own_calls, other_calls)]
         if counts[0] != counts[1]:
             yield f"{names[0]} called {op} {format_counted(counts[0], 'time')}, {names[1]} {format_count(counts[1])}"
         elif sizes[0] != sizes[1]:

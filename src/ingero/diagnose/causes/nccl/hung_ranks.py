@@ -1,4 +1,4 @@
-"""Ranks that hang in communication: which are inside, since when, and which have not come."""
+"""Ranks that hang in communication: which are inside a wait, since when, and which have not arrived."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from ingero.diagnose.steps.pacing import waited_ns
 from ingero.ops import OPS, Kind, Source
 from ingero.store.records import Collective, InFlight, Window
 
-HANGS_NS = 3_000_000_000
-FIRST_HANGS_NS = 30_000_000_000  # with nothing before it: a first wait compiles, loads and makes contexts
-TIMES_LONGEST = 3  # as long as the longest sync before it: steps of large models take seconds, each time
-_LAST = 64
-_LIVE_NS = 2_500_000_000  # an open call is seen each second while it is open
-_WAITS = {(int(op.source), op.code) for op in OPS if op.kind & (Kind.SYNC | Kind.COPY)}
+HANGS_NS = 3_000_000_000  # in a wait, when last seen
+FIRST_HANGS_NS = 30_000_000_000  # for a first wait, which compiles and loads code and creates contexts
+TIMES_LONGEST = 3  # times the longest earlier sync: each step of a large model takes seconds
+_MAX_COLLECTIVES = 64  # latest recorded ones of each rank
+_MAX_SIGHT_DISTANCE_NS = 2_500_000_000  # an in-flight call is recorded every second
+_WAITING_OPS = {(int(op.source), op.code) for op in OPS if op.kind & (Kind.SYNC | Kind.COPY)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HungRanks:
-    """One communicator of which ranks are inside a wait that does not end.
+    """One communicator with ranks inside a wait that does not end.
 
-    inside: their open calls by process. missing: peers that are not inside. last: the last recorded collective of each.
+    inside: their in-flight calls by process. missing: peers that are not inside. last: the last recorded collective of
+    each.
     """
 
     inside: dict[int, InFlight]
@@ -31,21 +32,21 @@ class HungRanks:
 
     @property
     def since_ns(self) -> int:
-        """When the last of them went in: from then on nobody got ahead."""
+        """When the last rank entered: from then on no rank made progress."""
         return max(call.since_ns for call in self.inside.values())
 
     @property
     def seen_ns(self) -> int:
-        """When they were last seen inside."""
+        """When the ranks were last seen inside."""
         return max(call.time_ns for call in self.inside.values())
 
 
 def hung_ranks(evidence: Evidence) -> Iterator[HungRanks]:
-    """Groups of peers of which at least one has been inside a wait for seconds when it was last seen.
+    """Groups of peers, at least one of which had been inside a wait for seconds when last seen.
 
-    The others are inside where they were in a wait then, however long they have waited before.
+    The others count as inside if they were in a wait at that time, however long they had waited.
     """
-    waits = [one for one in evidence.reader.in_flight(evidence.window) if _is_wait(one)]
+    waits = [call for call in evidence.reader.in_flight(evidence.window) if _is_wait(call)]
     done: set[InFlight] = set()
     for call in waits:
         if call in done or not (_is_hanging(call) and is_longest_yet(evidence, call) and _is_inside(evidence, call)):
@@ -54,32 +55,32 @@ def hung_ranks(evidence: Evidence) -> Iterator[HungRanks]:
         if not peers:
             continue
         group = peers | {call.process}
-        theirs = [one for one in waits if one.process in group]
-        done |= {one for one in theirs if one.since_ns <= call.time_ns and one.time_ns >= call.since_ns}
-        open_then = {one.process: one for one in reversed(theirs) if _is_open_at(one, call.time_ns)}
-        inside = {one: open_then[one] for one in sorted(open_then) if _is_inside(evidence, open_then[one])}
+        group_calls = [other for other in waits if other.process in group]
+        done |= {other for other in group_calls if other.since_ns <= call.time_ns and other.time_ns >= call.since_ns}
+        open_then = {other.process: other for other in reversed(group_calls) if _is_open_at(other, call.time_ns)}
+        inside = {number: open_then[number] for number in sorted(open_then) if _is_inside(evidence, open_then[number])}
         if not inside:
             continue
-        last = {one: latest for one in sorted(group) if (latest := _last(evidence, one, evidence.window))}
+        last = {number: latest for number in sorted(group) if (latest := _last(evidence, number, evidence.window))}
         yield HungRanks(inside=inside, missing=tuple(sorted(group - inside.keys())), last=last)
 
 
 def disagreement(evidence: Evidence, ranks: HungRanks) -> tuple[Collective, Collective] | None:
-    """Two ranks whose collectives of one communicator and place differ; None where all agree."""
+    """Two ranks whose collectives at the same position of one communicator differ; None where all agree."""
     seen: dict[tuple[int | None, int], Collective] = {}
     window = Window(begin_ns=evidence.window.begin_ns, end_ns=ranks.seen_ns)
     for process in sorted(ranks.last):
-        for one in evidence.reader.last_collectives(window, process=process, limit=_LAST):
-            if one.sequence is None or one.comm_id_hash is None:
+        for collective in evidence.reader.last_collectives(window, process=process, limit=_MAX_COLLECTIVES):
+            if collective.sequence is None or collective.comm_id_hash is None:
                 continue
-            other = seen.setdefault((one.comm_id_hash, one.sequence), one)
-            if _what(other) != _what(one):
-                return other, one
+            other = seen.setdefault((collective.comm_id_hash, collective.sequence), collective)
+            if _signature(other) != _signature(collective):
+                return other, collective
     return None
 
 
 def is_longest_yet(evidence: Evidence, call: InFlight) -> bool:
-    """Whether a call has been open for far longer than any sync of its process's main stream before it."""
+    """Whether a call has been in flight far longer than any earlier sync of its process's main stream."""
     open_ns = call.time_ns - call.since_ns
     gpu_stream = evidence.gpu_streams.get(call.process)
     if gpu_stream is None or not (gpu_stream["sync_end_ns"] <= call.since_ns).any():
@@ -88,12 +89,12 @@ def is_longest_yet(evidence: Evidence, call: InFlight) -> bool:
     return open_ns >= TIMES_LONGEST * int(waited_ns(before).max())
 
 
-def _what(one: Collective) -> tuple[object, ...]:
-    return one.op, one.datatype, one.reduce_op, one.root, one.bytes
+def _signature(collective: Collective) -> tuple[object, ...]:
+    return collective.op, collective.datatype, collective.reduce_op, collective.root, collective.bytes
 
 
 def _is_wait(call: InFlight) -> bool:
-    return (call.source, call.op) in _WAITS or call.source == int(Source.NCCL)
+    return (call.source, call.op) in _WAITING_OPS or call.source == int(Source.NCCL)
 
 
 def _is_hanging(call: InFlight) -> bool:
@@ -101,13 +102,13 @@ def _is_hanging(call: InFlight) -> bool:
 
 
 def _is_inside(evidence: Evidence, call: InFlight) -> bool:
-    """Not so while it is stopped: then its call is open, but it is the one that does not come."""
+    """Whether a rank is inside its call and not stopped: a stopped rank is the one that is missing."""
     stops = evidence.stopped_seconds(call.process)
     return not any(stop.begin_ns < call.time_ns and stop.end_ns > call.since_ns for stop in stops)
 
 
-def communicating(evidence: Evidence, process: int, begin_ns: int, end_ns: int) -> bool:
-    """Whether a process hung in communication at that time: rules about ranks say why."""
+def hung_in_communication(evidence: Evidence, process: int, begin_ns: int, end_ns: int) -> bool:
+    """Whether a process hung in communication at that time; the NCCL rules say why."""
     return any(
         process in ranks.inside and ranks.since_ns < end_ns and ranks.seen_ns > begin_ns
         for ranks in hung_ranks(evidence)
@@ -115,7 +116,7 @@ def communicating(evidence: Evidence, process: int, begin_ns: int, end_ns: int) 
 
 
 def _is_open_at(call: InFlight, time_ns: int) -> bool:
-    return call.since_ns <= time_ns <= call.time_ns + _LIVE_NS
+    return call.since_ns <= time_ns <= call.time_ns + _MAX_SIGHT_DISTANCE_NS
 
 
 def _last(evidence: Evidence, process: int, window: Window) -> Collective | None:

@@ -1,4 +1,4 @@
-"""Ranks called different collectives at the same place of one communicator, and hang."""
+"""Ranks called different collectives at the same position of one communicator, and hang."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ingero.diagnose.causes.nccl.hung_ranks import HungRanks, disagreement, hung
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.findings import Culprit, Finding, FindingKind, Fix, Link
-from ingero.diagnose.lost_time.ended import has_passed, severity_of_stop
+from ingero.diagnose.lost_time.ended import has_ended, severity_of_stop
 from ingero.store.records import Collective, Window
 from ingero.units import format_bytes, format_ns
 
@@ -17,14 +17,14 @@ CAUSE = "nccl-mismatch"
 _FIX = Fix(text="make every rank call the same collectives in the same order, also in if-branches")
 
 
-def watch(evidence: Evidence) -> Iterator[Finding]:
+def find_events(evidence: Evidence) -> Iterator[Finding]:
     """Hung ranks whose collectives differ in operation, type, root or size."""
     for ranks in hung_ranks(evidence):
         pair = disagreement(evidence, ranks)
         if pair:
             first, second = pair
             length, inside = ranks.seen_ns - ranks.since_ns, next(iter(ranks.inside))
-            is_over = has_passed(evidence, inside, ranks.seen_ns)
+            is_over = has_ended(evidence, inside, ranks.seen_ns)
             yield Finding(
                 cause=CAUSE,
                 resource="collective",
@@ -34,7 +34,7 @@ def watch(evidence: Evidence) -> Iterator[Finding]:
                 window=Window(begin_ns=ranks.since_ns, end_ns=ranks.seen_ns + 1),
                 summary=f"ranks hang for {format_ns(length)}; they disagree about collective "
                 f"{first.sequence}: {_text(evidence, first)}, but {_text(evidence, second)}",
-                culprits=tuple(_culprit(evidence, one) for one in pair),
+                culprits=tuple(_culprit(evidence, collective) for collective in pair),
                 line=evidence.own_line(second.stack_hash) if second.stack_hash else None,
                 chain=(
                     Link(
@@ -48,23 +48,23 @@ def watch(evidence: Evidence) -> Iterator[Finding]:
                 evidence={"sequence": first.sequence or 0},
             )
         elif counted := counted_disagreement(evidence, ranks):
-            yield _counted(evidence, ranks, counted)
+            yield _counted_finding(evidence, ranks, counted)
 
 
-def _counted(evidence: Evidence, ranks: HungRanks, counted: CountedDisagreement) -> Finding:
-    """Of collectives that were not recorded one by one."""
+def _counted_finding(evidence: Evidence, ranks: HungRanks, counted: CountedDisagreement) -> Finding:
+    """Ranks whose counts differ, for collectives that were not recorded individually."""
     length, call = ranks.seen_ns - ranks.since_ns, ranks.inside[counted.second]
-    is_over = has_passed(evidence, call.process, ranks.seen_ns)
-    pair = [evidence.processes[one] for one in (counted.first, counted.second)]
+    is_over = has_ended(evidence, call.process, ranks.seen_ns)
+    pair = [evidence.processes[process] for process in (counted.first, counted.second)]
     return Finding(
         cause=CAUSE,
         resource="collective",
-        root=",".join(str(one.pid) for one in pair),
+        root=",".join(str(process.pid) for process in pair),
         kind=FindingKind.EVENT,
         severity=severity_of_stop(evidence, length, is_over=is_over),
         window=Window(begin_ns=ranks.since_ns, end_ns=ranks.seen_ns + 1),
         summary=f"ranks hang for {format_ns(length)}; they disagree about a collective: {counted.text}",
-        culprits=tuple(Culprit(pid=one.pid, name=one.name) for one in pair),
+        culprits=tuple(Culprit(pid=process.pid, name=process.name) for process in pair),
         line=evidence.own_line(call.stack_hash) if call.stack_hash else None,
         chain=(
             Link(
@@ -79,12 +79,13 @@ def _counted(evidence: Evidence, ranks: HungRanks, counted: CountedDisagreement)
     )
 
 
-def _text(evidence: Evidence, one: Collective) -> str:
-    return f"{evidence.rank_name(one.process)} calls {one.op} of {format_bytes(one.bytes or 0)} {one.datatype}"
+def _text(evidence: Evidence, collective: Collective) -> str:
+    rank, size = evidence.rank_name(collective.process), format_bytes(collective.bytes or 0)
+    return f"{rank} calls {collective.op} of {size} {collective.datatype}"
 
 
-def _culprit(evidence: Evidence, one: Collective) -> Culprit:
-    process = evidence.processes[one.process]
+def _culprit(evidence: Evidence, collective: Collective) -> Culprit:
+    process = evidence.processes[collective.process]
     return Culprit(pid=process.pid, name=process.name)
 
 
@@ -97,5 +98,5 @@ RULE = Rule(
     "recorded, the exact counts and bytes of each operation, of ranks with as many collectives in each communicator",
     limits="only for communicators whose creation was traced; of collectives that were not recorded one by one another "
     "order, type or root is not visible",
-    watch=watch,
+    find_events=find_events,
 )

@@ -1,4 +1,4 @@
-"""Ranks waited in their collectives for one rank that came late."""
+"""Ranks waited in their collectives for one late rank."""
 
 from __future__ import annotations
 
@@ -6,33 +6,30 @@ from collections.abc import Iterator
 
 from ingero.diagnose.cases.case import Case
 from ingero.diagnose.causes.gpu import gpu_throttled
-from ingero.diagnose.causes.nccl.busy_peers import BusyPeer, busy_peer, device_ns, peers
+from ingero.diagnose.causes.nccl.busy_peers import BusyPeer, busy_peer, gpu_wait_ns, peers
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.findings import Culprit, Finding, Fix, Link, Part
-from ingero.diagnose.lost_time.buckets import DEVICE
+from ingero.diagnose.lost_time.buckets import GPU_EXECUTION
 from ingero.diagnose.samples.stack_samples import at
 
 CAUSE = "nccl-straggler"
-MIN_KEPT = 0.5  # of a device wait, lost by a peer to lowered clocks; less, and the wait has another reason
-MIN_OWN = 0.5  # of the straggler's lost time lies outside the wait for its own device
+MIN_KEPT_WAITING_SHARE = 0.5  # of a GPU wait, lost by a peer to lowered clocks; below it the wait has another reason
+MIN_HOST_SHARE = 0.5  # of the straggler's lost time that lies outside its own GPU wait
 
 
-def find(case: Case) -> Iterator[Finding]:
-    """Device wait of a rank while another rank of its communicator lost the time elsewhere, or to lowered clocks.
-
-    Or had more to do: then it has lost none.
-    """
-    waited = device_ns(case)
+def explain(case: Case) -> Iterator[Finding]:
+    """GPU wait of a rank while a peer lost time elsewhere or to lowered clocks, or had more work and lost none."""
+    waited = gpu_wait_ns(case)
     if waited <= 0:
         return
     found, busy = _kept_waiting_by(case), busy_peer(case)
-    if busy and (found is None or found[1] < busy.ns):
-        yield from _of_busy(case, busy)
+    if busy and (found is None or found[1] < busy.wait_ns):
+        yield from _busy_peer_finding(case, busy)
         return
     if found is None:
         return
     late, late_ns, why = found
-    claims = case.take((Part.GPU,), (DEVICE,), min(waited, late_ns))
+    claims = case.claimable((Part.GPU,), (GPU_EXECUTION,), min(waited, late_ns))
     if not claims:
         return
     lost = sum(claims.values())
@@ -44,7 +41,7 @@ def find(case: Case) -> Iterator[Finding]:
         summary=f"{name} kept the other ranks waiting in collectives; {case.who} lost {case.amount(lost)}",
         claims=claims,
         culprits=(Culprit(pid=late.process.pid, name=late.process.name, lost_ns=lost),),
-        absorbs=(late.process.process,),
+        absorbed_processes=(late.process.process,),
         chain=(
             Link(
                 text=f"{rank_name(case)} waited for its GPU in a collective that {name} entered late",
@@ -57,8 +54,8 @@ def find(case: Case) -> Iterator[Finding]:
     )
 
 
-def _of_busy(case: Case, busy: BusyPeer) -> Iterator[Finding]:
-    claims = case.take((Part.GPU,), (DEVICE,), busy.ns)
+def _busy_peer_finding(case: Case, busy: BusyPeer) -> Iterator[Finding]:
+    claims = case.claimable((Part.GPU,), (GPU_EXECUTION,), busy.wait_ns)
     if not claims:
         return
     lost, name = sum(claims.values()), case.evidence.rank_name(busy.process.process)
@@ -71,7 +68,7 @@ def _of_busy(case: Case, busy: BusyPeer) -> Iterator[Finding]:
         claims=claims,
         culprits=(Culprit(pid=busy.process.pid, name=busy.process.name, lost_ns=lost),),
         line=busy.line,
-        absorbs=(busy.process.process,),
+        absorbed_processes=(busy.process.process,),
         chain=(
             Link(
                 text=f"{rank_name(case)} waited for its GPU in a collective while {name} {busy.doing}",
@@ -89,43 +86,43 @@ def _of_busy(case: Case, busy: BusyPeer) -> Iterator[Finding]:
 
 
 def _kept_waiting_by(case: Case) -> tuple[Case, int, str] | None:
-    """The peer that a rank waited for, what that lost by itself, and how that is known."""
+    """The peer that a rank waited for, its own lost time, and how that is known."""
     late = straggler(case)
     if late is not None:
         return late, late.host_ns, "of all its ranks this one waited least for its GPU"
-    return max(_throttled_peers(case), key=lambda one: one[1], default=None)
+    return max(_throttled_peers(case), key=lambda peer: peer[1], default=None)
 
 
 def _throttled_peers(case: Case) -> Iterator[tuple[Case, int, str]]:
-    """Peers whose device was slower by lowered clocks, where that does not hold for its own."""
-    if case.evidence.missing(gpu_throttled.RULE.needs) or _throttled_ns(case):
+    """Peers whose GPU was slower by lowered clocks, where the rank's own was not."""
+    if case.evidence.why_unavailable(gpu_throttled.RULE.needs) or _throttled_ns(case):
         return
     for other in peers(case):
-        if (ns := _throttled_ns(other)) and ns >= MIN_KEPT * device_ns(case):
+        if (ns := _throttled_ns(other)) and ns >= MIN_KEPT_WAITING_SHARE * gpu_wait_ns(case):
             yield other, ns, f"the clocks of the GPU of {rank_name(other)} were lowered by as much as it was slower"
 
 
 def _throttled_ns(case: Case) -> int:
-    """What a rank lost by lowered clocks of its own GPU, told already or not."""
-    told = [one for one in case.findings if one.cause == gpu_throttled.CAUSE]
-    return sum(one.lost_ns for one in told or gpu_throttled.find(case))
+    """Time that a rank lost to lowered clocks of its own GPU, already claimed or not."""
+    throttling_findings = [finding for finding in case.findings if finding.cause == gpu_throttled.CAUSE]
+    return sum(finding.lost_ns for finding in throttling_findings or gpu_throttled.explain(case))
 
 
 def straggler(case: Case) -> Case | None:
-    """The peer that lost its time outside the GPU at the same time, with the least device wait.
+    """The peer that lost its time on the host simultaneously, with the least GPU wait.
 
-    Against the same reference: what a peer's host always takes is in the usual wait of the others.
+    Both are compared with the same baseline: what a peer's host always takes is in the others' baseline wait.
     """
-    return min((other for other in peers(case) if _is_late(other, case)), key=device_ns, default=None)
+    return min((other for other in peers(case) if _is_straggler_for(other, case)), key=gpu_wait_ns, default=None)
 
 
 def rank_name(case: Case) -> str:
-    """The rank of a process, its pid where that is not known."""
+    """A rank by its number, or its pid where that is unknown."""
     return case.evidence.rank_name(case.process.process)
 
 
-def _is_late(other: Case, case: Case) -> bool:
-    return other.host_ns >= MIN_OWN * other.lost_ns and device_ns(other) < device_ns(case)
+def _is_straggler_for(other: Case, case: Case) -> bool:
+    return other.host_ns >= MIN_HOST_SHARE * other.lost_ns and gpu_wait_ns(other) < gpu_wait_ns(case)
 
 
 RULE = Rule(
@@ -136,5 +133,5 @@ RULE = Rule(
     shows="the rank with the least GPU wait of those that share a communicator, or one whose GPU lowered its "
     "clocks and not theirs, and what it lost its time to; one that launched more, or made other steps, meanwhile",
     limits="ranks on nodes whose recordings are not merged are not seen; then the wait looks like a slower GPU",
-    find=find,
+    explain=explain,
 )

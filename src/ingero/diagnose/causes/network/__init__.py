@@ -1,1 +1,1 @@
-"""Causes in the network."""
+"""Causes in the network: TCP retransmits."""

@@ -1,4 +1,4 @@
-"""Somebody on the critical path waited for a packet that was lost and sent again."""
+"""The critical path waited for a packet that was lost and retransmitted."""
 
 from __future__ import annotations
 
@@ -11,34 +11,36 @@ from ingero.diagnose.causes.data.producers import workers_of
 from ingero.diagnose.causes.network.connections import Connections
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.findings import CodeLine, Finding, Fix, Link
-from ingero.diagnose.offcpu.critical_path import Segment
+from ingero.diagnose.offcpu.critical_path import PathSegment
 from ingero.store.host_events import HostEvent
 from ingero.units import format_count, format_ns
 
 CAUSE = "network-retransmit"
 
 
-def find(case: Case) -> Iterator[Finding]:
-    """Waits for the network within which a segment of the process's own connections was sent again."""
-    if not any(_is_wait(case, one) for one in case.waits):
+def explain(case: Case) -> Iterator[Finding]:
+    """Waits for the network during which a segment was retransmitted on a connection of the waiting process."""
+    if not any(_is_worker_network_wait(case, wait) for wait in case.waits):
         return
     connections = Connections(case.evidence, case.window, case.family)
     if not connections.retransmits:
         return
 
-    def is_mine(one: Segment) -> bool:
-        return bool(_inside(connections, case, one))
+    def has_retransmit(segment: PathSegment) -> bool:
+        return bool(_retransmits_in(connections, case, segment))
 
     paths = PathWaits(case)
-    claims = paths.claim(is_mine)
+    claims = paths.claim(has_retransmit)
     if not claims:
         return
-    segments = [one for one in paths.all() if is_mine(one)]
-    events = {id(event): event for one in segments for event in _inside(connections, case, one)}.values()
+    segments = [segment for segment in paths.all() if has_retransmit(segment)]
+    events = {
+        id(event): event for segment in segments for event in _retransmits_in(connections, case, segment)
+    }.values()
     lost = sum(claims.values())
-    ends = Counter(connections.peer_of(event) for event in events)
-    peer, _ = ends.most_common(1)[0]
-    worst = max(segments, key=lambda one: one.duration_ns)
+    peers = Counter(connections.peer_of(event) for event in events)
+    peer, _ = peers.most_common(1)[0]
+    worst = max(segments, key=lambda segment: segment.duration_ns)
     packets = sum(event.segments or 1 for event in events)
     yield Finding(
         cause=CAUSE,
@@ -52,7 +54,7 @@ def find(case: Case) -> Iterator[Finding]:
             Link(
                 text=f"{format_count(len(segments))} waits for the network held a retransmit, the longest "
                 f"{format_ns(worst.duration_ns)}",
-                seen_ns=sum(one.duration_ns for one in segments),
+                seen_ns=sum(segment.duration_ns for segment in segments),
                 expected_ns=0,
                 structure="sleeps that the network ended, with a retransmit on a connection of that process inside",
                 order="the segment was sent again before the wait ended",
@@ -66,21 +68,25 @@ def find(case: Case) -> Iterator[Finding]:
             Fix(text="list the affected connections", command="ss -tino state established"),
         ),
         evidence={"retransmitted segments": packets, "waits": len(segments), "peer": peer},
-        waits_for=workers_of(case, segments),
+        waited_for_pids=workers_of(case, segments),
     )
 
 
-def _is_wait(case: Case, one: Segment) -> bool:
-    """A worker's; a process that waits for the network itself has no work requested."""
-    is_worker = one.pid in case.family and one.pid != case.process.pid
-    return is_worker and one.state == "sleep" and one.waker_kind == "network"
+def _is_worker_network_wait(case: Case, segment: PathSegment) -> bool:
+    """Whether a worker waited for the network; a process that waits for it itself has no work requested."""
+    is_worker = segment.pid in case.family and segment.pid != case.process.pid
+    return is_worker and segment.state == "sleep" and segment.waker_kind == "network"
 
 
-def _inside(connections: Connections, case: Case, one: Segment) -> list[HostEvent]:
-    return connections.retransmitted(one.pid, one.begin_ns, one.end_ns) if _is_wait(case, one) else []
+def _retransmits_in(connections: Connections, case: Case, segment: PathSegment) -> list[HostEvent]:
+    return (
+        connections.retransmitted(segment.pid, segment.begin_ns, segment.end_ns)
+        if _is_worker_network_wait(case, segment)
+        else []
+    )
 
 
-def _line(case: Case, worst: Segment) -> CodeLine | None:
+def _line(case: Case, worst: PathSegment) -> CodeLine | None:
     process = case.evidence.process_at(worst.pid) or case.process
     return case.evidence.sampled_line(case.window, process.process, states=("sleep",))
 
@@ -95,5 +101,5 @@ RULE = Rule(
     limits="retransmits by a peer on another host are not visible: then the wait is the worker's, and data-starvation "
     "reports network; RDMA does not pass through TCP; a process that waits for the network itself, without a worker, "
     "counts as one with no work requested",
-    find=find,
+    explain=explain,
 )

@@ -1,1 +1,1 @@
-"""Causes in disks, limits of I/O, and network file systems."""
+"""Causes in disks, I/O limits, and network file systems."""

@@ -1,50 +1,50 @@
-"""Somebody on the critical path waited for a block device: a load, or a checkpoint."""
+"""The critical path waited for a block device: a load, or a checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from ingero.diagnose.cases.case import Case
-from ingero.diagnose.causes.cpu.cpu_takers import named, pids
+from ingero.diagnose.causes.cpu.cpu_takers import culprit_names, pid_list
 from ingero.diagnose.causes.data.producers import workers_of
 from ingero.diagnose.causes.rule import Rule
-from ingero.diagnose.causes.storage.block_requests import DiskWaits, Requests, device_name, longest
+from ingero.diagnose.causes.storage.block_requests import DiskWaits, Requests, device_name, longest_waiting
 from ingero.diagnose.findings import Culprit, Finding, Fix, Link
-from ingero.diagnose.lost_time.time_ranges import UNOWNED_RATIO
-from ingero.diagnose.offcpu.critical_path import Segment
+from ingero.diagnose.lost_time.time_ranges import NORMAL_VARIATION_RATIO
+from ingero.diagnose.offcpu.critical_path import PathSegment
 from ingero.units import format_bytes, format_ns
 
 CAUSE = "block-io"
-_QUEUED = 0.5  # of a request's time in the queue: others were before it
+_MIN_QUEUE_SHARE = 0.5  # of a request's time in the queue: other requests were ahead of it
 
 
-def find(case: Case) -> Iterator[Finding]:
-    """Waits of the path that a block device ended, with the requests behind them."""
+def explain(case: Case) -> Iterator[Finding]:
+    """Waits on the critical path that a block device ended, with the requests behind them."""
     waits = DiskWaits(case)
-    segments = [one for one in waits.paths.all() if waits.is_disk(one)]
-    requests = waits.behind(segments) if segments else None
+    segments = [segment for segment in waits.paths.all() if waits.is_disk(segment)]
+    requests = waits.requests_behind(segments) if segments else None
     claims = waits.paths.claim(waits.is_disk) if requests and requests.events else {}
     if not claims or not requests:
         return
     lost = sum(claims.values())
     others = waits.others(requests.device)
-    strangers = [one for one, _ in others if one.pid not in case.job and not one.name.startswith("kworker")]
-    main = longest(segments)
-    issuer = f"{case.thread_name(main)} [{main.pid}]"
-    doing = _doing(requests, is_own=main.pid == case.process.pid)
-    beside = _beside(others)
+    other_jobs = [user for user, _ in others if user.pid not in case.job and not user.name.startswith("kworker")]
+    longest_wait = longest_waiting(segments)
+    issuer = f"{case.thread_name(longest_wait)} [{longest_wait.pid}]"
+    doing = _doing(requests, is_own=longest_wait.pid == case.process.pid)
+    others_text = _others_text(others)
     yield Finding(
         cause=CAUSE,
         resource=device_name(requests.device),
         root=str(requests.device or case.process.pid),
         summary=f"{case.who} lost {case.amount(lost)} while {issuer} was {doing} {device_name(requests.device)}"
-        f": {requests.text}{beside}",
+        f": {requests.text}{others_text}",
         claims=claims,
-        least_ratio=0.0 if others or not waits.asks_as_usual else UNOWNED_RATIO,
+        min_wall_ratio=0.0 if others or not waits.moves_as_many_bytes else NORMAL_VARIATION_RATIO,
         culprits=tuple(culprit for culprit, _ in others),
         line=waits.line(segments, claims),
         chain=tuple(_chain(waits, requests, issuer, lost)),
-        fixes=tuple(_fixes(requests, strangers, main, case)),
+        fixes=tuple(_fixes(requests, other_jobs, longest_wait, case)),
         evidence=requests.facts
         | {
             "issuer": issuer,
@@ -52,7 +52,7 @@ def find(case: Case) -> Iterator[Finding]:
             "direction": "write" if requests.is_write else "read",
         }
         | {"other processes on the disk (bytes)": sum(size for _, size in others)},
-        waits_for=workers_of(case, segments),
+        waited_for_pids=workers_of(case, segments),
     )
 
 
@@ -62,16 +62,16 @@ def _doing(requests: Requests, *, is_own: bool) -> str:
     return "reading from"
 
 
-def _beside(others: Sequence[tuple[Culprit, int]]) -> str:
+def _others_text(others: Sequence[tuple[Culprit, int]]) -> str:
     if not others:
         return ""
     size = format_bytes(sum(size for _, size in others))
-    return f"; meanwhile {named([culprit for culprit, _ in others])} moved {size} there"
+    return f"; meanwhile {culprit_names([culprit for culprit, _ in others])} moved {size} there"
 
 
 def _chain(waits: DiskWaits, requests: Requests, issuer: str, lost: int) -> Iterator[Link]:
-    usual = waits.usual(requests)
-    expected = int((usual.queue_ns + usual.device_ns) * len(requests.events)) if usual.events else None
+    baseline = waits.requests_in_baseline(requests)
+    expected = int((baseline.queue_ns + baseline.device_ns) * len(requests.events)) if baseline.events else None
     yield Link(
         text=f"{issuer} waited for its requests to the disk",
         seen_ns=lost,
@@ -79,7 +79,7 @@ def _chain(waits: DiskWaits, requests: Requests, issuer: str, lost: int) -> Iter
         "or with a request of that thread under way",
         order="the request began before the wait ended",
     )
-    before = f", baseline {format_ns(usual.queue_ns + usual.device_ns)}" if usual.events else ""
+    before = f", baseline {format_ns(baseline.queue_ns + baseline.device_ns)}" if baseline.events else ""
     yield Link(
         text=f"each took {format_ns(requests.queue_ns)} in the queue and {format_ns(requests.device_ns)} in the "
         f"disk{before}",
@@ -90,15 +90,15 @@ def _chain(waits: DiskWaits, requests: Requests, issuer: str, lost: int) -> Iter
     )
 
 
-def _fixes(requests: Requests, others: Sequence[Culprit], main: Segment, case: Case) -> Iterator[Fix]:
+def _fixes(requests: Requests, others: Sequence[Culprit], longest_wait: PathSegment, case: Case) -> Iterator[Fix]:
     if others:
-        yield Fix(text="lower the I/O priority of the others", command=f"sudo ionice -c 3 -p {pids(others)}")
+        yield Fix(text="lower the I/O priority of the others", command=f"sudo ionice -c 3 -p {pid_list(others)}")
         device = device_name(requests.device).removeprefix("disk ")
         yield Fix(
             text="or limit them in their cgroup, which works with every I/O scheduler",
             command=f"echo '{device} rbps=<bytes> wbps=<bytes>' > <cgroup>/io.max",
         )
-    if requests.is_write and main.pid == case.process.pid:
+    if requests.is_write and longest_wait.pid == case.process.pid:
         yield Fix(
             text="write the checkpoint asynchronously: copy to host memory, and write from another thread or process",
             command="torch.distributed.checkpoint.async_save(...)",
@@ -107,7 +107,7 @@ def _fixes(requests: Requests, others: Sequence[Culprit], main: Segment, case: C
         share = requests.queue_ns / max(requests.queue_ns + requests.device_ns, 1)
         more = (
             "the disk queue is full: use fewer readers and larger requests"
-            if share > _QUEUED
+            if share > _MIN_QUEUE_SHARE
             else "read earlier: deeper prefetch"
         )
         yield Fix(text=f"{more}; or keep the data in memory or on a local disk")
@@ -125,5 +125,5 @@ RULE = Rule(
     "dirtied the pages that the kernel writes back is unknown; waits below 100 µs are not followed; a disk that is "
     "slower for the same bytes per step, without another user, is reported from 5% of wall time: disks vary on their "
     "own",
-    find=find,
+    explain=explain,
 )

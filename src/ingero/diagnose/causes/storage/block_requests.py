@@ -1,4 +1,4 @@
-"""Block requests behind the waits of a path: whose they were, what they moved, and what else the device had to do."""
+"""Block requests behind the waits of a critical path: their issuer, what they moved, and the device's other load."""
 
 from __future__ import annotations
 
@@ -12,65 +12,65 @@ import numpy as np
 from ingero.diagnose.cases.case import Case
 from ingero.diagnose.cases.case_paths import BLOCKED
 from ingero.diagnose.cases.kernel_waits import PathWaits
-from ingero.diagnose.evidence.host_event_index import Timeline, begin_ns, overlap_ns
+from ingero.diagnose.evidence.host_event_index import HostEventIndex, begin_ns, overlap_ns
 from ingero.diagnose.findings import Bucket, CodeLine, Culprit, Fact, Part
-from ingero.diagnose.offcpu.critical_path import Segment
-from ingero.diagnose.samples.stack_samples import waited_at
+from ingero.diagnose.offcpu.critical_path import PathSegment
+from ingero.diagnose.samples.stack_samples import line_of_kernel_waits
 from ingero.ops import IoOp, Source
 from ingero.store.host_events import HostEvent
 from ingero.units import format_bytes, format_count, format_ns
 
-_MINOR_BITS = 20
-_MOVES = (IoOp.READ, IoOp.WRITE)
+_MINOR_BITS = 20  # of a dev_t, include/linux/kdev_t.h
+_MOVING_OPS = (IoOp.READ, IoOp.WRITE)
 _DISK_THREADS = ("jbd2/", "xfsaild/", "btrfs-", "kworker", "dm-", "loop", "txg_sync")
-_MIN_OTHERS_BYTES = 1 << 20
-_MIN_SAMPLED = 5  # requests that stand for others, before these are held against anybody: one may be the only one
-_AS_MUCH = 1.1  # times the bytes
+_MIN_OTHERS_BYTES = 1 << 20  # of another process, before it is named
+_MIN_SAMPLED_REQUESTS = 5  # requests that stand for others, before a process is named: one may be its only one
+_MAX_TIMES_BASELINE_BYTES = 1.1  # times the bytes per step
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Some block requests taken together."""
+    """A set of block requests, summed up."""
 
     events: Sequence[HostEvent]
 
     @property
     def size_bytes(self) -> int:
-        """What they moved."""
-        return sum(one.size_bytes or 0 for one in self.events)
+        """Bytes moved."""
+        return sum(event.size_bytes or 0 for event in self.events)
 
     @property
     def queue_ns(self) -> float:
-        """Mean time before the device had one."""
-        return sum(one.queue_ns or 0 for one in self.events) / max(len(self.events), 1)
+        """Mean time in the queue, before the device."""
+        return sum(event.queue_ns or 0 for event in self.events) / max(len(self.events), 1)
 
     @property
     def device_ns(self) -> float:
         """Mean time in the device."""
-        return sum(one.duration_ns or 0 for one in self.events) / max(len(self.events), 1)
+        return sum(event.duration_ns or 0 for event in self.events) / max(len(self.events), 1)
 
     @property
     def written_bytes(self) -> int:
-        """Of them."""
-        return sum(one.size_bytes or 0 for one in self.events if one.op != IoOp.READ)
+        """Bytes written."""
+        return sum(event.size_bytes or 0 for event in self.events if event.op != IoOp.READ)
 
     @property
     def is_write(self) -> bool:
-        """Whether most of it was written; flushes count where nothing was moved."""
+        """Whether most bytes were written; flushes count where no bytes were moved."""
         read = self.size_bytes - self.written_bytes
-        return self.written_bytes > read if self.size_bytes else any(one.op != IoOp.READ for one in self.events)
+        return self.written_bytes > read if self.size_bytes else any(event.op != IoOp.READ for event in self.events)
 
     @property
     def device(self) -> int:
-        """The device that took most of the time."""
-        spent: Counter[int] = Counter()
-        for one in self.events:
-            spent[one.device or 0] += (one.duration_ns or 0) + (one.queue_ns or 0)
-        return spent.most_common(1)[0][0] if spent else 0
+        """The device (dev_t) that took most of the time."""
+        used_ns: Counter[int] = Counter()
+        for event in self.events:
+            used_ns[event.device or 0] += (event.duration_ns or 0) + (event.queue_ns or 0)
+        return used_ns.most_common(1)[0][0] if used_ns else 0
 
     @property
     def text(self) -> str:
-        """In words: "12 MiB in 96 requests of 1.7 ms, 1.2 ms of it in the queue"."""
+        """For people: "12 MiB in 96 requests of 1.7 ms, 1.2 ms of it in the queue"."""
         each = format_ns(self.queue_ns + self.device_ns)
         count = len(self.events)
         requests = "a request" if count == 1 else f"{format_count(count)} requests"
@@ -78,7 +78,7 @@ class Requests:
 
     @property
     def facts(self) -> dict[str, Fact]:
-        """The numbers."""
+        """The figures, for a finding's evidence."""
         return {
             "requests": len(self.events),
             "bytes": self.size_bytes,
@@ -89,59 +89,59 @@ class Requests:
 
 
 class DiskWaits:
-    """Which waits of a case were for a block device."""
+    """The waits of a case that were for a block device."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
         self.paths = PathWaits(case)
 
     @cached_property
-    def everything(self) -> list[HostEvent]:
-        """The requests of the case, whoever's."""
+    def all_requests(self) -> list[HostEvent]:
+        """All block requests during the case."""
         return self.case.evidence.host_events(self.case.window, Source.IO)
 
     @cached_property
     def own(self) -> list[HostEvent]:
-        """Those of the process and its workers."""
-        return [one for one in self.everything if one.pid in self.case.family]
+        """Block requests of the process and its workers."""
+        return [event for event in self.all_requests if event.pid in self.case.family]
 
     @cached_property
-    def _of_thread(self) -> Timeline:
-        return Timeline(self.own, lambda one: one.tid)
+    def _by_thread(self) -> HostEventIndex:
+        return HostEventIndex(self.own, lambda event: event.tid)
 
     @cached_property
-    def _of_process(self) -> Timeline:
-        return Timeline(self.own, lambda one: one.pid)
+    def _by_process(self) -> HostEventIndex:
+        return HostEventIndex(self.own, lambda event: event.pid)
 
     @cached_property
-    def _of_kernel(self) -> Timeline:
-        return Timeline((one for one in self.everything if one.is_kernel_thread), lambda _one: 0)
+    def _kernel_requests(self) -> HostEventIndex:
+        return HostEventIndex((event for event in self.all_requests if event.is_kernel_thread), lambda _one: 0)
 
-    def requests_of(self, segment: Segment) -> list[HostEvent]:
-        """The block requests that a wait was for: its thread's own, else what it can have started through others."""
-        own = self._of_thread.touching(segment.tid, segment.begin_ns, segment.end_ns)
-        return own or self._of_process.touching(segment.pid, segment.begin_ns, segment.end_ns)
+    def requests_of(self, segment: PathSegment) -> list[HostEvent]:
+        """Block requests that a wait was for: its thread's own, else its process's, possibly issued by others."""
+        own = self._by_thread.touching(segment.tid, segment.begin_ns, segment.end_ns)
+        return own or self._by_process.touching(segment.pid, segment.begin_ns, segment.end_ns)
 
-    def is_disk(self, segment: Segment) -> bool:
-        """Whether a device, or the journal's thread, ended this wait, or a request of its own was under way."""
-        if segment.state not in BLOCKED or not self.is_ours(segment):
+    def is_disk(self, segment: PathSegment) -> bool:
+        """Whether a block device or the journal thread ended this wait, or one of its own requests was in flight."""
+        if segment.state not in BLOCKED or not self.is_of_family(segment):
             return False
         if segment.waker_kind == "block" or self.requests_of(segment) or self.is_journal(segment):
             return True
-        # whoever dirties pages faster than the disk takes them sleeps on a timer until the kernel has written some
-        return segment.state == "io" and segment.waker_kind == "timer" and self.kernel_was_busy(segment)
+        # a writer that dirties pages faster than the disk writes sleeps on a timer until the kernel has written some
+        return segment.state == "io" and segment.waker_kind == "timer" and self.is_kernel_busy(segment)
 
-    def kernel_was_busy(self, segment: Segment) -> bool:
-        """Whether a kernel thread had a slow request under way: whose, is not known."""
-        return bool(self._of_kernel.touching(0, segment.begin_ns, segment.end_ns))
+    def is_kernel_busy(self, segment: PathSegment) -> bool:
+        """Whether a kernel thread had a slow request in flight; its origin is unknown."""
+        return bool(self._kernel_requests.touching(0, segment.begin_ns, segment.end_ns))
 
-    def is_journal(self, segment: Segment) -> bool:
-        """Whether a thread of a file system on a disk ended it."""
+    def is_journal(self, segment: PathSegment) -> bool:
+        """Whether a thread of a disk file system ended the wait."""
         _, name = waker_of(self.case, segment)
         return name.startswith(_DISK_THREADS) and not name.startswith("kworker")
 
-    def is_ours(self, segment: Segment) -> bool:
-        """Of the process or of one of its workers."""
+    def is_of_family(self, segment: PathSegment) -> bool:
+        """Whether the wait is of the process or one of its workers."""
         return segment.pid in self.case.family
 
     @cached_property
@@ -149,97 +149,107 @@ class DiskWaits:
         rows = self.case.evidence.offcpu
         return frozenset(rows["tid"][np.isin(rows["pid"], list(self.case.family))].tolist()) | self.case.family
 
-    def is_ended_by_stranger(self, segment: Segment) -> bool:
-        """Whether a thread of neither the process nor its workers ended a wait."""
+    def is_ended_by_another_job(self, segment: PathSegment) -> bool:
+        """Whether a thread outside the process and its workers ended a wait."""
         waker, _ = waker_of(self.case, segment)
         return segment.waker_kind == "thread" and waker not in self._own_threads
 
-    def behind(self, segments: Iterable[Segment]) -> Requests:
+    def requests_behind(self, segments: Iterable[PathSegment]) -> Requests:
         """The requests behind these waits, each once: reads or writes, whichever was waited for longer."""
         waited = Counter[bool]()
-        found: dict[bool, dict[int, HostEvent]] = {True: {}, False: {}}
-        for one in segments:
-            events = self.requests_of(one)
+        by_direction: dict[bool, dict[int, HostEvent]] = {True: {}, False: {}}
+        for segment in segments:
+            events = self.requests_of(segment)
             if events:
                 is_write = Requests(events).is_write
-                waited[is_write] += one.duration_ns
-                found[is_write] |= {id(event): event for event in events}
-        return Requests(sorted(found[waited[True] > waited[False]].values(), key=begin_ns))
+                waited[is_write] += segment.duration_ns
+                by_direction[is_write] |= {id(event): event for event in events}
+        return Requests(sorted(by_direction[waited[True] > waited[False]].values(), key=begin_ns))
 
-    def line(self, segments: Sequence[Segment], claims: Mapping[Bucket, int]) -> CodeLine | None:
-        """Where whoever waited longest waited; None where that was in GPU calls, which have a line of their own."""
+    def line(self, segments: Sequence[PathSegment], claims: Mapping[Bucket, int]) -> CodeLine | None:
+        """The line of the longest waiting process; None where it was in GPU calls, which have a line of their own."""
         in_calls_ns = sum(ns for bucket, ns in claims.items() if bucket.part is Part.RETURN_DELAY)
         if 2 * in_calls_ns > sum(claims.values()):
             return None
-        main = longest(segments)
-        mine = [one for one in segments if one.pid == main.pid]
-        return waited_at(self.case.evidence, main.process or self.case.process.process, self.case.time_ranges, mine)
+        longest_wait = longest_waiting(segments)
+        same_process = [segment for segment in segments if segment.pid == longest_wait.pid]
+        return line_of_kernel_waits(
+            self.case.evidence, longest_wait.process or self.case.process.process, self.case.time_ranges, same_process
+        )
 
-    def usual(self, requests: Requests) -> Requests:
-        """Requests of the same processes to the same device in the reference."""
-        pids, device = {one.pid for one in requests.events}, requests.device
-        return Requests([one for one in self.usual_own() if one.pid in pids and one.device == device])
+    def requests_in_baseline(self, requests: Requests) -> Requests:
+        """Requests of the same processes to the same device in the baseline."""
+        pids, device = {event.pid for event in requests.events}, requests.device
+        return Requests([event for event in self.own_in_baseline() if event.pid in pids and event.device == device])
 
-    def usual_own(self) -> list[HostEvent]:
-        """Requests of the process and its workers in the reference."""
-        found = []
-        for window in self.case.baselines:
+    def own_in_baseline(self) -> list[HostEvent]:
+        """Requests of the process and its workers in the baseline."""
+        requests = []
+        for window in self.case.baseline_windows:
             events = self.case.evidence.host_events(window, Source.IO)
-            found += [one for one in events if one.start_ns >= window.begin_ns and one.pid in self.case.family]
-        return found
+            requests += [
+                event for event in events if event.start_ns >= window.begin_ns and event.pid in self.case.family
+            ]
+        return requests
 
     @cached_property
-    def asks_as_usual(self) -> bool:
-        """Whether the process and its workers moved no more bytes a step than in the reference: the disk was slower."""
-        usual = _size_bytes(self.usual_own()) / max(sum(map(self.case.sync_intervals_in, self.case.baselines)), 1)
-        now = _size_bytes(one for one in self.own if one.start_ns >= self.case.window.begin_ns)
-        return now <= _AS_MUCH * usual * self.case.sync_interval_count
+    def moves_as_many_bytes(self) -> bool:
+        """Whether the job moved no more bytes per step than in the baseline: then the disk was slower."""
+        baseline = _size_bytes(self.own_in_baseline()) / max(
+            sum(map(self.case.sync_intervals_in, self.case.baseline_windows)), 1
+        )
+        now = _size_bytes(event for event in self.own if event.start_ns >= self.case.window.begin_ns)
+        return now <= _MAX_TIMES_BASELINE_BYTES * baseline * self.case.sync_interval_count
 
     def others(self, device: int) -> list[tuple[Culprit, int]]:
-        """Processes beside the case's own that used the device meanwhile, with bytes, most time first.
+        """Other processes that used the device meanwhile, with bytes, most time first.
 
-        Of processes that are not traced only slow requests are recorded, of those that were slow in the queue some.
+        Of untraced processes only slow requests are recorded, and of those that were slow in the queue, a sample.
         """
         window, family = self.case.window, self.case.family
-        spent: Counter[tuple[int, str]] = Counter()
-        moved: Counter[tuple[int, str]] = Counter()
-        whole: Counter[tuple[int, str]] = Counter()  # of the requests that stand for themselves alone
+        used_ns: Counter[tuple[int, str]] = Counter()
+        moved_bytes: Counter[tuple[int, str]] = Counter()
+        single_bytes: Counter[tuple[int, str]] = Counter()  # of unsampled requests
         sampled: Counter[tuple[int, str]] = Counter()
-        for one in self.everything:
-            overlap = overlap_ns(one, window.begin_ns, window.end_ns)
-            is_other = one.device == device and one.pid not in family and one.pid > 0
-            if is_other and overlap and one.op in _MOVES:
-                spent[one.pid, one.comm] += one.stands_for * overlap
-                moved[one.pid, one.comm] += one.stands_for * (one.size_bytes or 0)
-                whole[one.pid, one.comm] += (one.size_bytes or 0) if one.stands_for == 1 else 0
-                sampled[one.pid, one.comm] += one.stands_for > 1
-        sure = {key for key in spent if whole[key] >= _MIN_OTHERS_BYTES or sampled[key] >= _MIN_SAMPLED}
-        weighty = [(key, ns) for key, ns in spent.most_common() if key in sure and moved[key] >= _MIN_OTHERS_BYTES]
-        most = weighty[0][1] if weighty else 0
+        for event in self.all_requests:
+            overlap = overlap_ns(event, window.begin_ns, window.end_ns)
+            is_other = event.device == device and event.pid not in family and event.pid > 0
+            if is_other and overlap and event.op in _MOVING_OPS:
+                used_ns[event.pid, event.comm] += event.stands_for * overlap
+                moved_bytes[event.pid, event.comm] += event.stands_for * (event.size_bytes or 0)
+                single_bytes[event.pid, event.comm] += (event.size_bytes or 0) if event.stands_for == 1 else 0
+                sampled[event.pid, event.comm] += event.stands_for > 1
+        proven = {
+            key for key in used_ns if single_bytes[key] >= _MIN_OTHERS_BYTES or sampled[key] >= _MIN_SAMPLED_REQUESTS
+        }
+        significant = [
+            (key, ns) for key, ns in used_ns.most_common() if key in proven and moved_bytes[key] >= _MIN_OTHERS_BYTES
+        ]
+        most_ns = significant[0][1] if significant else 0
         return [
-            (Culprit(pid=pid, name=name, lost_ns=min(ns, window.duration_ns)), moved[pid, name])
-            for (pid, name), ns in weighty
-            if ns >= 0.1 * most
+            (Culprit(pid=pid, name=name, lost_ns=min(ns, window.duration_ns)), moved_bytes[pid, name])
+            for (pid, name), ns in significant
+            if ns >= 0.1 * most_ns
         ]
 
 
-def longest(segments: Sequence[Segment]) -> Segment:
-    """A wait of the process that waited longest in all."""
+def longest_waiting(segments: Sequence[PathSegment]) -> PathSegment:
+    """The longest wait of the process with the longest total wait."""
     waited: Counter[int] = Counter()
-    for one in segments:
-        waited[one.pid] += one.duration_ns
-    return max(segments, key=lambda one: (waited[one.pid], one.duration_ns))
+    for segment in segments:
+        waited[segment.pid] += segment.duration_ns
+    return max(segments, key=lambda segment: (waited[segment.pid], segment.duration_ns))
 
 
 def _size_bytes(events: Iterable[HostEvent]) -> int:
-    return sum(one.size_bytes or 0 for one in events)
+    return sum(event.size_bytes or 0 for event in events)
 
 
-def waker_of(case: Case, segment: Segment) -> tuple[int, str]:
-    """The pid (of a process that is not traced the thread) and name of who ended a wait; (0, "") where none did."""
+def waker_of(case: Case, segment: PathSegment) -> tuple[int, str]:
+    """Pid (tid for an untraced process) and name of the thread that ended a wait; (0, "") if none did."""
     if segment.waker_kind not in {"thread", "kworker"}:
         return 0, ""
-    for interval in reversed(case.evidence.waits.intervals(segment.tid, segment.begin_ns, segment.end_ns)):
+    for interval in reversed(case.evidence.critical_paths.intervals(segment.tid, segment.begin_ns, segment.end_ns)):
         if int(interval["start_ns"]) <= segment.begin_ns:
             pid = segment.waker_pid or int(interval["waker_tid"])
             return pid, case.evidence.text(int(interval["waker_name"]))
@@ -252,5 +262,5 @@ def device_name(device: int) -> str:
 
 
 def device_number(device: int) -> str:
-    """The same without a word: "8:0"."""
+    """A device as major:minor: "8:0"."""
     return f"{device >> _MINOR_BITS}:{device & ((1 << _MINOR_BITS) - 1)}"

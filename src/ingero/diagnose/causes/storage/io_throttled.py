@@ -1,4 +1,4 @@
-"""Requests of the path were held back by the I/O limit of its own control group, before any device had them."""
+"""I/O requests of the critical path were throttled by the limit of their own cgroup, before they reached a device."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ingero.diagnose.cases.case import Case
-from ingero.diagnose.causes.cgroup_commands import free_io
 from ingero.diagnose.causes.cpu.scheduling import SchedulerFacts
 from ingero.diagnose.causes.data.producers import workers_of
 from ingero.diagnose.causes.rule import Rule
-from ingero.diagnose.causes.storage.block_requests import DiskWaits, Requests, device_number, longest
+from ingero.diagnose.causes.storage.block_requests import DiskWaits, Requests, device_number, longest_waiting
 from ingero.diagnose.findings import Finding, Fix, Link
-from ingero.diagnose.offcpu.critical_path import Segment
+from ingero.diagnose.limit_commands import remove_io_limit
+from ingero.diagnose.offcpu.critical_path import PathSegment
 from ingero.foreign_text import label
 from ingero.units import format_bytes, format_count, format_ns
 
 CAUSE = "io-throttled"
-_IN_DEVICE = 0.5  # of the waits, by requests that were in the queue or in the device: then these are what is slow
+_MAX_SERVICE_SHARE = 0.5  # of the waits, by requests in the queue or device: above it the device is what is slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class _Limit:
 
     @property
     def text(self) -> str:
-        """In words: "20.0 MiB/s read from disk 8:0"."""
+        """For people: "20.0 MiB/s read from disk 8:0"."""
         name, _, value = self.limit.partition("=")
         doing = "read from" if name.startswith("r") else "written to"
         number = int(value) if value.isdigit() else 0
@@ -37,33 +37,36 @@ class _Limit:
         return f"{rate} {doing} disk {self.device}"
 
 
-def find(case: Case) -> Iterator[Finding]:
-    """Waits of the path for a disk that has a limit, while hardly a request of its own was in the queue or device."""
+def explain(case: Case) -> Iterator[Finding]:
+    """Waits on the critical path for a disk with a limit, while hardly any of its requests were in queue or device."""
     limits = _limits(case)
     if not limits:
         return
     waits = DiskWaits(case)
 
-    def is_disk(one: Segment) -> bool:
-        return waits.is_disk(one) or (one.state == "io" and one.waker_kind == "block" and waits.is_ours(one))
+    def is_disk(segment: PathSegment) -> bool:
+        return waits.is_disk(segment) or (
+            segment.state == "io" and segment.waker_kind == "block" and waits.is_of_family(segment)
+        )
 
-    segments = [one for one in waits.paths.all() if is_disk(one)]
-    waited_ns = sum(one.duration_ns for one in segments)
-    requests = waits.behind(segments)
+    segments = [segment for segment in waits.paths.all() if is_disk(segment)]
+    waited_ns = sum(segment.duration_ns for segment in segments)
+    requests = waits.requests_behind(segments)
     in_device_ns = (requests.queue_ns + requests.device_ns) * len(requests.events)
-    seen_ns = sum(one.duration_ns for one in segments if waits.requests_of(one))
-    limit = _of(requests, limits, is_sure=2 * seen_ns >= waited_ns)
-    if not limit or in_device_ns > _IN_DEVICE * waited_ns:
+    seen_ns = sum(segment.duration_ns for segment in segments if waits.requests_of(segment))
+    limit = _limit_of(requests, limits, is_sure=2 * seen_ns >= waited_ns)
+    if not limit or in_device_ns > _MAX_SERVICE_SHARE * waited_ns:
         return
     claims = waits.paths.claim(is_disk)
     if not claims:
         return
-    lost, main = sum(claims.values()), longest(segments)
+    lost, longest_wait = sum(claims.values()), longest_waiting(segments)
     yield Finding(
         cause=CAUSE,
         resource="io limit",
         root=limit.path,
-        summary=f"{case.who} lost {case.amount(lost)} while {case.thread_name(main)} [{main.pid}] was in I/O wait on a "
+        summary=f"{case.who} lost {case.amount(lost)} while {case.thread_name(longest_wait)} [{longest_wait.pid}] "
+        "was in I/O wait on a "
         f"disk that its own cgroup {label(limit.path)} limits to {limit.text}",
         claims=claims,
         line=waits.line(segments, claims),
@@ -78,37 +81,37 @@ def find(case: Case) -> Iterator[Finding]:
             ),
         ),
         fixes=(
-            Fix(text="raise or remove the limit", command=free_io(limit.path, limit.device, limit.limit)),
+            Fix(text="raise or remove the limit", command=remove_io_limit(limit.path, limit.device, limit.limit)),
             Fix(
                 text="or read the mapped file whole, or copy it to another disk, before it is used: page by page each "
                 "touch waits"
-                if any(one.is_page_fault for one in waits.own)
+                if any(event.is_page_fault for event in waits.own)
                 else "or read less at once: smaller files, what is read twice kept in memory or on another disk"
             ),
         ),
         evidence={"limit": limit.limit, "device": limit.device, "group": limit.path} | requests.facts,
-        waits_for=workers_of(case, segments),
+        waited_for_pids=workers_of(case, segments),
     )
 
 
 def _limits(case: Case) -> list[_Limit]:
-    """Those of the process and its workers."""
+    """I/O limits in force for the process and its workers."""
     facts = SchedulerFacts(case)
     rows = (facts.in_force(pid, pid) for pid in sorted(case.family))
-    return [_Limit(*map(str, one)) for row in rows if row for one in json.loads(row.io_limits)]
+    return [_Limit(*map(str, limit)) for row in rows if row for limit in json.loads(row.io_limits)]
 
 
-def _of(requests: Requests, limits: list[_Limit], *, is_sure: bool) -> _Limit | None:
-    """The limit of the device that the requests were for; of any, where none of them was seen.
+def _limit_of(requests: Requests, limits: list[_Limit], *, is_sure: bool) -> _Limit | None:
+    """The limit of the device that the requests were for; of any device where no request was seen.
 
-    is_sure: most of the waits had requests that were seen, so that the limit has their direction. Else it is the one
-    that there is: what is held back before it is a request is not seen.
+    is_sure: most waits had requests that were seen, so that the limit must have their direction. Otherwise any limit of
+    the device: throttled I/O is not yet a request, and not seen.
     """
     device = device_number(requests.device) if requests.events else ""
     letter = "w" if requests.events and requests.is_write else "r"
-    mine = [one for one in limits if one.device == device or not device]
-    same = (one for one in mine if one.limit.startswith(letter))
-    return next(same, None if is_sure or not mine else mine[0])
+    of_device = [limit for limit in limits if limit.device == device or not device]
+    same_direction = (limit for limit in of_device if limit.limit.startswith(letter))
+    return next(same_direction, None if is_sure or not of_device else of_device[0])
 
 
 RULE = Rule(
@@ -120,5 +123,5 @@ RULE = Rule(
     "queue and on the disk",
     limits="that a limit was reached is inferred: the kernel does not report for how long it throttled a request; "
     "limits by latency (io.latency) and by weight or cost (io.weight, io.cost) are not checked",
-    find=find,
+    explain=explain,
 )

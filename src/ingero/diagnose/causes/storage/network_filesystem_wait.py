@@ -1,4 +1,4 @@
-"""Somebody on the critical path waited for a file that no local disk holds: NFS, FUSE and the like."""
+"""The critical path waited for a file that is on no local disk: NFS, FUSE and the like."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.causes.storage.block_requests import DiskWaits, waker_of
 from ingero.diagnose.causes.storage.copied_faults import CopiedFaults, copied_faults
 from ingero.diagnose.findings import Culprit, Finding, Fix, Link
-from ingero.diagnose.offcpu.critical_path import Segment
-from ingero.diagnose.samples.stack_samples import waited_at
+from ingero.diagnose.offcpu.critical_path import PathSegment
+from ingero.diagnose.samples.stack_samples import line_of_kernel_waits
 from ingero.units import format_count
 
 CAUSE = "network-filesystem-wait"
-_ENDED_BY = ("network", "kworker", "thread")
+_WAKER_KINDS = ("network", "kworker", "thread")  # what can end a wait for a file of a network or FUSE mount
 _READ_WHOLE = Fix(
     text="read the file whole into memory, or copy it to a local disk, before it goes to the GPU: page by page each "
     "copy waits for the mount",
@@ -24,16 +24,21 @@ _READ_WHOLE = Fix(
 )
 
 
-def find(case: Case) -> Iterator[Finding]:
-    """Waits for file contents without a block request that the network, a kernel worker or a stranger ended."""
+def explain(case: Case) -> Iterator[Finding]:
+    """Waits for file contents without a block request, ended by the network, a kernel worker or another job."""
     waits = DiskWaits(case)
 
-    def is_file(one: Segment) -> bool:
-        if one.state != "io" or one.waker_kind not in _ENDED_BY or not waits.is_ours(one) or waits.is_disk(one):
+    def is_file(segment: PathSegment) -> bool:
+        if (
+            segment.state != "io"
+            or segment.waker_kind not in _WAKER_KINDS
+            or not waits.is_of_family(segment)
+            or waits.is_disk(segment)
+        ):
             return False
-        if one.waker_kind == "kworker" and waits.kernel_was_busy(one):
+        if segment.waker_kind == "kworker" and waits.is_kernel_busy(segment):
             return False
-        return one.waker_kind != "thread" or waits.is_ended_by_stranger(one)
+        return segment.waker_kind != "thread" or waits.is_ended_by_another_job(segment)
 
     claims = waits.paths.claim(is_file)
     copied = copied_faults(case)
@@ -42,30 +47,34 @@ def find(case: Case) -> Iterator[Finding]:
     if not claims:
         return
     lost = sum(claims.values())
-    segments = [one for one in waits.paths.all() if is_file(one)]
+    segments = [segment for segment in waits.paths.all() if is_file(segment)]
     issuers: Counter[tuple[int, str]] = Counter()
     servers: Counter[tuple[int, str]] = Counter(copied.served if copied else {})
-    for one in segments:
-        issuers[one.pid, case.thread_name(one)] += one.duration_ns
-        if one.waker_kind == "thread":
-            servers[waker_of(case, one)] += one.duration_ns
+    for segment in segments:
+        issuers[segment.pid, case.thread_name(segment)] += segment.duration_ns
+        if segment.waker_kind == "thread":
+            servers[waker_of(case, segment)] += segment.duration_ns
     if copied:
         issuers[case.process.pid, case.process.name] += sum(copied.claims.values())
     (pid, name), _ = issuers.most_common(1)[0]
-    by = "".join(f", served by {server} [{number}]" for (number, server), _ in servers.most_common(1))
-    mine = [one for one in segments if one.pid == pid]
-    process = mine[0].process if mine else case.process.process
-    line = waited_at(case.evidence, process or case.process.process, case.time_ranges, mine) if mine else None
-    touched = ""
+    server_text = "".join(f", served by {server} [{number}]" for (number, server), _ in servers.most_common(1))
+    of_main_issuer = [segment for segment in segments if segment.pid == pid]
+    process = of_main_issuer[0].process if of_main_issuer else case.process.process
+    line = (
+        line_of_kernel_waits(case.evidence, process or case.process.process, case.time_ranges, of_main_issuer)
+        if of_main_issuer
+        else None
+    )
+    pages_text = ""
     if copied and 2 * sum(copied.claims.values()) > lost:
         line = copied.line or line
-        touched = f", inside copies that touched {format_count(copied.faults)} pages of it first"
+        pages_text = f", inside copies that touched {format_count(copied.faults)} pages of it first"
     yield Finding(
         cause=CAUSE,
         resource="file system",
         root=str(servers.most_common(1)[0][0][0] if servers else case.process.pid),
         summary=f"{case.who} lost {case.amount(lost)} while {name} [{pid}] waited for a file on a network or FUSE "
-        f"filesystem{by}{touched}",
+        f"filesystem{server_text}{pages_text}",
         claims=claims,
         culprits=tuple(Culprit(pid=number, name=server, lost_ns=ns) for (number, server), ns in servers.items()),
         line=line,
@@ -74,23 +83,23 @@ def find(case: Case) -> Iterator[Finding]:
                 text=f"{name} waited for file contents",
                 seen_ns=lost,
                 structure="waits for pages without a block request of that process or of the kernel meanwhile",
-                order=f"ended by {_ended_by(segments, copied)}, then it went on",
+                order=f"ended by {_waker_text(segments, copied)}, then it went on",
             ),
         ),
         fixes=(
-            *((_READ_WHOLE,) if touched else ()),
+            *((_READ_WHOLE,) if pages_text else ()),
             Fix(text="show what the mount does", command="nfsiostat 1 5; mount | grep -E 'nfs|fuse'"),
             Fix(text="copy the data to a local disk, or cache it", command="cachefilesd  # mount option fsc"),
             Fix(text="read ahead further: larger records, more workers", command="DataLoader(prefetch_factor=8)"),
         ),
         evidence={"waits": len(segments) + (copied.waits if copied else 0), "block requests": 0}
         | ({"pages touched": copied.faults} if copied else {}),
-        waits_for=workers_of(case, segments),
+        waited_for_pids=workers_of(case, segments),
     )
 
 
-def _ended_by(segments: list[Segment], copied: CopiedFaults | None) -> str:
-    return " or ".join(sorted({one.waker_kind for one in segments} | ({"thread"} if copied else set())))
+def _waker_text(segments: list[PathSegment], copied: CopiedFaults | None) -> str:
+    return " or ".join(sorted({segment.waker_kind for segment in segments} | ({"thread"} if copied else set())))
 
 
 RULE = Rule(
@@ -98,10 +107,10 @@ RULE = Rule(
     title="I/O wait for a network or FUSE filesystem",
     order=22,
     needs=("sync_intervals", "offcpu", "IO"),
-    wants=("thread_state_seconds",),
+    improves_with=("thread_state_seconds",),
     shows="I/O waits of the critical path during which neither the process nor the kernel had a block request, and "
     "who ended them; sleeps inside copies to the GPU that another process ended, while touched pages had to be read",
     limits="a block device whose requests other threads issue (dm-crypt, md) looks the same; a FUSE file opened for "
     "direct I/O sleeps like any wait for another process, and is reported as data-starvation",
-    find=find,
+    explain=explain,
 )

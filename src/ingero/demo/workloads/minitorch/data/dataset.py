@@ -46,7 +46,7 @@ class ImageDataset:
         return raw
 
     def extra(self) -> bytes:
-        """What is sent through the workers' pipe beside the item, which lies in shared memory."""
+        """The bytes that are sent through the workers' pipe; the item itself lies in shared memory."""
         return bytes(int(self.knobs.read().item_bytes)) if self.knobs is not None else b""
 
     def read(self, index: int) -> bytes:

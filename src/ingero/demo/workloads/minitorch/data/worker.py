@@ -1,4 +1,4 @@
-"""What a forked worker of the DataLoader does: take an index, fetch the item, hand it back."""
+"""The loop of a forked DataLoader worker: take an index, fetch the item, return it."""
 
 import signal
 import traceback

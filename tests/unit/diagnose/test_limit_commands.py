@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ingero.diagnose.causes.cgroup_commands import (
+from ingero.diagnose.limit_commands import (
     Weight,
-    ask_instead,
     exclusive_cores,
+    fix_for_managed_cgroup,
     set_cpus,
     set_memory,
     set_weight,
@@ -110,7 +110,12 @@ def test_name_of_a_control_group_is_one_word_of_the_command(tmp_path: Path, name
     )
     for group in groups:
         cpus = exclusive_cores(group)
-        commands = [set_cpus(group), set_memory(group), set_weight(group, Weight.LEAST), cpus.command if cpus else ""]
+        commands = [
+            set_cpus(group),
+            set_memory(group),
+            set_weight(group, Weight.LEAST),
+            cpus.command if cpus else "",
+        ]
         text = "\n".join(re.sub(r"<[a-z ]*", "x", command.replace(">", "")) for command in commands)
         subprocess.run(["bash", "-c", f"sudo() {{ :; }}; kubectl() {{ :; }}\n{text}"], cwd=tmp_path, check=False)
         assert not list(tmp_path.iterdir())
@@ -129,7 +134,7 @@ JOB = replace(
 def test_a_job_is_changed_through_its_scheduler() -> None:
     assert set_cpus(JOB, 1.5) == "sbatch --cpus-per-task=2 ..."
     assert set_memory(JOB) == "sbatch --mem=<more> ..."
-    asked = ask_instead(JOB, "python [7]")
+    asked = fix_for_managed_cgroup(JOB, "python [7]")
     assert asked is not None
     assert "Slurm job 78 (python [7])" in asked.text
     assert asked.command == "sudo scontrol suspend 78"
@@ -155,11 +160,11 @@ def test_a_job_is_changed_through_its_scheduler() -> None:
     ],
 )
 def test_a_manager_is_never_limited(unit: str) -> None:
-    asked = ask_instead(replace(BARE, unit=unit), "hog [7]")
+    asked = fix_for_managed_cgroup(replace(BARE, unit=unit), "hog [7]")
     assert asked is not None
     assert (asked.command, unit in asked.text, "hog [7]" in asked.text) == ("", True, True)
     by_path = replace(BARE, unit="", cgroup_path=f"/system.slice/{unit}/inner")
-    assert ask_instead(by_path, "hog [7]") == asked
+    assert fix_for_managed_cgroup(by_path, "hog [7]") == asked
 
 
 @pytest.mark.parametrize(
@@ -179,7 +184,7 @@ def test_a_manager_is_never_limited(unit: str) -> None:
     ],
 )
 def test_a_virtual_machine_is_called_one_and_limited_through_its_manager(path: str, name: str, command: str) -> None:
-    asked = ask_instead(replace(BARE, cgroup_path=path, unit=path.split("/")[2]), "qemu-system-x86 [7]")
+    asked = fix_for_managed_cgroup(replace(BARE, cgroup_path=path, unit=path.split("/")[2]), "qemu-system-x86 [7]")
     assert asked is not None
     assert f"virtual machine {name} (qemu-system-x86 [7])" in asked.text
     assert asked.command == command
@@ -187,7 +192,7 @@ def test_a_virtual_machine_is_called_one_and_limited_through_its_manager(path: s
 
 @pytest.mark.parametrize("group", [UNIT, POD, DOCKER, BARE, replace(BARE, unit="session-3.scope")])
 def test_what_runs_its_own_work_may_be_limited(group: Container) -> None:
-    assert ask_instead(group, "hog [7]") is None
+    assert fix_for_managed_cgroup(group, "hog [7]") is None
 
 
 @pytest.mark.parametrize(

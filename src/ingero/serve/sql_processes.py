@@ -1,4 +1,4 @@
-"""SQL of clients in processes that can be ended: no statement takes more time or room than it may."""
+"""Runs clients' SQL in processes that can be killed: no statement exceeds its time or memory."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING, Any
 from ingero.errors import IngeroError
 from ingero.sandbox import rights
 from ingero.sandbox.messages import Message
-from ingero.sandbox.nursery import WAITED_S, Kind, Nursery, Task
+from ingero.sandbox.nursery import WAITED_S, Nursery, ProcessKind, Task
 from ingero.sandbox.process import NoAnswerError, RefusedAnswerError, SandboxedProcess
 
 if TYPE_CHECKING:
-    from ingero.serve.sql.sql import Answer
+    from ingero.serve.sql import Answer
 
 _PROCESSES = 3  # statements at a time; others wait, and their time runs
 _MEMORY_BYTES = 160 << 20  # of each: three take less than 512 MB
-_FILE_BYTES = 2 << 30  # that SQLite sorts in
+_FILE_BYTES = 2 << 30  # temporary files in which SQLite sorts
 _LATER_S = 0.7  # after the limit: SQLite looks at the clock itself, and its own answer says more
 _KIND = "sql"
-_Told = tuple[list[str], list[list[Any]], bool, int, list[str]]  # the fields of Answer
+_AnswerFields = tuple[list[str], list[list[Any]], bool, int, list[str]]  # the fields of Answer
 
 
 class SqlProcesses:
     """Use as a context manager, entered before threads are started. Threads may share it."""
 
     def __init__(self) -> None:
-        kind = Kind(
+        kind = ProcessKind(
             name="ingero-sql",
             tasks=_tasks,
             capabilities=rights.ALL,  # the recording is the server's to read, and the guard lets no statement read more
@@ -55,10 +55,10 @@ class SqlProcesses:
         """As `run_sql`."""
         import msgspec  # noqa: PLC0415  # as are SQLite and what knows it: not before somebody asks
 
-        from ingero.serve.sql.sql import Answer  # noqa: PLC0415  # as above
+        from ingero.serve.sql import Answer  # noqa: PLC0415  # as above
 
-        told = self._ask("run", {"path": str(path), "sql": sql, "max_rows": max_rows}, timeout_s)
-        columns, rows, is_truncated, elapsed_ns, notes = msgspec.msgpack.decode(told.data, type=_Told)
+        reply = self._ask("run", {"path": str(path), "sql": sql, "max_rows": max_rows}, timeout_s)
+        columns, rows, is_truncated, elapsed_ns, notes = msgspec.msgpack.decode(reply.data, type=_AnswerFields)
         return Answer(
             columns=tuple(columns),
             rows=list(map(tuple, rows)),
@@ -96,14 +96,14 @@ class SqlProcesses:
 
 
 def _as_there(error: RefusedAnswerError) -> IngeroError:
-    """What was raised in the process."""
+    """The exception that was raised in the process."""
     from ingero.store import errors  # noqa: PLC0415  # as above
     from ingero.store.user_sql import errors as sql_errors  # noqa: PLC0415  # as above
 
     found = getattr(sql_errors, error.kind, None) or getattr(errors, error.kind, None)
     if isinstance(found, type) and issubclass(found, IngeroError):
         raised = found.__new__(found)
-        IngeroError.__init__(raised, error.reason, hint=error.told_hint)
+        IngeroError.__init__(raised, error.reason, hint=error.hint_given)
         return raised
     if not error.kind:  # there was no room for it
         return sql_errors.SizeLimitError("the statement needs more memory than there is")
@@ -114,16 +114,16 @@ def _tasks() -> Mapping[str, Task]:
     import msgspec  # noqa: PLC0415  # only in the processes
 
     from ingero.serve.mcp.rows import sql_answer  # noqa: PLC0415  # as above
-    from ingero.serve.sql.sql import run_sql  # noqa: PLC0415  # as above
+    from ingero.serve.sql import run_sql  # noqa: PLC0415  # as above
 
     def run(question: Message) -> Message:
-        told = question.content
-        answer = run_sql(Path(told["path"]), told["sql"], max_rows=told["max_rows"], timeout_s=told["timeout_s"])
+        query = question.content
+        answer = run_sql(Path(query["path"]), query["sql"], max_rows=query["max_rows"], timeout_s=query["timeout_s"])
         parts = (answer.columns, answer.rows, answer.is_truncated, answer.elapsed_ns, answer.notes)
         return Message({}, msgspec.msgpack.encode(parts))
 
     def fitting(question: Message) -> Message:
-        told = question.content
-        return Message(sql_answer(Path(told["path"]), told["sql"], told["limit"], timeout_s=told["timeout_s"]))
+        query = question.content
+        return Message(sql_answer(Path(query["path"]), query["sql"], query["limit"], timeout_s=query["timeout_s"]))
 
     return {"run": run, "fitting": fitting}

@@ -1,4 +1,4 @@
-"""Standard output of a statement that must end soon, whoever reads what it answers, and however late.
+"""Buffers the standard output of a statement, so that it ends soon even if its output is read late.
 
 A statement that waits for `less` holds the log of a recording that goes on. So what is not read yet lies in a file
 without a name, and the statement goes on.
@@ -16,21 +16,21 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import BinaryIO, Protocol
 
-MOST_BYTES = 2 << 30  # of a reader that is so far behind the statement waits, after all
+MAX_BYTES = 2 << 30  # unread bytes from which on the statement does wait for the reader
 _AT_ONCE = 1 << 18
 _BUFFER_BYTES = 1 << 16
 
 
 class Sink(Protocol):
-    """Where bytes go."""
+    """A destination for bytes."""
 
     def write(self, data: bytes, /) -> object:
-        """All of them."""
+        """Write all bytes."""
 
 
 @contextmanager
 def standard_output() -> Iterator[Sink]:
-    """Standard output; where it is a pipe or a terminal, writing to it does not wait for who reads it.
+    """Standard output; if it is a pipe or a terminal, writing does not wait for the reader.
 
     Leaving it waits until all has been read.
 
@@ -49,7 +49,7 @@ def standard_output() -> Iterator[Sink]:
 
 
 def _backlog() -> Backlog | None:
-    """None where nobody can be waited for, or what waits has no place."""
+    """A backlog; None if the output needs no waiting, or if there is no room for a buffer."""
     try:
         descriptor = sys.stdout.fileno()
         return None if stat.S_ISREG(os.fstat(descriptor).st_mode) else Backlog(descriptor)
@@ -60,7 +60,7 @@ def _backlog() -> Backlog | None:
 class Backlog:
     """Writes to a descriptor in a thread of its own, from a file that takes what is not read yet."""
 
-    def __init__(self, descriptor: int, *, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, descriptor: int, *, most_bytes: int = MAX_BYTES) -> None:
         self._descriptor, self._most_bytes = descriptor, most_bytes
         self._file: BinaryIO = tempfile.TemporaryFile(prefix="ingero-")  # noqa: SIM115  # closed at the end of the thread
         self._buffer = bytearray()
@@ -71,7 +71,7 @@ class Backlog:
         self._thread = threading.Thread(target=self._run, name="ingero-backlog", daemon=True)
 
     def write(self, data: bytes, /) -> None:
-        """Takes all of it; waits only where the reader is too far behind, or where no room is left for what waits.
+        """Take all bytes; waits only if the reader is too far behind, or if no room is left to buffer them.
 
         Raises:
             OSError: the reader has gone, or the descriptor takes nothing.

@@ -1,4 +1,4 @@
-"""A part of the recording, given to another machine as a file: a copy of one moment, bounded in size and time."""
+"""A part of the recording as a file for another host: a consistent copy, bounded in size and time."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ingero.errors import IngeroError
-from ingero.serve.source import boot_clock
-from ingero.serve.source.recording_source import RecordingSource
-from ingero.store.merge import take_part
+from ingero.serve import boot_clock
+from ingero.serve.recording_source import RecordingSource
+from ingero.store.merge import extract_part
 from ingero.store.merge.part import Part
 from ingero.store.records import Window
 
 MEDIA_TYPE = "application/vnd.sqlite3"
-MOST_BYTES = 1 << 30  # whoever asks takes less (fleet/recordings.py)
-_MOST_SECONDS = 60.0
+MAX_BYTES = 1 << 30  # clients ask for less (fleet/recordings.py)
+_MAX_SECONDS = 60.0
 _AT_ONCE = 2  # each reads the file and takes a core
-_WAIT_S = 20.0  # for its turn
+_WAIT_S = 20.0  # longest wait for a turn
 _PIECE_BYTES = 1 << 18
 
 
 class BusyError(IngeroError):
-    """Others are taking parts of the recording."""
+    """Other clients are already taking parts of the recording."""
 
 
 class SlowPartError(IngeroError):
@@ -42,7 +42,7 @@ class Parts:
     def take(
         self, since: str, begin_ns: int | None, end_ns: int | None, most_bytes: int
     ) -> tuple[int, Iterator[bytes]]:
-        """How large the file is, and its bytes: of the last `since`, or of a time in unix ns.
+        """Size and bytes of a file with the last `since`, or with a time range in Unix ns.
 
         Raises:
             IngeroError: there is no recording, nothing in it then, it is too large, or there is no turn.
@@ -66,19 +66,19 @@ class Parts:
         )
 
     def _copied(self, window: Window, most_bytes: int) -> BinaryIO:
-        until_s = time.monotonic() + _MOST_SECONDS
+        until_s = time.monotonic() + _MAX_SECONDS
 
         def look(_name: str, _share: float) -> None:
             if time.monotonic() > until_s:
                 raise SlowPartError(
-                    f"copying that part of its recording takes longer than {_MOST_SECONDS:.0f} s",
+                    f"copying that part of its recording takes longer than {_MAX_SECONDS:.0f} s",
                     hint="ask for a shorter time",
                 )
 
         with tempfile.TemporaryDirectory(prefix="ingero-part-") as folder:
             copy = Path(folder) / "part.db"
             part, now = Part(window=window, most_bytes=most_bytes), boot_clock.pair(self._source.clock)
-            take_part(self._source.path, copy, part, now=now, progress=look)
+            extract_part(self._source.path, copy, part, now=now, progress=look)
             return copy.open("rb")  # it has no name any more, and goes when it is closed
 
 

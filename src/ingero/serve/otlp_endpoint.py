@@ -1,4 +1,4 @@
-"""Where metrics are pushed: what `--otlp` and OpenTelemetry's variables say, read as its specification does.
+"""The OTLP receiver that metrics are pushed to, from `--otlp` and OpenTelemetry's variables by its specification.
 
 Source: https://opentelemetry.io/docs/specs/otel/protocol/exporter/ and .../configuration/sdk-environment-variables/.
 A variable that is set to "" is not set; the one that ends in METRICS_... wins over the general one.
@@ -22,12 +22,12 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class PushError(IngeroError):
-    """What is needed to reach the receiver is missing, cannot be used, or must not be."""
+    """A setting needed to reach the receiver is missing, or cannot or must not be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """A receiver of metrics. scheme: "" if nobody said it. path: with its query, from "/" on. origin: who said it."""
+    """A receiver of metrics. scheme: "" if not given. path: with its query, from "/" on. origin: the variable used."""
 
     address: Address
     scheme: str = ""
@@ -35,13 +35,13 @@ class Endpoint:
     origin: str = "--otlp"
 
     def __str__(self) -> str:
-        """Without what is behind a question mark: tokens stand there."""
+        """The receiver without its query, which may hold tokens."""
         scheme = f"{self.scheme}://" if self.scheme else ""
         return f"{scheme}{self.address}{self.path.partition('?')[0]}"
 
     @property
     def is_plain(self) -> bool:
-        """Whether it goes without TLS."""
+        """Whether it is reached without TLS."""
         return self.scheme == "http"
 
 
@@ -80,7 +80,7 @@ def parse_endpoint(text: str, *, origin: str = "") -> Endpoint:
 
 
 def endpoint_of(given: Endpoint | None, environ: Mapping[str, str]) -> Endpoint | None:
-    """The receiver with the whole path, or None where nobody names one. given: of `--otlp`, which wins.
+    """The receiver with the full path, or None if none is configured. given: value of `--otlp`, which wins.
 
     `--otlp` and OTEL_EXPORTER_OTLP_ENDPOINT are a base, to which v1/metrics is added (of `--otlp` unless it ends so);
     OTEL_EXPORTER_OTLP_METRICS_ENDPOINT is taken as it is.
@@ -109,7 +109,7 @@ def _with_signal(endpoint: Endpoint, *, keeps_whole: bool) -> Endpoint:
 
 
 def secured(endpoint: Endpoint, *, is_insecure: bool) -> Endpoint:
-    """The receiver with its scheme, and only where metrics may go like that. is_insecure: `--otlp-insecure`.
+    """The receiver with its scheme, if metrics may be sent to it that way. is_insecure: `--otlp-insecure`.
 
     Without TLS they go to this machine, and to another one only where somebody has written http:// and insists.
 

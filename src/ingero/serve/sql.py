@@ -50,7 +50,7 @@ _ESCAPED_BYTES = 6  # of a control character in JSON, the most of any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a statement answered. notes: what the reader of the numbers has to know, one sentence each."""
+    """The answer to a statement. notes: what to know about the numbers, one sentence each."""
 
     columns: tuple[str, ...]
     rows: list[Row]
@@ -72,7 +72,7 @@ class Rows:
         return self._rows
 
     def paused(self) -> AbstractContextManager[None]:
-        """While inside, the time limit waits: whoever takes the rows may be slow."""
+        """While inside, the time limit is suspended: the reader of the rows may be slow."""
         return self._guard.paused()
 
 
@@ -100,7 +100,7 @@ def run_sql(path: Path, sql: str, *, max_rows: int = 10_000, timeout_s: float = 
 
 
 def first_rows_note(most: int) -> str:
-    """What is said of an answer that was cut."""
+    """The note on an answer that was cut."""
     return f"These are the first {most:,} rows; there are more."
 
 
@@ -128,7 +128,7 @@ def open_rows(
 ) -> Iterator[Rows]:
     """The answer to one SELECT, to be read inside the block, of any length; timeout_s 0: as long as it takes.
 
-    way_out: added to the hint of an error for lack of time. around: what is asked of the statement, once it is checked.
+    way_out: added to the hint of a time limit error. around: called with the statement once it is checked.
 
     Raises:
         SqlError: the statement is refused, wrong, or needs too much time or room; also while rows are read.

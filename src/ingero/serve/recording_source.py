@@ -1,4 +1,4 @@
-"""The recording behind a server: a reader for each question, answers kept while the file stays the same."""
+"""Access to a server's recording: a reader for each request, answers cached while the file stays the same."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from ingero.units import QuantityError, parse_duration_s
 
 if TYPE_CHECKING:
     from ingero.diagnose.findings import Diagnosis
-    from ingero.serve.sql.sql import Answer
-    from ingero.serve.sql.sql_processes import SqlProcesses
+    from ingero.serve.sql import Answer
+    from ingero.serve.sql_processes import SqlProcesses
     from ingero.store.reader import Reader
     from ingero.store.records import Window
 
 _KEPT = 128  # answers; some ten kinds of question are asked about few time ranges
 _WORKERS = 4  # a diagnosis of each of several time ranges must not keep small questions waiting
-_LEAST_FRESH_NS = 1_000_000_000  # a recorder commits twice a second, and nobody reads faster
+_MIN_FRESH_NS = 1_000_000_000  # a recorder commits twice a second, and nobody reads faster
 _QUIET_NS = 6_000_000_000  # after it a reader no longer takes a recording that was cut off for a live one
 _COST_FACTOR = 10  # an answer that took long is kept ten times as long: at most a tenth of a core goes into it
 _MAX_SINCE_S = 10 * 365 * 86_400
-_MOST_SINCE = 64
+_MAX_SINCE_CHARACTERS = 64
 _SINCE = re.compile(r"[0-9a-z., ]{1,32}")
 _FILLERS = re.compile(
     r"\b(?:the|last|past|previous|recent|since|for|in|within|from|now|ago|of|and|only"
@@ -62,7 +62,7 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(slots=True)
 class _Kept:
-    """made_ns, cost_ns: monotonic. inode: of the file it was read from; another file has other answers."""
+    """A cached answer. made_ns, cost_ns: monotonic. inode: the file read; another file has other answers."""
 
     future: Future[Any]
     stamp: tuple[int, ...]
@@ -74,7 +74,7 @@ class _Kept:
 class RecordingSource:
     """One database; threads may share it. clock: unix ns, monotonic: ns.
 
-    may_lag: whether an answer may be some seconds old while the file is being written, for who asks all the time.
+    may_lag: whether answers may be some seconds old while the file is being written, for clients that poll.
     sql: where clients' statements run; None: in this process.
     """
 
@@ -97,14 +97,14 @@ class RecordingSource:
         self._workers = ThreadPoolExecutor(max_workers=_WORKERS, thread_name_prefix="answer")
 
     def close(self) -> None:
-        """Ends the threads that make answers."""
+        """Stop the threads that compute answers."""
         self._workers.shutdown(wait=False, cancel_futures=True)
 
     def run_sql(self, sql: str, *, max_rows: int, timeout_s: float) -> Answer:
-        """As `run_sql` of `serve/sql/sql.py`, of a statement of a client."""
+        """As `run_sql` of `serve/sql.py`, of a statement of a client."""
         if self._sql:
             return self._sql.run(self.path, sql, max_rows=max_rows, timeout_s=timeout_s)
-        from ingero.serve.sql.sql import run_sql  # noqa: PLC0415  # as in `open`
+        from ingero.serve.sql import run_sql  # noqa: PLC0415  # as in `open`
 
         return run_sql(self.path, sql, max_rows=max_rows, timeout_s=timeout_s)
 
@@ -139,21 +139,21 @@ class RecordingSource:
                 raise reading_error(self.path, error) from error
 
     def prepare(self) -> None:
-        """Begins with the diagnosis before anybody asks for it."""
+        """Start the diagnosis before a client asks for it."""
         self.begin(("diagnosis", ""), lambda: self._diagnose(""))
 
     def diagnosis(self, since: str = "") -> Diagnosis:
-        """What happened in the last `since`."""
+        """The diagnosis of the last `since`."""
         return self.kept(("diagnosis", since), lambda: self._diagnose(since))
 
     def begin(self, key: tuple[object, ...], make: Callable[[], object]) -> None:
-        """Begins with an answer that is likely to be asked for, unless it was made before."""
+        """Start computing an answer that is likely to be requested, unless it is cached."""
         with self._lock:
             if key not in self._kept:
                 self._start(key, self.stamp(), make)
 
     def kept(self, key: tuple[object, ...], make: Callable[[], _Answer]) -> _Answer:
-        """An answer, made anew when the file has changed; the same object again while it has not. Errors are not kept.
+        """An answer, recomputed when the file has changed; the same object while it has not. Errors are not cached.
 
         If it may lag, an answer is kept for a second, or ten times as long as it took, while the file changes all the
         time. Then one thread makes the next and the others get the last; who comes much later waits.
@@ -170,7 +170,7 @@ class RecordingSource:
         return cast(_Answer, known.future.result())
 
     def stamp(self) -> tuple[int, ...]:
-        """What changes when somebody commits to the database, and once more when nobody does any longer."""
+        """A stamp that changes with each commit to the database, and once more when commits have stopped."""
         found: list[int] = []
         newest_ns = 0
         for path in (self.path, self.path.with_name(f"{self.path.name}-wal")):
@@ -200,7 +200,7 @@ class RecordingSource:
         return known.stamp != stamp and self._monotonic() - known.made_ns > 2 * self._fresh_ns(known)
 
     def _fresh_ns(self, known: _Kept) -> int:
-        return max(_LEAST_FRESH_NS, _COST_FACTOR * known.cost_ns)
+        return max(_MIN_FRESH_NS, _COST_FACTOR * known.cost_ns)
 
     def _start(self, key: tuple[object, ...], stamp: tuple[int, ...], make: Callable[[], Any]) -> _Kept:
         known = self._kept[key] = _Kept(Future(), stamp, self._monotonic())
@@ -213,7 +213,7 @@ class RecordingSource:
         begin_ns = self._monotonic()
         try:
             answer = make()
-        except Exception as error:  # whoever asked gets it
+        except Exception as error:  # raised again in the caller
             known.future.set_exception(error)
             return
         known.made_ns = self._monotonic()
@@ -233,7 +233,7 @@ def parse_since_ns(since: str) -> int | None:
     Raises:
         QuantityError: it is none.
     """
-    plain = _FILLERS.sub(" ", since.lower()) if len(since) <= _MOST_SINCE else "?"
+    plain = _FILLERS.sub(" ", since.lower()) if len(since) <= _MAX_SINCE_CHARACTERS else "?"
     text = " ".join(plain.split()).strip(" -~.")
     if text in _ALL and (text or not since.strip()):  # "now" leaves nothing, and is no duration
         return None

@@ -1,4 +1,4 @@
-"""Recorded moments by the clock of the machine's boot, which nobody sets: what compares them with another machine's.
+"""Converts recorded times to CLOCK_MONOTONIC of the host's boot, which is never set: to compare times across hosts.
 
 A recording goes on in the time it has where the wall clock is set back (`capture/clocks`), and the clock may have been
 set since. The pairs of clocks that it holds say what each recorded moment was by CLOCK_MONOTONIC.
@@ -24,12 +24,12 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _STEP_NS = 100_000_000  # as a recorder tells a step from what NTP slews
 _REACH_NS = 60_000_000_000  # around the pairs of a session, which come every 10 s
 _READINGS = 5  # the tightest of a few readings: one may be preempted between its two clocks
-_MOST_NS = 1 << 61  # the year 2043; sums of three are 64-bit integers
+_MAX_NS = 1 << 61  # the year 2043; sums of three are 64-bit integers
 _READING_NS = 1_000  # what lies between the two clocks of the tightest, on a host that is idle
 
 
 class Now(msgspec.Struct, frozen=True, kw_only=True):
-    """The present by both clocks, ns. suspended_ns: for how long the machine has slept since its start."""
+    """The present by both clocks, ns. suspended_ns: how long the host has been suspended since its boot."""
 
     mono_ns: int
     unix_ns: int
@@ -37,7 +37,7 @@ class Now(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def now(clock: Callable[[], int] = time.time_ns) -> Now:
-    """Reads both clocks. clock: unix ns."""
+    """Read both clocks. clock: Unix ns."""
     found = []
     for _ in range(_READINGS):
         before = kernel_clock.monotonic_ns()
@@ -49,29 +49,29 @@ def now(clock: Callable[[], int] = time.time_ns) -> Now:
 
 
 def pair(clock: Callable[[], int] = time.time_ns) -> ClockPair:
-    """The present, and of which boot it is. clock: unix ns."""
+    """The present by both clocks, with the boot id. clock: Unix ns."""
     found = now(clock)
     return ClockPair(boot_id=_boot_id(), mono_ns=found.mono_ns, unix_ns=found.unix_ns, suspended_ns=found.suspended_ns)
 
 
 class BootClock:
-    """Of a recording, those sessions that this machine made since its last start."""
+    """The sessions of a recording that this host made since its last boot."""
 
     def __init__(self, reader: Reader) -> None:
         self._of_node: dict[str, list[Timeline]] = {}
         boots, own = reader.boots(), _boot_id()
-        node_of = {one.session: one.node for one in reader.sessions() if boots.get(one.session) == own}
+        node_of = {session.session: session.node for session in reader.sessions() if boots.get(session.session) == own}
         for session, timeline in timelines(reader, node_of):
             self._of_node.setdefault(node_of[session], []).append(timeline)
 
     def moment(self, node: str, unix_ns: int) -> tuple[int, int] | None:
-        """A moment that was recorded on a node: CLOCK_MONOTONIC, and how far that may be off, ns; None: not known."""
+        """A time recorded on a node as CLOCK_MONOTONIC, and its error bound, ns; None: not known."""
         found = (timeline.moment(unix_ns) for timeline in self._of_node.get(node, ()))
         return min((one for one in found if one is not None), key=lambda one: one[1], default=None)
 
 
 def timelines(reader: Reader, sessions: Collection[int]) -> Iterator[tuple[int, Timeline]]:
-    """Of each of these sessions that holds pairs of clocks."""
+    """The timeline of each of these sessions that has clock pairs."""
     for session, rows in groupby(reader.clock_pairs(), key=lambda row: row[0]):
         if session in sessions:
             timeline = Timeline(row[1:] for row in rows)
@@ -81,7 +81,7 @@ def timelines(reader: Reader, sessions: Collection[int]) -> Iterator[tuple[int, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockStep:
-    """The wall clock was set by by_ns, to bound_ns, between two moments of it, unix ns.
+    """The wall clock was set by by_ns, within bound_ns, between two of its times, Unix ns.
 
     may_be_suspended: the host may have been suspended instead, which CLOCK_MONOTONIC does not count.
     """
@@ -94,7 +94,7 @@ class ClockStep:
 
 
 class Timeline:
-    """One session by CLOCK_MONOTONIC and by the wall clock. Without a pair of clocks it answers nothing: `has_pairs`.
+    """One session by CLOCK_MONOTONIC and by the wall clock. Without clock pairs nothing is known: see `has_pairs`.
 
     A recorder goes on in the time it has where the wall clock is set back (`capture/clocks`), until it is set forward.
     """
@@ -105,7 +105,7 @@ class Timeline:
         self._offset, self._recorded = array("q"), array("q")  # that the recorder had, and its times at the pairs
         held_ns = 0
         for mono_ns, unix_ns, suspended_ns in pairs:
-            if not (0 <= mono_ns < _MOST_NS and 0 <= unix_ns < _MOST_NS and held_ns < _MOST_NS):
+            if not (0 <= mono_ns < _MAX_NS and 0 <= unix_ns < _MAX_NS and held_ns < _MAX_NS):
                 continue  # no clock says that
             if self._mono:
                 step_ns = unix_ns - mono_ns - self._wall_offset[-1]
@@ -117,11 +117,11 @@ class Timeline:
             self._wall_offset.append(unix_ns - mono_ns)
             self._offset.append(unix_ns - mono_ns + held_ns)
             self._recorded.append(unix_ns + held_ns)
-            told_ns = -1 if suspended_ns is None else suspended_ns
-            self._suspended.append(told_ns if 0 <= told_ns < _MOST_NS else -1)
+            known_ns = -1 if suspended_ns is None else suspended_ns
+            self._suspended.append(known_ns if 0 <= known_ns < _MAX_NS else -1)
 
     def moment(self, unix_ns: int) -> tuple[int, int] | None:
-        """A recorded moment by CLOCK_MONOTONIC, and how far that may be off, ns; None: not known.
+        """A recorded time as CLOCK_MONOTONIC, and its error bound, ns; None: not known.
 
         Between two pairs the offset was that of the one, or on its way to the other: the bound is what lies between,
         and that of the time range before, which a recorder may still have gone by.
@@ -135,17 +135,17 @@ class Timeline:
 
     @property
     def has_pairs(self) -> bool:
-        """Whether anything is known."""
+        """Whether the session has clock pairs."""
         return bool(self._mono)
 
     @property
     def begin_ns(self) -> int:
-        """The first pair, CLOCK_MONOTONIC."""
+        """CLOCK_MONOTONIC of the first pair."""
         return self._mono[0]
 
     @property
     def end_ns(self) -> int:
-        """The last one."""
+        """CLOCK_MONOTONIC of the last pair."""
         return self._mono[-1]
 
     @property
@@ -155,25 +155,25 @@ class Timeline:
 
     @property
     def last_offset_ns(self) -> int:
-        """The same at the last one."""
+        """The wall clock minus CLOCK_MONOTONIC at the last pair."""
         return self._wall_offset[-1]
 
     def end_mono_ns(self, wall_ns: int) -> int | None:
-        """What CLOCK_MONOTONIC was at a moment by the wall clock about the last pair; None: it is not about that."""
+        """CLOCK_MONOTONIC at a wall clock time close to the last pair; None: the time is not close to it."""
         mono_ns = wall_ns - self._wall_offset[-1]
         return mono_ns if mono_ns >= 0 and abs(mono_ns - self._mono[-1]) <= _REACH_NS else None
 
     def offset_ns(self, mono_ns: int) -> int:
-        """The same at the last pair before a moment of CLOCK_MONOTONIC, else at the first one."""
+        """The wall clock minus CLOCK_MONOTONIC at the last pair before a monotonic time, else at the first pair."""
         return self._wall_offset[max(bisect_right(self._mono, mono_ns) - 1, 0)]
 
     def suspended_at(self, mono_ns: int) -> int | None:
-        """For how long the host had been suspended at the pair that `offset_ns` is of; None: that is not recorded."""
+        """How long the host had been suspended at the pair that `offset_ns` uses; None: not recorded."""
         found = self._suspended[max(bisect_right(self._mono, mono_ns) - 1, 0)]
         return found if found >= 0 else None
 
     def suspended_ns(self, mono_ns: int) -> tuple[int, int | None]:
-        """For how long the host had been suspended by a moment of CLOCK_MONOTONIC, at least and at most.
+        """Least and most time that the host had been suspended until a time (CLOCK_MONOTONIC).
 
         None: that is not recorded.
         """
@@ -183,7 +183,7 @@ class Timeline:
         return least_ns, max(least_ns, after) if after >= 0 else None
 
     def steps(self, least_ns: int) -> Iterator[ClockStep]:
-        """Where the wall clock was set by more than this."""
+        """The steps of the wall clock that are larger than this."""
         for at in range(1, len(self._mono)):
             by_ns = self._wall_offset[at] - self._wall_offset[at - 1]
             before, after = self._suspended[at - 1], self._suspended[at]
@@ -200,7 +200,7 @@ class Timeline:
 
     @property
     def reading_ns(self) -> int:
-        """How far apart the two readings of a pair may be: as much as offsets differ where no clock was set."""
+        """How far apart the two readings of a pair may be: the spread of the offsets while no clock was set."""
         differences = sorted(abs(after - before) for before, after in pairwise(self._wall_offset))
         return max([_READING_NS, *differences[: len(differences) // 2]])
 

@@ -1,1 +1,0 @@
-"""The recording behind a server."""

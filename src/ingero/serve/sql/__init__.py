@@ -1,1 +1,0 @@
-"""Users' SQL, bounded in time, memory and rights."""
