@@ -182,6 +182,11 @@ class Profile:
     has_python_stacks: bool = False
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing of it has a time of its own: no call, activity or range."""
+        return not self._timed
+
+    @property
     def begin_ns(self) -> int:
         """The start of the first call, activity or range."""
         return min(int(rows["start_ns"].min()) for rows in self._timed)

@@ -32,6 +32,7 @@ _OTHERS = {
     (".zst",): ("packed with zstd", "unzstd {name}"),
     (".pftrace", ".perfetto-trace"): ("a trace of Perfetto", "import what the profiler itself wrote"),
 }
+OF_EMPTY_PROCESSES = "of processes without any call, activity or range"
 HINT = "import takes traces of PyTorch's and JAX's profilers (.json, .json.gz), Nsight exports (.sqlite) and RPD files"
 
 
@@ -77,12 +78,15 @@ def _ranked_by_name(profiles: list[Profile], notes: Notes) -> list[Profile]:
 
 def _read_entry(entry: Entry, budget: Budget, notes: Notes) -> list[Profile]:
     try:
-        found = _profiles_of(entry, budget, notes)
+        read = _profiles_of(entry, budget, notes)
     except ProfileError as error:
         if entry.is_named:
             raise
         notes.lacks.append(f"{entry.name} was skipped: {error}")
         return []
+    found = [profile for profile in read if not profile.is_empty]
+    if empty := len(read) - len(found):
+        notes.dropped[OF_EMPTY_PROCESSES] += empty
     if not found and entry.is_named:
         raise ProfileError(f"{entry.name} holds no GPU call and no GPU activity", hint=HINT)
     return found

@@ -13,7 +13,7 @@ from ingero.errors import IngeroError
 from ingero.profiles.json_events import EventSplitter
 from ingero.profiles.kineto_event import decode_event, integer, properties_of, time_ns
 from ingero.profiles.model import Notes
-from ingero.profiles.reading import read_profiles
+from ingero.profiles.reading import OF_EMPTY_PROCESSES, read_profiles
 from ingero.profiles.recording import write_recording
 from tests.unit.profiles import files
 from tests.unit.profiles.files import database, new_trace, nsight_tables, read, rpd_tables
@@ -130,6 +130,14 @@ def test_events_of_xprof_of_any_values_can_be_stored(tmp_path_factory: object, e
     folder: Path = tmp_path_factory.mktemp("any")  # type: ignore[attr-defined]
     (folder / "a.trace.json").write_bytes(xprof_trace(events))
     _store(folder / "a.trace.json")
+
+
+def test_a_process_without_anything_in_it_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "trace.json").write_bytes(new_trace([*files.training(1), {"ph": "X", "cat": "cuda_runtime", "ts": 0}]))
+    found = read_profiles([tmp_path / "trace.json"])
+    assert len(found.profiles) == 1
+    assert found.notes.dropped[OF_EMPTY_PROCESSES] == 1
+    _store(tmp_path / "trace.json")
 
 
 @_MANY
