@@ -19,6 +19,7 @@ from ingero.sandbox.nursery import CannotForkError, Nursery, pid_of
 
 _MAX_REASON = 4096
 _PATIENCE = 3  # times as long
+_MAX_BUSY_S = 0.02  # for a shared process, before the loop has one forked for it: most answers take less
 _LAST_S, _LOOK_S = 0.2, 0.1  # where it is over; how often that is asked
 _MAX_KILLED = 32  # of one kind that are there still, 2 MB each: then no other is made before one of them has ended
 
@@ -82,6 +83,11 @@ class SandboxedProcess:
     def lock(self) -> threading.RLock:
         """Lock to hold while a question refers to earlier ones to the same generation."""
         return self._lock
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the next question needs no new process."""
+        return self._connection is not None
 
     def ready(self) -> int:
         """The generation that the next question goes to.
@@ -196,9 +202,9 @@ class SandboxedProcess:
 class SpareProcess:
     """Asks a shared process while it is free, else one of its own, forked when needed.
 
-    Two take memory only while both are busy. Its own is for the thread that makes this, which so never waits;
-    other threads wait for theirs. For tasks that do not depend on earlier ones. is_over: see SandboxedProcess.ask; of
-    that thread.
+    Two take memory only while both are busy. Its own is for the thread that makes this, which so waits for 20 ms at
+    most, and not at all while its own is there; other threads wait for theirs. For tasks that do not depend on earlier
+    ones. is_over: see SandboxedProcess.ask; of that thread.
     """
 
     def __init__(self, others: SandboxedProcess, own: SandboxedProcess) -> None:
@@ -218,7 +224,8 @@ class SpareProcess:
     ) -> Message:
         """See `SandboxedProcess.ask`."""
         is_mine = threading.get_ident() == self._thread
-        is_free = self._others.lock.acquire(blocking=not is_mine)
+        patience_s = -1.0 if not is_mine else 0.0 if self._own.is_running else _MAX_BUSY_S
+        is_free = self._others.lock.acquire(timeout=patience_s)
         asked = self._others if is_free else self._own
         try:
             return asked.ask(
