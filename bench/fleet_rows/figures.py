@@ -1,4 +1,4 @@
-"""What a row prints, and the nodes, commands and digests that the rows share."""
+"""The figures that a row prints, and the nodes, commands and digests that rows share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.fleet_nodes import Certificates, make_certificates, record_node,
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure beside its bar."""
+    """A figure with its bar."""
 
     text: str
     is_kept: bool
@@ -66,7 +66,7 @@ def shown(access: Access) -> list[str]:
 
 
 def listed(nodes: Sequence[Node]) -> str:
-    """As --nodes takes them."""
+    """The nodes as the value of --nodes."""
     return ",".join(node.authority for node in nodes)
 
 
@@ -76,7 +76,7 @@ def run(*words: str) -> Result:
 
 
 def said(done: Result) -> str:
-    """All that a command says, its error, too."""
+    """The output of a command, including its error."""
     return done.output + (f"{done.exception} {getattr(done.exception, 'hint', '')}" if done.exception else "")
 
 
