@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.agent import require_quiet_kernel
-from bench.incidents.ambient import favoured
+from bench.incidents.ambient import favored
 from ingero.demo.faults import cgroups
 from ingero.demo.gpusim.build import build, environment
 from ingero.demo.workloads import lifecycle
@@ -58,7 +58,7 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """Its arguments."""
+        """The name of the variant: its arguments."""
         return " ".join(self.arguments)
 
     def problems(self, said: str) -> list[str]:
@@ -172,7 +172,7 @@ CASES: dict[str, tuple[Variant, ...]] = {
         Variant(arguments=(what,), wanted=(incident("nccl-mismatch"), *wanted), never=("a device or a link hangs",))
         for what, *wanted in (
             ("op", "ncclAllGather", "ncclAllReduce"),
-            ("size", r"more than rank \d"),
+            ("size", r"rank \d calls ncclAllReduce of [\d.]+ \w+ float32, but rank \d calls ncclAllReduce of"),
             ("order", r"order|first"),
         )
     ),
@@ -297,7 +297,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     require_quiet_kernel()
     _KEEP.mkdir(parents=True, exist_ok=True)
     right = 0
-    with lifecycle.until_stopped(), nullcontext() if cgroups.missing("cpu") else favoured():
+    with lifecycle.until_stopped(), nullcontext() if cgroups.missing("cpu") else favored():
         for case, variant in chosen:
             results = [_once(options.cases / case, variant, number, options) for number in range(options.runs)]
             right += sum(results)

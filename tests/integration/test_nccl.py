@@ -76,6 +76,18 @@ def test_every_operation_has_its_communicator_type_bytes_and_place(every_call: J
     assert_sums_are_true(every_call)
 
 
+def test_the_latest_collective_of_each_communicator_is_stored(every_call: Job) -> None:
+    truth, latest = every_call.simulated.truth(), {}
+    for one in sorted(truth.collectives, key=lambda collective: int(collective["nth"])):
+        name = truth.function_names[int(one["function"])]
+        if name not in {"ncclSend", "ncclRecv"}:
+            latest[int(one["pid"]), int(one["comm"])] = (int(one["nth"]), name, int(one["bytes"]))
+    stored = every_call.rows(
+        "SELECT pid, handle, collectives, last_op, last_bytes FROM communicators WHERE last_at AND last_tid"
+    )
+    assert {(pid, handle): tuple(last) for pid, handle, *last in stored} == latest
+
+
 def test_the_sequence_counts_collectives_that_have_no_record(tmp_path: Path) -> None:
     job = job_of(tmp_path, "many", 2)
     recorded = assert_is_true(job)["ncclAllReduce"]

@@ -566,6 +566,11 @@ struct communicator {
 	u64 hash; /* equal on all ranks; 0: unknown */
 	u64 process_start_ns;
 	u64 collectives; /* entered so far */
+	u64 last_ns;	 /* entry of the latest of them; 0: none, or not known */
+	u64 last_bytes;
+	u64 last_extra;	 /* as `extra` of its record */
+	u32 last_op;
+	u32 last_tid;
 	u32 number;	 /* its number in the recording; 24 bits */
 	u32 children;	 /* children created from it so far */
 	s32 rank;	 /* -1: unknown */
@@ -588,6 +593,11 @@ struct communicator_record {
 	u64 handle;  /* 0: unknown */
 	u64 hash;    /* 0: unknown */
 	u64 collectives; /* ended: how many there were */
+	u64 last_ns;	 /* ended: the latest of these, as `struct communicator` has it */
+	u64 last_bytes;
+	u64 last_extra;
+	u32 last_op;
+	u32 last_tid;
 	u32 pid;
 	u32 tid;
 	u32 number; /* 0: none */

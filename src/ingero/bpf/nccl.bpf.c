@@ -262,6 +262,11 @@ VERIFIED_ONCE int end_communicator(u32 slot, u64 handle, u64 time_ns, u32 call)
 	record->time_ns = time_ns;
 	record->number = found->number;
 	record->collectives = READ_ONCE(found->collectives);
+	record->last_ns = found->last_ns;
+	record->last_bytes = found->last_bytes;
+	record->last_extra = found->last_extra;
+	record->last_op = found->last_op;
+	record->last_tid = found->last_tid;
 	record->call = call;
 	bpf_ringbuf_submit(record, 0);
 	return 0;

@@ -62,6 +62,17 @@ INLINE u64 typed_extra(const struct arguments *arguments, u64 cookie)
 	return extra;
 }
 
+/* Counts a collective and keeps what it is: that of ranks that hang is seldom among the recorded ones. */
+INLINE u64 next_collective(struct communicator *found, const struct open_call *call)
+{
+	found->last_ns = call->start_ns;
+	found->last_tid = bpf_get_current_pid_tgid();
+	found->last_op = COOKIE_OP(call->cookie);
+	found->last_bytes = call->size_bytes;
+	found->last_extra = call->extra;
+	return __sync_fetch_and_add(&found->collectives, 1) + 1;
+}
+
 /* `function` becomes communicator << COMMUNICATOR_SEQUENCE_BITS | position in its sequence. */
 static __attribute__((noinline)) int note_nccl(struct open_call *call, struct thread *thread,
 					       const struct arguments *arguments, u32 slot)
@@ -80,7 +91,7 @@ static __attribute__((noinline)) int note_nccl(struct open_call *call, struct th
 		sequence = next_of_peer(found->number, COOKIE_OP(call->cookie),
 					argument(arguments, COOKIE_FUNCTION(call->cookie)));
 	else if (flags & FLAG_TYPED)
-		sequence = __sync_fetch_and_add(&found->collectives, 1) + 1;
+		sequence = next_collective(found, call);
 	if (!found->is_whole)
 		sequence = 0; /* how many came before is not known */
 	call->function = (u64)found->number << COMMUNICATOR_SEQUENCE_BITS |
@@ -97,7 +108,9 @@ INLINE void undo_nccl(struct open_call *call, u32 slot, s32 ret)
 	if (!ret || ret == NCCL_IN_PROGRESS || !(flags & FLAG_TYPED) || flags & FLAG_PEER_TO_PEER)
 		return;
 	found = known_communicator(slot, call->handle);
-	if (found && found->number == call->function >> COMMUNICATOR_SEQUENCE_BITS)
+	if (found && found->number == call->function >> COMMUNICATOR_SEQUENCE_BITS) {
 		__sync_fetch_and_add(&found->collectives, -1);
+		found->last_ns = 0;
+	}
 	call->function &= ~((1ULL << COMMUNICATOR_SEQUENCE_BITS) - 1);
 }

@@ -589,6 +589,7 @@ class Collective:
     root: int | None
     bytes: int | None
     stack_hash: int
+    tid: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

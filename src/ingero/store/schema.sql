@@ -811,6 +811,11 @@ CREATE TABLE raw_communicators (
     destroyed_ns INTEGER NOT NULL DEFAULT 9223372036854775807,
     ended_by     TEXT NOT NULL DEFAULT '',     -- the call that ended it
     collectives  INTEGER NOT NULL DEFAULT 0,   -- entered so far, recorded or not; since created_ns
+    last_ns      INTEGER NOT NULL DEFAULT 0,   -- entry of the latest of these, recorded or not; 0: none, or not known
+    last_tid     INTEGER NOT NULL DEFAULT 0,
+    last_op      INTEGER NOT NULL DEFAULT 0,
+    last_bytes   INTEGER NOT NULL DEFAULT 0,
+    last_arg2    INTEGER NOT NULL DEFAULT 0,   -- as of its call: datatype, reduction and root
     note         TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (process, number)
 ) STRICT, WITHOUT ROWID;

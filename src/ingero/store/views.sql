@@ -86,12 +86,15 @@ FROM raw_events e
 WHERE +e.source IN (1, 4, 8);  -- the plus keeps it from an index: these are most of the rows
 
 -- One rank's communicators. comm_id_hash is equal on all its ranks, on every node. What is NULL is not known; `note`
--- says why. collectives: how many were entered since created_at, recorded or not.
+-- says why. collectives: how many were entered since created_at, recorded or not. last_...: the latest of these.
 CREATE VIEW communicators AS
 SELECT p.session, (SELECT node FROM raw_sessions WHERE session = p.session) AS node, p.pid, c.process, c.number,
        c.handle, c.comm_id_hash, c.rank, c.nranks, c.parent, nullif(c.origin, '') AS origin,
        c.created_ns AS created_at, nullif(c.destroyed_ns, 9223372036854775807) AS ended_at,
-       nullif(c.ended_by, '') AS ended_by, c.collectives, c.note
+       nullif(c.ended_by, '') AS ended_by, c.collectives, c.note, nullif(c.last_ns, 0) AS last_at,
+       nullif(c.last_tid, 0) AS last_tid,
+       iif(c.last_ns > 0, (SELECT name FROM ops WHERE source_id = 9 AND op_id = c.last_op), NULL) AS last_op,
+       iif(c.last_ns > 0, c.last_bytes, NULL) AS last_bytes
 FROM raw_communicators c JOIN raw_processes p ON p.process = c.process;
 
 -- rank and nranks are those of the communicator; NULL where its making was not seen. sequence: the how manyeth

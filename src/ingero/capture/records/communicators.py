@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from ingero.capture.records.rows import Sink
 from ingero.decode.splits import CommunicatorSplits, SplitMember
 from ingero.discover.ranks import Membership
 from ingero.events import CommunicatorKind
-from ingero.ops import COMMUNICATOR_CALLS, CommunicatorRole
+from ingero.ops import BY_ID, COMMUNICATOR_CALLS, CommunicatorRole
 from ingero.store.writing import tables
 
 _FOREVER_NS = (1 << 63) - 1
@@ -29,6 +29,19 @@ _SPLIT_NOTE = "split: not every rank of the parent was seen here"
 _PARENT_NOTE = "its parent was created before tracing began"
 _GROW_NOTE = "grown: no argument names it on all ranks"
 _HANDLE_NOTE = "its handle was not set when the call returned"
+
+
+class _Latest(NamedTuple):
+    """The latest collective of a communicator: its entry (wall clock), thread, operation and arguments; 0: none."""
+
+    start_ns: int = 0
+    tid: int = 0
+    op: int = 0
+    size_bytes: int = 0
+    arg2: int = 0
+
+
+_NONE = _Latest()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,6 +62,7 @@ class _Communicator:
     ended_ns: int = _FOREVER_NS
     ended_by: str = ""
     collectives: int = 0
+    last: _Latest = _NONE
     is_changed: bool = True
 
 
@@ -83,6 +97,7 @@ class CommunicatorRows:
                 self._rank(self._known[number], _known(record["rank"]), _known(record["nranks"]))
             elif number in self._known and kind == CommunicatorKind.ENDED:
                 self._known[number].collectives = int(record["collectives"])
+                self._known[number].last = self._latest(record)
                 name, _ = _CALLS[int(record["call"])]
                 self._end(self._known[number], self._clock.unix_ns_of(int(record["time_ns"])), name)
 
@@ -216,6 +231,19 @@ class CommunicatorRows:
         entry = self._entry(communicator)
         if entry is not None and int(entry["collectives"]) != communicator.collectives:
             communicator.collectives, communicator.is_changed = int(entry["collectives"]), True
+            communicator.last = self._latest(entry)
+
+    def _latest(self, entry: np.void) -> _Latest:
+        """The latest collective of a `struct communicator`, or of the record of its end."""
+        if not entry["last_ns"]:
+            return _NONE
+        return _Latest(
+            start_ns=self._clock.unix_ns_of(int(entry["last_ns"])),
+            tid=int(entry["last_tid"]),
+            op=BY_ID[int(entry["last_op"])].code,
+            size_bytes=_signed(int(entry["last_bytes"])),
+            arg2=_signed(int(entry["last_extra"])),
+        )
 
     def _entry(self, communicator: _Communicator) -> np.void | None:
         """The kernel's entry of a communicator (`struct communicator`); None if its handle was reused."""
@@ -256,6 +284,11 @@ def _row(communicator: _Communicator) -> tables.Row:
         destroyed_ns=communicator.ended_ns,
         ended_by=communicator.ended_by,
         collectives=communicator.collectives,
+        last_ns=communicator.last.start_ns,
+        last_tid=communicator.last.tid,
+        last_op=communicator.last.op,
+        last_bytes=communicator.last.size_bytes,
+        last_arg2=communicator.last.arg2,
         note=communicator.note,
     )[0]
 

@@ -13,6 +13,16 @@ SELECT session, process, op_code, coalesce(comm_id_hash, 0), coalesce(rank, -1),
 FROM ({view}) ORDER BY timestamp DESC LIMIT :limit
 """
 
+# The latest collective of each communicator of a rank, as its entry in the kernel had it; arg2 as of view nccl_events.
+LATEST_COLLECTIVES = """
+SELECT c.process, c.last_ns, (SELECT name FROM ops WHERE source_id = 9 AND op_id = c.last_op), c.comm_id_hash, c.number,
+       iif(c.origin = '', NULL, c.collectives),
+       coalesce((SELECT name FROM nccl_datatypes WHERE id = c.last_arg2 & 255), ''),
+       coalesce((SELECT name FROM nccl_reduce_ops WHERE id = (c.last_arg2 >> 8 & 255) - 1), ''),
+       nullif(c.last_arg2 >> 16 & 16777215, 0) - 1, c.last_bytes, 0, c.last_tid
+FROM raw_communicators c WHERE c.last_ns > 0 ORDER BY c.process, c.last_ns
+"""
+
 _LEVELS = columns(SITE_LEVEL_COLUMNS, "a")
 
 # with the levels that the window begins with, whose rows are older than it

@@ -125,6 +125,10 @@ class CallQuestions(Questions):
             table="raw_communicators",
         )
 
+    def latest_collectives(self) -> list[Collective]:
+        """The latest collective of each communicator of each rank, recorded or not; none where it is not known."""
+        return self._records(Collective, call_queries.LATEST_COLLECTIVES, table="raw_communicators")
+
     def nccl_calls(self, window: Window, *, limit: int) -> npt.NDArray[np.void]:
         """The newest recorded NCCL calls that began in the window, newest first: `arrays.NCCL_CALL_DTYPE`."""
         view = views.query("nccl_events").replace(
@@ -141,7 +145,7 @@ class CallQuestions(Questions):
         return self._records(
             Collective,
             f"SELECT process, timestamp, op, comm_id_hash, communicator, sequence, coalesce(datatype_name, ''), "
-            f"coalesce(reduce_op_name, ''), root, bytes, stack_hash FROM ({view}) "
+            f"coalesce(reduce_op_name, ''), root, bytes, stack_hash, tid FROM ({view}) "
             f"WHERE datatype IS NOT NULL AND peer IS NULL ORDER BY timestamp DESC LIMIT :limit",
             window,
             table="raw_communicators",

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from ingero.demo.scene import Actor, ScriptedRun, Step
+from ingero.demo.scripted_steps import ns_of
 from ingero.diagnose.findings import Severity
+from ingero.ops import OPS, Source
 from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes
 from tests.unit.diagnose.causes.ranks import diagnosed_ranks
 
@@ -112,3 +114,74 @@ def test_counts_that_prove_nothing_are_no_disagreement(
 ) -> None:
     diagnosis = diagnosed_ranks(tmp_path, lambda run, first, second: counted(run, first, second, *calls, total=total))
     assert causes(diagnosis) == ["nccl-hang"]
+
+
+def latest(name: str, at_s: float, size_bytes: int = 1 << 20, tid: int = 1) -> dict[str, int]:
+    """Columns of a communicator's latest collective (float32, summed)."""
+    [op] = [op.code for op in OPS if op.name == name and op.source is Source.NCCL]
+    return {"last_ns": ns_of(at_s), "last_tid": tid, "last_op": op, "last_bytes": size_bytes, "last_arg2": 7 | 1 << 8}
+
+
+def sampled_away(
+    run: ScriptedRun, first: Actor, second: Actor, *communicators: tuple[dict[str, int], dict[str, int]]
+) -> None:
+    """No collective has a row. Of each communicator the columns of either rank."""
+    for rank, actor in enumerate((first, second)):
+        run.train(actor, 0, QUIET_S, Step())
+        for number, columns in enumerate(communicators, 1):
+            of_rank = {"collectives": 900, **columns[rank]}
+            run.communicator(actor, rank=rank, ranks=2, comm_id_hash=76 + number, number=number, **of_rank)
+        run.open_call(actor, "cudaStreamSynchronize", QUIET_S, LENGTH_S - 1)
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        (latest("ncclAllGather", 5.9), "rank 1 calls ncclAllGather of 1.00 MiB"),
+        (latest("ncclAllReduce", 5.9, 2 << 20), "rank 1 calls ncclAllReduce of 2.00 MiB"),
+    ],
+    ids=["operation", "size"],
+)
+def test_the_latest_of_each_communicator_are_compared_though_none_was_recorded(
+    tmp_path: Path, other: dict[str, int], text: str
+) -> None:
+    pair = (latest("ncclAllReduce", 5.9), other)
+    diagnosis = diagnosed_ranks(tmp_path, lambda run, first, second: sampled_away(run, first, second, pair))
+    assert causes(diagnosis) == ["nccl-mismatch"]
+    assert "they disagree about collective 900" in diagnosis.incidents[0].summary
+    assert text in diagnosis.incidents[0].summary
+
+
+def reduced(at_s: float, collectives: int = 900, tid: int = 1) -> dict[str, int]:
+    return {**latest("ncclAllReduce", at_s, tid=tid), "collectives": collectives}
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [(reduced(5.8), reduced(5.9)), (reduced(5.9), reduced(5.8))],  # both have called both
+        [(reduced(5.9, 901), reduced(5.7)), (reduced(5.7), reduced(5.9, 901))],  # each waits in what the other lacks
+    ],
+    ids=["called", "waits"],
+)
+def test_two_communicators_in_opposite_orders_are_a_disagreement(
+    tmp_path: Path, pairs: list[tuple[dict[str, int], dict[str, int]]]
+) -> None:
+    diagnosis = diagnosed_ranks(tmp_path, lambda run, first, second: sampled_away(run, first, second, *pairs))
+    assert causes(diagnosis) == ["nccl-mismatch"]
+    assert "two communicators in opposite orders" in diagnosis.incidents[0].summary
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [(reduced(5.8), reduced(5.81)), (reduced(5.9), reduced(5.91))],
+        [(reduced(5.8), reduced(5.9)), (reduced(5.9, tid=2), reduced(5.8, tid=2))],  # threads have no order
+        [(reduced(5.8, 901), reduced(5.9)), (reduced(5.9, 901), reduced(5.8))],  # one rank is ahead
+    ],
+    ids=["same", "threads", "ahead"],
+)
+def test_other_orders_prove_nothing(tmp_path: Path, pairs: list[tuple[dict[str, int], dict[str, int]]]) -> None:
+    diagnosis = diagnosed_ranks(tmp_path, lambda run, first, second: sampled_away(run, first, second, *pairs))
+    assert causes(diagnosis) == ["nccl-hang"]
+    assert "different orders" not in diagnosis.incidents[0].summary

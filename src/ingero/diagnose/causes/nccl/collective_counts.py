@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ingero.diagnose.causes.nccl.hung_ranks import HungRanks, disagreement
+from ingero.diagnose.causes.nccl.hung_ranks import HungRanks, disagreement, other_order
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.ops import OPS, Kind, Source
 from ingero.store.records import OpShare, Window
@@ -52,8 +52,9 @@ def counted_disagreement(evidence: Evidence, ranks: HungRanks) -> CountedDisagre
 
 
 def do_disagree(evidence: Evidence, ranks: HungRanks) -> bool:
-    """Whether hung ranks have called different collectives, by what was recorded of them or by their counts."""
-    return disagreement(evidence, ranks) is not None or counted_disagreement(evidence, ranks) is not None
+    """Whether hung ranks have called different collectives, by records or by counts."""
+    proofs = (disagreement, other_order, counted_disagreement)
+    return any(proof(evidence, ranks) is not None for proof in proofs)
 
 
 def _collectives_by_communicator(evidence: Evidence, process: int) -> dict[int | None, int]:

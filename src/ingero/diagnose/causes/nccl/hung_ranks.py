@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations
 
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.steps.pacing import waited_ns
@@ -69,14 +70,53 @@ def disagreement(evidence: Evidence, ranks: HungRanks) -> tuple[Collective, Coll
     """Two ranks whose collectives at the same position of one communicator differ; None where all agree."""
     seen: dict[tuple[int | None, int], Collective] = {}
     window = Window(begin_ns=evidence.window.begin_ns, end_ns=ranks.seen_ns)
-    for process in sorted(ranks.last):
-        for collective in evidence.reader.last_collectives(window, process=process, limit=_MAX_COLLECTIVES):
+    group = {*ranks.inside, *ranks.missing}
+    latest = [collective for collective in evidence.reader.latest_collectives() if collective.process in group]
+    for process in sorted(group):
+        recorded = evidence.reader.last_collectives(window, process=process, limit=_MAX_COLLECTIVES)
+        for collective in (*recorded, *(collective for collective in latest if collective.process == process)):
             if collective.sequence is None or collective.comm_id_hash is None:
                 continue
             other = seen.setdefault((collective.comm_id_hash, collective.sequence), collective)
             if _signature(other) != _signature(collective):
                 return other, collective
     return None
+
+
+def other_order(evidence: Evidence, ranks: HungRanks) -> tuple[Collective, Collective] | None:
+    """The latest collectives of two ranks inside that have called two communicators in opposite orders, else None.
+
+    Either both have called both of them equally often, and one thread of each made the latest calls in the opposite
+    order; or each waits in a collective that the other one has not called.
+    """
+    latest: dict[int, dict[int, Collective]] = {}
+    for collective in evidence.reader.latest_collectives():
+        if collective.process in ranks.inside and collective.comm_id_hash is not None and collective.sequence:
+            latest.setdefault(collective.process, {})[collective.comm_id_hash] = collective
+    for first, second in combinations(sorted(latest), 2):
+        first_latest, second_latest = latest[first], latest[second]
+        for here, there in combinations(sorted(first_latest.keys() & second_latest.keys()), 2):
+            if _is_opposite(first_latest[here], first_latest[there], second_latest[here], second_latest[there]):
+                return _later(first_latest[here], first_latest[there]), _later(
+                    second_latest[here], second_latest[there]
+                )
+    return None
+
+
+def _is_opposite(a_here: Collective, a_there: Collective, b_here: Collective, b_there: Collective) -> bool:
+    ahead_here, ahead_there = (_place(a) - _place(b) for a, b in ((a_here, b_here), (a_there, b_there)))
+    if not ahead_here and not ahead_there:
+        is_one_thread = a_here.tid == a_there.tid and b_here.tid == b_there.tid
+        return is_one_thread and (a_here.timestamp - a_there.timestamp) * (b_here.timestamp - b_there.timestamp) < 0
+    return ahead_here * ahead_there < 0
+
+
+def _place(collective: Collective) -> int:
+    return collective.sequence or 0
+
+
+def _later(first: Collective, second: Collective) -> Collective:
+    return max(first, second, key=lambda collective: collective.timestamp)
 
 
 def is_longest_yet(evidence: Evidence, call: InFlight) -> bool:

@@ -46,9 +46,18 @@ def explain(case: Case) -> Iterator[Finding]:
 
 
 def _or_order(evidence: Evidence, ranks: HungRanks) -> str:
-    """What equal counts do not show, where ranks share several communicators."""
-    shared = {one.comm_id_hash for one in evidence.communicators if one.process in ranks.inside and one.collectives}
-    return f", or they call their {len(shared)} communicators in different orders" if len(shared) > 1 else ""
+    """The possibility of opposite call orders, in words, which equal counts do not show; "" where it is ruled out."""
+    used = [
+        communicator
+        for communicator in evidence.communicators
+        if communicator.process in ranks.inside and communicator.collectives
+    ]
+    shared = {communicator_used.comm_id_hash for communicator_used in used}
+    known = {(latest.process, latest.communicator) for latest in evidence.reader.latest_collectives()}
+    is_known = all((communicator_used.process, communicator_used.number) in known for communicator_used in used)
+    return (
+        "" if is_known or len(shared) < 2 else f", or they call their {len(shared)} communicators in different orders"
+    )
 
 
 def _finding(evidence: Evidence, ranks: HungRanks) -> Finding:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ingero.diagnose.causes.nccl.collective_counts import CountedDisagreement, counted_disagreement
-from ingero.diagnose.causes.nccl.hung_ranks import HungRanks, disagreement, hung_ranks
+from ingero.diagnose.causes.nccl.hung_ranks import HungRanks, disagreement, hung_ranks, other_order
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.findings import Culprit, Finding, FindingKind, Fix, Link
@@ -47,8 +47,45 @@ def find_events(evidence: Evidence) -> Iterator[Finding]:
                 fixes=(_FIX,),
                 evidence={"sequence": first.sequence or 0},
             )
+        elif latest := other_order(evidence, ranks):
+            yield _in_other_order(evidence, ranks, latest)
         elif counted := counted_disagreement(evidence, ranks):
             yield _counted_finding(evidence, ranks, counted)
+
+
+def _in_other_order(evidence: Evidence, ranks: HungRanks, latest: tuple[Collective, Collective]) -> Finding:
+    """Two ranks that have called two communicators in opposite orders. latest: the last collective of each rank."""
+    length, call = ranks.seen_ns - ranks.since_ns, ranks.inside[latest[1].process]
+    is_over = has_ended(evidence, call.process, ranks.seen_ns)
+    places = " and ".join(
+        f"{_text(evidence, collective)} in communicator {_shown(collective.comm_id_hash)}" for collective in latest
+    )
+    text = f"they call two communicators in opposite orders: last, {places}"
+    return Finding(
+        cause=CAUSE,
+        resource="collective",
+        root=",".join(str(evidence.processes[collective.process].pid) for collective in latest),
+        kind=FindingKind.EVENT,
+        severity=severity_of_stop(evidence, length, is_over=is_over),
+        window=Window(begin_ns=ranks.since_ns, end_ns=ranks.seen_ns + 1),
+        summary=f"ranks hang for {format_ns(length)}; {text}",
+        culprits=tuple(_culprit(evidence, collective) for collective in latest),
+        line=evidence.own_line(call.stack_hash) if call.stack_hash else None,
+        chain=(
+            Link(
+                text=text,
+                seen_ns=length,
+                structure="how many collectives each rank has called in each communicator, and which it called last",
+                order="neither has returned since",
+            ),
+        ),
+        fixes=(_FIX,),
+        evidence={"sequence": latest[0].sequence, "sequence of the other rank": latest[1].sequence},
+    )
+
+
+def _shown(comm_id_hash: int | None) -> str:
+    return f"{(comm_id_hash or 0) & (1 << 64) - 1:#x}"
 
 
 def _counted_finding(evidence: Evidence, ranks: HungRanks, counted: CountedDisagreement) -> Finding:
@@ -94,9 +131,10 @@ RULE = Rule(
     title="ranks disagree about a collective",
     order=18,
     needs=("in_flight", "communicators", "NCCL"),
-    shows="operation, type, root and bytes of each rank at the same place of one communicator; where these were not "
-    "recorded, the exact counts and bytes of each operation, of ranks with as many collectives in each communicator",
-    limits="only for communicators whose creation was traced; of collectives that were not recorded one by one another "
-    "order, type or root is not visible",
+    shows="operation, type, root and bytes of each rank at the same place of one communicator, of recorded collectives "
+    "and of the latest of each communicator; two communicators that ranks call in opposite orders; the exact counts "
+    "and bytes of each operation, of ranks with as many collectives in each communicator",
+    limits="only for communicators whose creation was traced; of collectives that were not recorded one by one, and "
+    "are not the latest, another type or root is not visible",
     find_events=find_events,
 )
