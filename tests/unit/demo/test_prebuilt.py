@@ -85,10 +85,10 @@ def test_a_damaged_one_is_not_taken(install: Install) -> None:
 
 
 @pytest.mark.usefixtures("in_a_wheel")
-def test_a_wheel_alone_names_the_extra_whatever_compiler_there_is() -> None:
+def test_a_wheel_alone_names_the_extra_whatever_compiler_there_is(tmp_path: Path) -> None:
     assert build.why_not_here() == "ingero-gpusim is not installed: pip install 'ingero[demo]'"
     with pytest.raises(build.BuildError, match="its sources are not here") as error:
-        build.build()
+        build.build(tmp_path / "nowhere_else")  # what was built here before lies in the user's cache
     assert "pip install 'ingero[demo]'" in error.value.hint
 
 

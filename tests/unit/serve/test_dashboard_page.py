@@ -237,8 +237,11 @@ def test_a_selected_time_stays_selected_in_every_view(browser: Browser, dashboar
 def test_dragging_over_the_chart_selects_a_time(browser: Browser, dashboard: Exposure) -> None:
     show(browser, dashboard.url)
     browser.wait_for_text("lost: CPU throttled")
-    over = "document.querySelector('.time-chart .u-over').getBoundingClientRect()"
-    left, top, width = (float(browser.evaluate(f"{over}.{side}")) for side in ("left", "top", "width"))
+    over = "document.querySelector('.time-chart .u-over')"
+    browser.wait_for(lambda: bool(browser.evaluate(f"!!{over}")), "the chart")  # it is drawn anew as rows come
+    left, top, width = (
+        float(browser.evaluate(f"{over}.getBoundingClientRect().{side}")) for side in ("left", "top", "width")
+    )
     browser.drag((left + width / 2, top + 20), (left + 3 * width / 4, top + 20))
     browser.wait_for_text("selected ")
     found = re.search(r"begin_ns=(\d+)&end_ns=(\d+)", str(browser.evaluate("location.hash")))
