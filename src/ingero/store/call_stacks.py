@@ -17,6 +17,8 @@ from ingero.store.records import Stack
 _INSTALLED = re.compile(
     r"/(site|dist)-packages/|/lib(64)?/(python|pypy)\d(\.\d+)?t?/|/python\d+\.zip/|/ingero/demo/workloads/minitorch/"
 )
+# The demo's programs stand for the user's own, also where ingero is installed as a package.
+_DEMO_PROGRAM = re.compile(r"/ingero/demo/workloads/(?!minitorch/)")
 # What torch.compile has written: named after its content, in a folder named after the name (torch/_inductor)
 _COMPILED = re.compile(r"/(?P<two>[a-z2-7]{2})/c(?P=two)[a-z2-7]{49}\.py$")
 # Users have files of these names, too; nothing that waits for a GPU is in the library's.
@@ -42,6 +44,8 @@ class PythonPlace:
         """Whether it is in the user's own code: neither in an installed package nor in the standard library."""
         if self.file.startswith("<"):
             return bool(_TYPED.match(self.file))
+        if _DEMO_PROGRAM.search(self.file):
+            return True
         is_librarys = _INSTALLED.search(self.file) or _COMPILED.search(self.file) or _is_cut_library(self.file)
         return self.file != "?" and not is_librarys
 

@@ -35,3 +35,9 @@ def test_what_a_compiler_wrote_is_not_the_users_line(files: tuple[str, ...], own
 
 def test_no_python_no_line() -> None:
     assert own_place([]) is None
+
+
+@pytest.mark.parametrize("root", ["/srv/ingero/src", "/opt/venv/lib/python3.12/site-packages"])
+def test_the_programs_of_the_demo_are_the_users_own_wherever_ingero_lies(root: str) -> None:
+    assert PythonPlace(f"{root}/ingero/demo/workloads/train.py", 136, "training_loop").is_own
+    assert not PythonPlace(f"{root}/ingero/demo/workloads/minitorch/tensor.py", 88, "item").is_own
