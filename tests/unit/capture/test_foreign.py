@@ -276,9 +276,13 @@ def test_an_interpreter_is_found_alike(foreign: ForeignReaders, sleeper: tuple[i
     assert reader.interpreter(sleeper[0]) == sleeper[1]
     assert reader.interpreter(2) is None, "a thread of the kernel"
     assert reader.interpreter(2**22 + 1) is None, "it is gone"
-    with subprocess.Popen(["sleep", "60"]) as process:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"loaded\n")
+        process.stdin.flush()
+        process.stdout.readline()  # until then its libraries may still be loading
         assert reader.interpreter(process.pid) is None
-        process.kill()
 
 
 def test_stacks_and_code_in_memory_are_read_alike(foreign: ForeignReaders, sleeper: tuple[int, Interpreter]) -> None:
