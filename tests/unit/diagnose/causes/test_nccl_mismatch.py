@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from ingero.demo.scene import Actor, ScriptedRun, Step
-from ingero.demo.scripted_steps import ns_of
+from ingero.demo.scripted_steps import BEGIN_NS
 from ingero.diagnose.findings import Severity
 from ingero.ops import OPS, Source
+from ingero.units import SECOND_NS
 from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes
 from tests.unit.diagnose.causes.ranks import diagnosed_ranks
 
@@ -119,7 +120,13 @@ def test_counts_that_prove_nothing_are_no_disagreement(
 def latest(name: str, at_s: float, size_bytes: int = 1 << 20, tid: int = 1) -> dict[str, int]:
     """Columns of a communicator's latest collective (float32, summed)."""
     [op] = [op.code for op in OPS if op.name == name and op.source is Source.NCCL]
-    return {"last_ns": ns_of(at_s), "last_tid": tid, "last_op": op, "last_bytes": size_bytes, "last_arg2": 7 | 1 << 8}
+    return {
+        "last_ns": BEGIN_NS + round(at_s * SECOND_NS),
+        "last_tid": tid,
+        "last_op": op,
+        "last_bytes": size_bytes,
+        "last_arg2": 7 | 1 << 8,
+    }
 
 
 def sampled_away(
@@ -131,7 +138,8 @@ def sampled_away(
         for number, columns in enumerate(communicators, 1):
             of_rank = {"collectives": 900, **columns[rank]}
             run.communicator(actor, rank=rank, ranks=2, comm_id_hash=76 + number, number=number, **of_rank)
-        run.open_call(actor, "cudaStreamSynchronize", QUIET_S, LENGTH_S - 1)
+        stack = run.stack([("/srv/train.py", 42 + rank, "step")])
+        run.open_call(actor, "cudaStreamSynchronize", QUIET_S, LENGTH_S - 1, stack=stack)
 
 
 @pytest.mark.parametrize(
@@ -148,8 +156,11 @@ def test_the_latest_of_each_communicator_are_compared_though_none_was_recorded(
     pair = (latest("ncclAllReduce", 5.9), other)
     diagnosis = diagnosed_ranks(tmp_path, lambda run, first, second: sampled_away(run, first, second, pair))
     assert causes(diagnosis) == ["nccl-mismatch"]
-    assert "they disagree about collective 900" in diagnosis.incidents[0].summary
-    assert text in diagnosis.incidents[0].summary
+    incident = diagnosis.incidents[0]
+    assert "they disagree about collective 900" in incident.summary
+    assert text in incident.summary
+    assert incident.line is not None
+    assert incident.line.line == 43, "that of the call in which the rank hangs"
 
 
 def reduced(at_s: float, collectives: int = 900, tid: int = 1) -> dict[str, int]:
@@ -176,12 +187,30 @@ def test_two_communicators_in_opposite_orders_are_a_disagreement(
     "pairs",
     [
         [(reduced(5.8), reduced(5.81)), (reduced(5.9), reduced(5.91))],
-        [(reduced(5.8), reduced(5.9)), (reduced(5.9, tid=2), reduced(5.8, tid=2))],  # threads have no order
         [(reduced(5.8, 901), reduced(5.9)), (reduced(5.9, 901), reduced(5.8))],  # one rank is ahead
     ],
-    ids=["same", "threads", "ahead"],
+    ids=["same", "ahead"],
 )
-def test_other_orders_prove_nothing(tmp_path: Path, pairs: list[tuple[dict[str, int], dict[str, int]]]) -> None:
+def test_ranks_that_call_in_the_same_order_hang_for_another_reason(
+    tmp_path: Path, pairs: list[tuple[dict[str, int], dict[str, int]]]
+) -> None:
     diagnosis = diagnosed_ranks(tmp_path, lambda run, first, second: sampled_away(run, first, second, *pairs))
     assert causes(diagnosis) == ["nccl-hang"]
     assert "different orders" not in diagnosis.incidents[0].summary
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [(reduced(5.8), reduced(5.9)), (reduced(5.9, tid=2), reduced(5.8, tid=2))],
+        [(reduced(5.9, 901), reduced(5.7)), (reduced(5.7, tid=2), reduced(5.9, 901, tid=2))],
+        [(reduced(5.8), reduced(LENGTH_S)), (reduced(LENGTH_S), reduced(5.8))],
+    ],
+    ids=["threads", "threads that wait", "after the hang"],
+)
+def test_what_threads_call_or_what_came_later_proves_no_order(
+    tmp_path: Path, pairs: list[tuple[dict[str, int], dict[str, int]]]
+) -> None:
+    diagnosis = diagnosed_ranks(tmp_path, lambda run, first, second: sampled_away(run, first, second, *pairs))
+    assert causes(diagnosis) == ["nccl-hang"]
+    assert "or they call their 2 communicators in different orders" in diagnosis.incidents[0].summary

@@ -70,9 +70,8 @@ def disagreement(evidence: Evidence, ranks: HungRanks) -> tuple[Collective, Coll
     """Two ranks whose collectives at the same position of one communicator differ; None where all agree."""
     seen: dict[tuple[int | None, int], Collective] = {}
     window = Window(begin_ns=evidence.window.begin_ns, end_ns=ranks.seen_ns)
-    group = {*ranks.inside, *ranks.missing}
-    latest = [collective for collective in evidence.reader.latest_collectives() if collective.process in group]
-    for process in sorted(group):
+    latest = latest_collectives(evidence, ranks)
+    for process in sorted({*ranks.inside, *ranks.missing}):
         recorded = evidence.reader.last_collectives(window, process=process, limit=_MAX_COLLECTIVES)
         for collective in (*recorded, *(collective for collective in latest if collective.process == process)):
             if collective.sequence is None or collective.comm_id_hash is None:
@@ -83,40 +82,45 @@ def disagreement(evidence: Evidence, ranks: HungRanks) -> tuple[Collective, Coll
     return None
 
 
+def latest_collectives(evidence: Evidence, ranks: HungRanks) -> list[Collective]:
+    """The latest collective of each communicator of these ranks, recorded or not; of none that went on since."""
+    group = {*ranks.inside, *ranks.missing}
+    return [
+        collective
+        for collective in evidence.reader.latest_collectives()
+        if collective.process in group and collective.timestamp <= ranks.seen_ns
+    ]
+
+
 def other_order(evidence: Evidence, ranks: HungRanks) -> tuple[Collective, Collective] | None:
     """The latest collectives of two ranks inside that have called two communicators in opposite orders, else None.
 
-    Either both have called both of them equally often, and one thread of each made the latest calls in the opposite
-    order; or each waits in a collective that the other one has not called.
+    One thread of each rank made both calls: threads have no order. Either both ranks have called both communicators
+    equally often, and their latest calls in opposite orders; or each waits in a collective that the other one has not
+    called.
     """
     latest: dict[int, dict[int, Collective]] = {}
-    for collective in evidence.reader.latest_collectives():
+    for collective in latest_collectives(evidence, ranks):
         if collective.process in ranks.inside and collective.comm_id_hash is not None and collective.sequence:
             latest.setdefault(collective.process, {})[collective.comm_id_hash] = collective
     for first, second in combinations(sorted(latest), 2):
-        first_latest, second_latest = latest[first], latest[second]
-        for here, there in combinations(sorted(first_latest.keys() & second_latest.keys()), 2):
-            if _is_opposite(first_latest[here], first_latest[there], second_latest[here], second_latest[there]):
-                return _later(first_latest[here], first_latest[there]), _later(
-                    second_latest[here], second_latest[there]
-                )
+        for here, there in combinations(sorted(latest[first].keys() & latest[second].keys()), 2):
+            pairs = [(latest[rank][here], latest[rank][there]) for rank in (first, second)]
+            if _are_opposite(*pairs):
+                last = [max(pair, key=lambda collective: collective.timestamp) for pair in pairs]
+                return last[0], last[1]
     return None
 
 
-def _is_opposite(a_here: Collective, a_there: Collective, b_here: Collective, b_there: Collective) -> bool:
-    ahead_here, ahead_there = (_place(a) - _place(b) for a, b in ((a_here, b_here), (a_there, b_there)))
-    if not ahead_here and not ahead_there:
-        is_one_thread = a_here.tid == a_there.tid and b_here.tid == b_there.tid
-        return is_one_thread and (a_here.timestamp - a_there.timestamp) * (b_here.timestamp - b_there.timestamp) < 0
-    return ahead_here * ahead_there < 0
-
-
-def _place(collective: Collective) -> int:
-    return collective.sequence or 0
-
-
-def _later(first: Collective, second: Collective) -> Collective:
-    return max(first, second, key=lambda collective: collective.timestamp)
+def _are_opposite(mine: tuple[Collective, Collective], theirs: tuple[Collective, Collective]) -> bool:
+    """Whether two ranks have called two communicators in opposite orders. Of each rank: its latest call in either."""
+    if any(here.tid != there.tid for here, there in (mine, theirs)):
+        return False
+    ahead_here, ahead_there = ((a.sequence or 0) - (b.sequence or 0) for a, b in zip(mine, theirs, strict=True))
+    if ahead_here or ahead_there:
+        return ahead_here * ahead_there < 0
+    my_order_ns, their_order_ns = (here.timestamp - there.timestamp for here, there in (mine, theirs))
+    return my_order_ns * their_order_ns < 0
 
 
 def is_longest_yet(evidence: Evidence, call: InFlight) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ingero.diagnose.cases.case import Case
 from ingero.diagnose.causes.nccl.collective_counts import do_disagree
 from ingero.diagnose.causes.nccl.hung_init import HungInit, hung_inits
-from ingero.diagnose.causes.nccl.hung_ranks import FIRST_HANGS_NS, HungRanks, hung_ranks
+from ingero.diagnose.causes.nccl.hung_ranks import FIRST_HANGS_NS, HungRanks, hung_ranks, latest_collectives
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.findings import CodeLine, Culprit, Finding, FindingKind, Fix, Link, Part, Severity
@@ -46,18 +46,22 @@ def explain(case: Case) -> Iterator[Finding]:
 
 
 def _or_order(evidence: Evidence, ranks: HungRanks) -> str:
-    """The possibility of opposite call orders, in words, which equal counts do not show; "" where it is ruled out."""
+    """The possibility of opposite call orders, in words; "" where `other_order` could have proven them and did not."""
     used = [
         communicator
         for communicator in evidence.communicators
         if communicator.process in ranks.inside and communicator.collectives
     ]
-    shared = {communicator_used.comm_id_hash for communicator_used in used}
-    known = {(latest.process, latest.communicator) for latest in evidence.reader.latest_collectives()}
-    is_known = all((communicator_used.process, communicator_used.number) in known for communicator_used in used)
-    return (
-        "" if is_known or len(shared) < 2 else f", or they call their {len(shared)} communicators in different orders"
-    )
+    shared = {communicator.comm_id_hash for communicator in used}
+    if len(shared) < 2:
+        return ""
+    latest = latest_collectives(evidence, ranks)
+    tids = {
+        (collective.process, collective.communicator): collective.tid for collective in latest if collective.sequence
+    }
+    callers = {(communicator.process, tids.get((communicator.process, communicator.number))) for communicator in used}
+    is_ruled_out = all(tid for _, tid in callers) and len(callers) == len({process for process, _ in callers})
+    return "" if is_ruled_out else f", or they call their {len(shared)} communicators in different orders"
 
 
 def _finding(evidence: Evidence, ranks: HungRanks) -> Finding:
