@@ -49,7 +49,7 @@ class HostSampleGroups(NamedTuple):
 
 
 def run_growth(case: Case) -> Mapping[Doing, SampledTime]:
-    """On-CPU time outside calls beyond the baseline, on the path of the sync intervals that lost, by kind.
+    """On-CPU time outside calls beyond the baseline, on the critical path of intervals that lost time, by kind.
 
     Where the baseline has samples, only growth that is more than chance.
     """

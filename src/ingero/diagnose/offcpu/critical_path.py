@@ -211,10 +211,10 @@ class CriticalPaths:
     def _is_handed_over(self, interval: Any, depth: int) -> bool:
         """Whether the path leaves this thread for its waker for good, so that earlier work of the thread is not on it.
 
-        What the waker did before the sleep began is on the path: an item is late because its maker began late or took
-        long, even while the thread that fetches it was busy with other items. The path stays with the thread where the
-        waker was not traced, in a wait in the kernel, and in a wait for the interpreter lock, because the thread had
-        not needed the lock before.
+        What the waker did before the sleep began is on the critical path: an item is late because its maker began late
+        or took long, even while the thread that fetches it was busy with other items. The path stays with the thread
+        where the waker was not traced, in a wait in the kernel, and in a wait for the interpreter lock, because the
+        thread had not needed the lock before.
         """
         waker = interval.waker_tid
         is_followed = interval.waker_kind == _THREAD and (waker in self._of_thread or waker in self._threads)

@@ -72,7 +72,7 @@ def oom_finding(evidence: Evidence, event: HostEvent, cause: str, *, whose: str,
         ),
         fixes=fixes,
         evidence={
-            "victim": event.other_pid,
+            "killed process": event.other_pid,
             "killed process resident (bytes)": event.size_bytes,
             "asked for memory": event.pid,
             "limit": event.limit or "unknown",
