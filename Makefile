@@ -63,7 +63,7 @@ integration: setup build ## the tests that need root: real probes, real schedule
 
 check: lint types imports generated unit ## everything that needs no root
 
-test: setup ## all tests; of the labelled runs five
+test: setup ## all tests; of the labeled runs five
 	@$(MAKE) --no-print-directory -j2 types checked-unit
 	$(run-integration)
 
@@ -76,7 +76,7 @@ demo: ## record a training loop while CPU hogs disturb it, and explain the recor
 	@$(BIN)/python tools/build_bpf.py
 	@$(AS_ROOT) $(BIN)/python -m ingero.cli.main demo incident --breakdown
 
-test-incidents: setup build ## labelled runs of every kind of cause, of which make test has five
+test-incidents: setup build ## labeled runs of every kind of cause, of which make test has five
 	$(BIN)/pytest tests/integration/test_incidents.py
 
 test-further: setup build ## every case of what make test has one of
@@ -113,7 +113,7 @@ bench: setup build ## overhead, sync and export rates, interleaved; prints ratio
 	$(BIN)/python -m bench.hostile
 	$(BIN)/python -m bench.damaged_recordings
 
-bench-incidents: setup build ## hours of labelled runs: causes, culprits, lines, silence; cut it and call it again to go on
+bench-incidents: setup build ## hours of labeled runs: causes, culprits, lines, silence; cut it and call it again to go on
 	@$(AS_ROOT) $(BIN)/python -m bench.incidents
 
 soak: setup build ## leave an agent running beside a full-rate program and processes that come and go (DURATION=20m)
