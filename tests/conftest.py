@@ -39,6 +39,11 @@ LONGEST = (
 )  # fmt: skip
 
 
+# After a failure pytest-timeout lets a test go: what cleans up after it and waits for a process that does not end would
+# hold up all that come after it. It is interrupted, step by step.
+CLEAN_UP_S, STEP_S = 60.0, 20.0
+
+
 @lru_cache(maxsize=1)
 def why_no_integration() -> str:
     """Why tests with real probes cannot run here; empty if they can."""
@@ -62,6 +67,31 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Generator[None, None
 def hang_up() -> None:
     """Programs that tests start end at a SIGHUP, also where the tests run under nohup, which turns it off for all."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_timeout_set_timer() -> Generator[None, object, object]:
+    """A test whose time is over is interrupted again where it waits for something else then."""
+    result = yield
+    left_s, _ = signal.getitimer(signal.ITIMER_REAL)
+    signal.setitimer(signal.ITIMER_REAL, left_s, STEP_S)
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """The end of a test has a time of its own, however the test ended."""
+
+    def interrupt(*_: object) -> None:
+        pytest.fail(f"the end of {item.name} takes more than {CLEAN_UP_S:g} s")
+
+    handler = signal.signal(signal.SIGALRM, interrupt)
+    timer = signal.setitimer(signal.ITIMER_REAL, CLEAN_UP_S, STEP_S)
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
