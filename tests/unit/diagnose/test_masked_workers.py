@@ -59,3 +59,17 @@ def test_a_worker_that_had_no_time_left_in_the_healthy_loop_is_not_told(tmp_path
 
 def test_a_slow_child_that_makes_no_data_is_not_told(tmp_path: Path) -> None:
     assert causes(slow_device(tmp_path, 8.5, name="logger")) == ["gpu-slower"]
+
+
+def test_a_worker_that_may_still_be_asleep_does_not_work(tmp_path: Path) -> None:
+    """Two healthy steps after a hang of the GPU, before the interval in which the worker waited is recorded."""
+    path, hung_s = tmp_path / "scene.db", LENGTH_S - 0.014
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        worker = run.process(101, "pt_data_worker", parent=trainer)
+        for begin, _, end in run.train(trainer, 0, QUIET_S, USUAL):
+            run.off_cpu(worker, begin + 0.0025, end, "sleep", waker=trainer)
+        run.off_cpu(worker, QUIET_S + 0.002, QUIET_S + 0.004, "sleep", waker=trainer)
+        run.train(trainer, QUIET_S, hung_s, Step(busy_ms=(hung_s - QUIET_S) * 1000 - 0.55))
+        run.train(trainer, hung_s, LENGTH_S, USUAL)
+    assert "data-starvation" not in causes(diagnosed_file(path))

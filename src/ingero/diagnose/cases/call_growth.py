@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ingero.diagnose.cases.case import Case, OpChange
 from ingero.diagnose.findings import Bucket, FindingKind, Link, Part
+from ingero.diagnose.lost_time.buckets import GPU_EXECUTION
 from ingero.ops import OPS, Kind
 from ingero.units import format_ns, format_number
 
@@ -102,3 +103,14 @@ def claim_inside_calls(
     """
     claimed_ns = sum(finding.lost_ns for finding in case.findings if finding.cause in already_claimed_by)
     return case.claimable(parts, INSIDE, max(grown.grown_ns - claimed_ns, 0))
+
+
+def claim_in_waits(case: Case, limit_ns: float) -> dict[Bucket, int]:
+    """Unclaimed lost time before the GPU had work that calls explain which also wait for the GPU, at most limit_ns.
+
+    In steps by repetition, where it is not known when the GPU was idle, their waits count as well.
+    """
+    claims = case.claimable((Part.IDLE, Part.LAUNCH), INSIDE, limit_ns)
+    if case.is_of_steps:
+        claims |= case.claimable((Part.GPU,), (GPU_EXECUTION,), limit_ns - sum(claims.values()))
+    return claims

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ingero.demo.scene import Actor, ScriptedRun, Step
+from ingero.demo.step_scene import RepeatedStep, add_steps
 from ingero.diagnose.findings import FindingKind
-from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed
+from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 from tests.unit.diagnose.causes.requests import GIB, LINE, retried, sampled
 
 RETRY_MS = 9.0
@@ -38,6 +40,23 @@ def test_the_time_from_failure_to_success_is_charged_to_the_retry(tmp_path: Path
     assert incident.line is not None
     assert incident.line.line == 42
     assert "freed" in incident.summary
+
+
+def test_retries_of_steps_without_a_sync_wait_for_the_gpu(tmp_path: Path) -> None:
+    """It runs dry while they wait for it: when, is not known."""
+    with ScriptedRun(tmp_path / "scene.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        usual = RepeatedStep(host_ms=3.0, blocked={"launch": 4.0})
+        for begin in add_steps(run, trainer, 0, QUIET_S, usual):
+            run.op(trainer, "cudaLaunchKernel", begin, usual.launches, 0.005)
+        for begin in add_steps(run, trainer, QUIET_S, LENGTH_S, replace(usual, blocked={"sync": RETRY_MS})):
+            run.op(trainer, "cudaLaunchKernel", begin, usual.launches, 0.005)
+            run.op(trainer, "cudaFree", begin, 4, 2.0)
+            retried(run, trainer, begin, GIB)
+        sampled(run, LENGTH_S, 15 * GIB + (GIB >> 1))
+    diagnosis = diagnosed_file(tmp_path / "scene.db")
+    assert causes(diagnosis) == ["allocator-retry"]
+    assert diagnosis.incidents[0].lost_ratio == pytest.approx(5 / 12, rel=0.05)
 
 
 def test_retries_without_a_record_are_counted_by_their_failures(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from ingero.demo.scene import Actor, ScriptedRun, Step
+from ingero.demo.step_scene import RepeatedStep, add_steps
+from ingero.diagnose.findings import UNEXPLAINED
 from ingero.store.writing import tables
-from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed
+from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 
 
 def test_more_device_time_for_the_same_work_is_named(tmp_path: Path) -> None:
@@ -18,6 +20,22 @@ def test_more_device_time_for_the_same_work_is_named(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, slower)
     assert causes(diagnosis) == ["gpu-slower"]
     assert diagnosis.incidents[0].evidence["slowdown"] == pytest.approx(1.5, abs=0.02)
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(98, ["gpu-slower"]), (73, [UNEXPLAINED])])
+def test_steps_by_repetition_are_slower_on_a_gpu_only_that_worked_for_longer(
+    tmp_path: Path, percent: int, expected: list[str]
+) -> None:
+    """Where it did not, something let it run dry, which nothing but the driver tells."""
+
+    with ScriptedRun(tmp_path / "scene.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        run.uses_gpu(trainer)
+        add_steps(run, trainer, 0, QUIET_S, RepeatedStep(host_ms=3.0, blocked={"launch": 4.0}))
+        add_steps(run, trainer, QUIET_S, LENGTH_S, RepeatedStep(host_ms=3.0, blocked={"launch": 6.5}))
+        for second in range(int(LENGTH_S)):
+            run.gpu(second + 1, percent=98 if second < QUIET_S else percent)
+    assert causes(diagnosed_file(tmp_path / "scene.db")) == expected
 
 
 def test_ranks_that_each_see_one_gpu_are_told_by_the_number_of_the_driver(tmp_path: Path) -> None:

@@ -196,6 +196,23 @@ def test_a_small_result_that_waits_for_a_slower_device_is_no_copying(tmp_path: P
     assert causes(diagnosed_file(tmp_path / "copies.db")) == ["gpu-slower"]
 
 
+def test_how_long_large_copies_take_is_not_known_where_only_small_ones_are_recorded(tmp_path: Path) -> None:
+    """A server copies each request to the GPU, and four bytes back, which wait for a GPU that became slower."""
+    with ScriptedRun(tmp_path / "copies.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        for begin, end, busy_ms in ((0.0, QUIET_S, 4.0), (QUIET_S, LENGTH_S, 10.0)):
+            calls = {"cudaLaunchKernel": (80.0, 0.005), "cudaMemcpyAsync": (2.0, busy_ms / 2)}
+            step = Step(busy_ms=busy_ms)
+            sizes = {"cudaMemcpyAsync": 1 << 19}
+            for begin_s, _, _ in run.train(
+                trainer, begin, end, step, sync_op="cudaMemcpyAsync", calls=calls, sizes=sizes
+            ):
+                run.call(trainer, "cudaMemcpyAsync", begin_s + 1e-3, busy_ms - 1, arg0=4, arg2=TO_HOST)
+                if begin_s < QUIET_S:
+                    run.call(trainer, "cudaMemcpyAsync", begin_s, 0.08, arg0=1 << 20, arg2=TO_DEVICE)
+    assert causes(diagnosed_file(tmp_path / "copies.db")) == ["gpu-slower"]
+
+
 def test_many_small_copies_that_each_take_their_time_are_copying(tmp_path: Path) -> None:
     with ScriptedRun(tmp_path / "copies.db", seconds=LENGTH_S) as run:
         trainer = run.process(100, "python")

@@ -177,7 +177,10 @@ def _direction_of(copies: OpChange, host_copies: Array) -> CopyDirection:
 
 @dataclass(frozen=True, slots=True)
 class _Pace:
-    """Time per byte. is_bound: an upper bound, because the copies polled, for earlier work or while they copied."""
+    """Time per byte. is_bound: an upper bound, because the copies polled, for earlier work or while they copied.
+
+    Or because no copy is rated: of many calls only slow ones are recorded, which may all be small copies that waited.
+    """
 
     ns_per_byte: float
     is_bound: bool = False
@@ -198,7 +201,7 @@ def _pace(copies: OpChange, rows: Array, default_ns_per_byte: float) -> _Pace:
     copy_ns = np.where(copies_itself, ran, copy_ns)
     rated = (sizes >= _MIN_RATED_BYTES) & (sizes <= copy_ns * _MAX_BYTES_PER_NS)
     if not rated.any():
-        return _Pace(default_ns_per_byte)
+        return _Pace(default_ns_per_byte, is_bound=True)
     kinds = host_copies["arg2"] << 8 | host_copies["arg1"]
     most = max(np.unique(kinds[rated]).tolist(), key=lambda kind: int(sizes[rated & (kinds == kind)].sum()))
     of_main_kind = rated & (kinds == most)

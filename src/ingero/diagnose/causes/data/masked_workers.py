@@ -134,14 +134,18 @@ def _piece(case: Case, threads: Sequence[Array], window: Window) -> _Piece:
 
 
 def _time_by_doing(rows: Array, window: Window) -> Counter[str]:
-    """What a thread did in a window, ns by activity, without waits for the loop and for a CPU."""
+    """What a thread did in a window, ns by activity, without waits for the loop and for a CPU.
+
+    An interval off the CPU is recorded when it ends: after the last one the thread may be in another one.
+    """
+    last_ns = min(window.end_ns, int((rows["start_ns"] + rows["duration_ns"]).max())) if len(rows) else 0
     rows = rows[(rows["start_ns"] < window.end_ns) & (rows["start_ns"] + rows["duration_ns"] > window.begin_ns)]
     if not len(rows):
         return Counter()
     begins = np.maximum(rows["start_ns"], window.begin_ns)
     ends = np.minimum(rows["start_ns"] + rows["duration_ns"], window.end_ns)
     woken = np.where(rows["woken_ns"] > 0, np.clip(rows["woken_ns"], begins, ends), ends)
-    by_doing = Counter({ON_CPU: int(window.duration_ns - (ends - begins).sum())})
+    by_doing = Counter({ON_CPU: int(last_ns - window.begin_ns - (ends - begins).sum())})
     for doing, kind in _WAKER_BY_DOING.items():
         is_doing = (rows["state"] == _SLEEP_STATE) & (rows["waker_kind"] == kind)
         by_doing[doing] = int((woken - begins)[is_doing].sum())

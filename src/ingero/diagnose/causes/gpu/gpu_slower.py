@@ -15,6 +15,7 @@ from ingero.diagnose.causes.gpu.driver_samples import awaits_samples, lost_since
 from ingero.diagnose.causes.gpu.growing_work import has_growing_work
 from ingero.diagnose.causes.nccl.busy_peers import gpu_wait_ns, peers
 from ingero.diagnose.causes.rule import Rule
+from ingero.diagnose.evidence.nvml_utilization import utilization_of
 from ingero.diagnose.evidence.process_gpus import gpu_name
 from ingero.diagnose.findings import Bucket, Finding, FindingKind, Fix, Link, Part
 from ingero.diagnose.lost_time.buckets import GPU_EXECUTION
@@ -28,6 +29,7 @@ _MAX_LINK_SLOWDOWN = 20  # times slower than its generation and lanes allow: a s
 _MIN_TIMES_NEIGHBORS = 4  # times the lost time of the sync intervals before and after
 _MIN_SHARE = 0.5  # of the GPU's lost time, and of the sync intervals
 _MIN_PEER_RATIO = 0.5  # of this rank's GPU time lost per wall time: a peer that lost as much may be the slower one
+_MIN_SEEN_AT_WORK = 0.75  # of the lost time; the first of three samples may lie before it
 _POLLED_COPY = int(SyncIntervalFlag.BEFORE_COPY | SyncIntervalFlag.ESTIMATED)
 
 
@@ -40,9 +42,9 @@ def explain(case: Case) -> Iterator[Finding]:
     if _is_in_single_intervals(case) or awaits_samples(case):
         return
     claims = case.claimable((Part.GPU,), (GPU_EXECUTION,), _own_ns(case))
-    if not claims:
-        return
     lost = sum(claims.values())
+    if not claims or _was_idle_instead(case, lost):
+        return
     baseline_ns = sum(best.reference.busy_ns * case.count_of(step_type) for step_type, best in case.references.items())
     busy_ns = baseline_ns + lost
     root, name = gpu_name(case.evidence, case.process, case.device)
@@ -122,6 +124,21 @@ def _own_ns(case: Case) -> float:
     return max(0.0, left_ns - lost_since_last_sample_ns(case)) if has_reason else left_ns
 
 
+def _was_idle_instead(case: Case, lost_ns: int) -> bool:
+    """Whether by NVML the GPU did not work longer on the same steps: then it was idle for longer than is known.
+
+    Calls that wait for the whole GPU, such as cudaFree, let it run dry, and nothing else tells in steps by repetition.
+    """
+    now, before = (
+        utilization_of(case.evidence, case.process, case.device, windows)
+        for windows in ((case.window,), case.all_baseline_windows)
+    )
+    if not now or not before:
+        return False
+    more_ns = now.share * case.wall_ns - before.share * (case.wall_ns - case.lost_ns)
+    return more_ns < _MIN_SEEN_AT_WORK * lost_ns
+
+
 def _is_in_single_intervals(case: Case) -> bool:
     """Whether most time was lost in single sync intervals among others of baseline length: no slower GPU."""
     if case.is_sampled:
@@ -142,7 +159,7 @@ RULE = Rule(
     needs=("sync_intervals", "enqueues", "thread_state_seconds", "op_stats"),
     improves_with=("cpu_seconds",),
     shows="the GPU's time for sync intervals of the same step type against the baseline, less what the host can have "
-    "caused",
+    "caused; where NVML was asked, the GPU was at work for longer as well",
     limits="which kernel became slower is not visible without device-side profiling; equal launches with more work "
     "each look the same where they begin at once; a GPU that slows down gradually looks like growing work, unless its "
     "driver reports why; a slower link looks the same unless its driver reports fewer lanes: where enough is copied "

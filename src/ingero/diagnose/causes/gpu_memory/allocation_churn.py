@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ingero.diagnose.cases.call_growth import CallGrowth, claim_inside_calls, grown_calls
+from ingero.diagnose.cases.call_growth import CallGrowth, claim_in_waits, grown_calls
 from ingero.diagnose.cases.case import Case
 from ingero.diagnose.causes.rule import Rule
-from ingero.diagnose.findings import Finding, FindingKind, Fix, Part
+from ingero.diagnose.findings import Finding, FindingKind, Fix
 from ingero.ops import BY_CODE, Kind, MemoryKind, Source
 
 CAUSE = "allocation-churn"
@@ -26,10 +26,11 @@ _KEEP_BUFFER = Fix(
 def explain(case: Case) -> Iterator[Finding]:
     """Allocations on the critical path that are more frequent or take longer."""
     grown = grown_calls(case, Kind.ALLOC | Kind.FREE)
-    claims = (
-        claim_inside_calls(case, (Part.IDLE, Part.LAUNCH), grown, already_claimed_by=_RETRY_CAUSES) if grown else {}
-    )
-    if not grown or not claims:
+    if not grown:
+        return
+    retries_ns = sum(finding.lost_ns for finding in case.findings if finding.cause in _RETRY_CAUSES)
+    claims = claim_in_waits(case, max(grown.grown_ns - retries_ns, 0))
+    if not claims:
         return
     lost, is_pinned = sum(claims.values()), _is_pinned(grown)
     memory = "pinned host memory" if is_pinned else "GPU memory"

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ingero.diagnose.cases.call_growth import INSIDE, grown_calls
+from ingero.diagnose.cases.call_growth import claim_in_waits, grown_calls
 from ingero.diagnose.cases.case import Case
 from ingero.diagnose.causes.gpu_memory import kv_cache
 from ingero.diagnose.causes.gpu_memory.failed_allocations import (
@@ -17,7 +17,7 @@ from ingero.diagnose.causes.gpu_memory.failed_allocations import (
 )
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.evidence.evidence import Evidence
-from ingero.diagnose.findings import Bucket, Finding, FindingKind, Fix, Link, Part, Severity
+from ingero.diagnose.findings import Bucket, Finding, FindingKind, Fix, Link, Severity
 from ingero.ops import Kind
 from ingero.store.records import Process, Window
 from ingero.units import format_bytes, format_count, format_ns
@@ -56,7 +56,7 @@ def explain(case: Case) -> Iterator[Finding]:
         return
     retries, grown = _estimated_retries(case.evidence, case.window, recorded), grown_calls(case, Kind.ALLOC | Kind.FREE)
     cost = min(float(retries.cost_ns), grown.grown_ns) if grown else 0.0
-    claims = case.claimable((Part.IDLE, Part.LAUNCH), INSIDE, cost)
+    claims = claim_in_waits(case, cost)
     if claims:
         lost = f"lost {case.amount(sum(claims.values()))}"
         yield _finding(case.evidence, case.process, retries, lost, claims)
