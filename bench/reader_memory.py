@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.agent import Agent, launched
+from bench.agent import Agent, BenchError, launched
 from ingero.demo.workloads.program import Program
 from tests.integration.targets import Simulation, simulation
 
@@ -62,6 +62,8 @@ class Memory:
     def read(self, pid: int) -> None:
         """Once more."""
         found = {one: size for one in (pid, *descendants(pid)) if (size := pss_bytes(one)) is not None}
+        if pid not in found:
+            raise BenchError("the agent has ended: what it takes cannot be read")
         self.total.append(sum(found.values()))
         self.processes.append(len(found))
         for one, size in found.items():
