@@ -15,7 +15,7 @@ import pytest
 
 import tests.conftest
 
-tests.conftest.CLEAN_UP_S = tests.conftest.STEP_S = 0.1
+tests.conftest.STEP_S = 0.1
 
 
 @pytest.fixture
@@ -48,8 +48,9 @@ def test_comes_after_it():
 
 def test_the_end_of_a_test_is_interrupted_until_it_is_over(tmp_path: Path) -> None:
     (tmp_path / "test_ends.py").write_text(TESTS)
+    options = ["-p", "tests.conftest", "-p", "no:cacheprovider", "-o", "timeout=3"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", "test_ends.py"],
+        [sys.executable, "-m", "pytest", *options, "test_ends.py"],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert "1 failed, 2 passed, 2 errors" in done.stdout
