@@ -176,6 +176,19 @@ def test_the_driver_tells_when_a_process_that_was_always_there_works(tmp_path: P
     assert incident.lost_ratio == pytest.approx(6 / 12.55, rel=0.05)
 
 
+def test_a_process_that_has_ended_was_at_work_until_then(tmp_path: Path) -> None:
+    """The driver no longer lists it at the end of its last second, and the GPU takes a little longer for a while."""
+
+    def neighbor(run: ScriptedRun, trainer: Actor) -> None:
+        run.train(trainer, QUIET_S, QUIET_S + 3.8, Step(busy_ms=12))
+        run.train(trainer, QUIET_S + 3.8, QUIET_S + 4.4, Step(busy_ms=8))
+        run.train(trainer, QUIET_S + 4.4, LENGTH_S, Step())
+        at_work(run, lambda second: 50 if QUIET_S <= second < QUIET_S + 3 else None)
+
+    incident = diagnosed(tmp_path, neighbor).incidents[0]
+    assert (incident.cause, [one.pid for one in incident.culprits]) == ("gpu-contention", [300])
+
+
 @pytest.mark.parametrize("percents", [lambda _: 50, lambda _: None, lambda second: 5 if second >= QUIET_S else 0])
 def test_a_process_that_works_as_ever_or_hardly_is_no_reason(
     tmp_path: Path, percents: Callable[[int], int | None]

@@ -16,10 +16,10 @@ from ingero.units import SECOND_NS
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MIN_SAMPLES = 2  # one per second: fewer prove nothing about lost time
+MAX_SAMPLE_DISTANCE_NS = SECOND_NS * 3 // 2  # between two samples further apart, another one is missing
 TOLERANCE = 0.15  # relative, between a slowdown and the clock ratio
 _MAX_SLOW_NS = 3 * SECOND_NS  # in a slowdown older than that, samples are missing for good
 _MAX_SHARE_BEFORE = 0.1  # of what the GPU has lost in the case
-_MAX_SAMPLE_DISTANCE_NS = SECOND_NS * 3 // 2  # between two samples further apart, another one is missing
 
 
 def awaits_samples(case: Case) -> bool:
@@ -37,7 +37,7 @@ def awaits_samples(case: Case) -> bool:
 def lost_since_last_sample_ns(case: Case) -> float:
     """GPU time lost since the driver was last asked, in an ongoing case of a live recording; else 0."""
     times = [sample.time_ns for sample in gpu_samples_of(case.evidence, case.process, case.device, [case.window])]
-    if not _is_live_and_ongoing(case) or not times or case.window.end_ns - max(times) > _MAX_SAMPLE_DISTANCE_NS:
+    if not _is_live_and_ongoing(case) or not times or case.window.end_ns - max(times) > MAX_SAMPLE_DISTANCE_NS:
         return 0.0
     baseline, newest = _baseline_busy_ns(case), case.sync_intervals["sync_end_ns"] > max(times)
     return float(np.where(newest & (baseline > 0), np.maximum(case.sync_intervals["busy_ns"] - baseline, 0), 0).sum())
@@ -99,7 +99,7 @@ def _slow_after_last_sample(case: Case, samples: Sequence[GpuUse], is_slow: Arra
     times = sorted(sample.time_ns for sample in samples)
     slow_after = np.zeros(len(is_slow), bool)
     for time_ns, next_ns in zip(times, [*times[1:], None], strict=True):
-        if next_ns is None or next_ns - time_ns > _MAX_SAMPLE_DISTANCE_NS:
+        if next_ns is None or next_ns - time_ns > MAX_SAMPLE_DISTANCE_NS:
             end_ns = time_ns + SECOND_NS
             edge = (case.sync_intervals["prev_sync_end_ns"] >= time_ns) & (case.sync_intervals["sync_end_ns"] <= end_ns)
             if edge.any() and (case.window.end_ns < end_ns or not is_slow[edge][-1]):

@@ -10,6 +10,7 @@ import numpy as np
 
 from ingero.diagnose.cases.case import Case
 from ingero.diagnose.causes.gpu.driver_samples import (
+    MAX_SAMPLE_DISTANCE_NS,
     MIN_SAMPLES,
     lost_before_sample_ns,
     lost_share_in_samples,
@@ -26,7 +27,7 @@ from ingero.diagnose.lost_time.buckets import GPU_EXECUTION
 from ingero.foreign_text import shell_word
 from ingero.program import command
 from ingero.store.machine import GpuUse
-from ingero.store.records import Process
+from ingero.store.records import Process, Window
 from ingero.units import SECOND_NS, format_percent
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -196,7 +197,7 @@ def _from_untraced_process(case: Case) -> Iterator[Finding]:
         samples_with_others = [sample for sample in now if new_pids & _pids_on_gpu(sample)]
     slowdown, slowdown_alone = (
         slowdown_in_samples(case, samples_with_others),
-        slowdown_in_samples(case, [sample for sample in now if sample not in samples_with_others]) or 1.0,
+        slowdown_in_samples(case, _samples_alone(now, samples_with_others)) or 1.0,
     )
     if (
         len(samples_with_others) < MIN_SAMPLES
@@ -214,6 +215,13 @@ def _from_untraced_process(case: Case) -> Iterator[Finding]:
         yield _kernel_use_finding(case, others, samples_with_others, before, claims, slowdown)
     elif claims:
         yield _untraced_finding(case, sorted(new_pids), samples_with_others, slowdown, claims)
+
+
+def _samples_alone(samples: Sequence[GpuUse], with_others: Sequence[GpuUse]) -> list[GpuUse]:
+    """The samples of seconds without the others. Who has ended is no longer listed at the end of its last second."""
+    last_seconds = [Window(begin_ns=one.time_ns, end_ns=one.time_ns + MAX_SAMPLE_DISTANCE_NS) for one in with_others]
+    alone = (one for one in samples if one not in with_others)
+    return [one for one in alone if not any(last.begin_ns < one.time_ns <= last.end_ns for last in last_seconds)]
 
 
 def _clock_ratio(now: Sequence[GpuUse], before: Sequence[GpuUse]) -> float:
