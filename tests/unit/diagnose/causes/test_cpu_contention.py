@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ingero.demo.scene import AGENT_PID, BEGIN_NS, Actor, ScriptedRun, Step
-from ingero.diagnose.findings import FindingKind
+from ingero.diagnose.findings import UNEXPLAINED, FindingKind
 from ingero.store.writing import tables
 from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 
@@ -29,6 +29,17 @@ def test_a_hog_is_named_with_the_time_it_took(tmp_path: Path) -> None:
     assert [(one.pid, one.name) for one in incident.culprits] == [(900, "hog")]
     assert incident.lost_ratio == pytest.approx(LATE_MS / (6.55 + LATE_MS), rel=0.03)
     assert "hog (900)" in incident.summary
+
+
+def test_a_kernel_thread_does_not_answer_for_waits_without_a_name(tmp_path: Path) -> None:
+    """Seen live: 0.1 ms of a kworker, of 70 ms of waits whose culprits were not recorded yet."""
+
+    def unnamed(run: ScriptedRun, trainer: Actor) -> None:
+        run.train(trainer, QUIET_S, LENGTH_S, Step(return_delay_ms=0.05 + LATE_MS, sync={"runq": LATE_MS}))
+        for second in range(int(QUIET_S), int(LENGTH_S)):
+            run.culprit(trainer, 12, "kworker/1:1", second, 0.1)
+
+    assert causes(diagnosed(tmp_path, unnamed)) == [UNEXPLAINED]
 
 
 def test_what_a_hog_always_takes_is_not_added_to_what_it_takes_more_for_a_while(tmp_path: Path) -> None:

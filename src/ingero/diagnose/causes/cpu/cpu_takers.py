@@ -33,6 +33,7 @@ AGENT_ROOT = "ingero"
 _MAX_NAMES = 4  # names, and pids per name, in a sentence
 _MIN_OWN_SHARE = 0.5  # of what job and others took, before the job itself may be blamed
 _MAX_OTHERS_SHARE = 0.25  # above it the others answer for their own part
+_MIN_NAMED_SHARE = 0.5  # of the waits, before those without a name are taken for waits for the same ones
 _MIN_OWN_GROWTH = 0.5  # CPUs by which the job's use grew, per thread of it that waited for one
 # CPUs by which the others' use grew, per waiting thread: only then do they keep the other CPUs busy
 _MIN_OTHERS_GROWTH = 2.0
@@ -122,10 +123,14 @@ def blame_runnable_time(case: Case) -> RunnableBlame:
     Where job and others increased equally, each is blamed for what it took.
     Processes with the idle policy use whatever CPU is left, so that their use proves nothing: each is then blamed for
     what it took. Ingero always is: it works more while it diagnoses lost time.
+    Where few of the waits have a name, as in a live recording whose newest second is not complete, only these count.
     """
     everyone = sum(user.lost_ns for user in case.cpu_users if user.pid != IDLE_PID)
     taken = {kind: sum(user.lost_ns for user in culprits_of_kind(case, kind)) / max(everyone, 1) for kind in CpuUser}
-    shares, is_own = _blame_shares(case, taken, case.total(HOST_PARTS, RUNNABLE))
+    waited_ns = case.total(HOST_PARTS, RUNNABLE)
+    shares, is_own = _blame_shares(case, taken, waited_ns)
+    if everyone < _MIN_NAMED_SHARE * waited_ns:
+        shares = {kind: share * everyone / waited_ns for kind, share in shares.items()}
     path = _path_shares(case)
     on_path = shares if path is None else _blame_shares(case, path, _runnable_on_path_ns(case))[0]
     return RunnableBlame(shares, on_path, is_own)
