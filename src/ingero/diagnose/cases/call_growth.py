@@ -13,6 +13,7 @@ from ingero.units import format_ns, format_number
 _KINDS = {(int(op.source), op.code): op.kind for op in OPS}
 ON_PATH = "exact sums of the calls on the critical path, while the GPU was idle or short of work"
 INSIDE = ("run", "sleep", "uninterruptible")  # states in which a call itself takes time; runnable has its own rules
+_MAX_BASELINE_SHARE = 0.5  # of the calls per step; counts are sums of seconds, of which a case has parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +106,13 @@ def claim_inside_calls(
     return case.claimable(parts, INSIDE, max(grown.grown_ns - claimed_ns, 0))
 
 
-def claim_in_waits(case: Case, limit_ns: float) -> dict[Bucket, int]:
-    """Unclaimed lost time before the GPU had work that calls explain which also wait for the GPU, at most limit_ns.
+def claim_in_waits(case: Case, grown: CallGrowth, limit_ns: float) -> dict[Bucket, int]:
+    """Unclaimed lost time, at most limit_ns, that calls explain which also wait for the GPU, before it had work.
 
-    In steps by repetition, where it is not known when the GPU was idle, their waits count as well.
+    In steps by repetition, where it is not known when the GPU was idle, waits count as well, if most of the calls are
+    additional ones: as many calls as ever that wait for longer wait for a slower GPU.
     """
     claims = case.claimable((Part.IDLE, Part.LAUNCH), INSIDE, limit_ns)
-    if case.is_of_steps:
+    if case.is_of_steps and grown.baseline_count < _MAX_BASELINE_SHARE * grown.count:
         claims |= case.claimable((Part.GPU,), (GPU_EXECUTION,), limit_ns - sum(claims.values()))
     return claims

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ingero.demo.scene import Actor, ScriptedRun, Step
+from ingero.demo.step_scene import RepeatedStep, add_steps
 from ingero.diagnose.findings import FindingKind
 from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 
@@ -45,6 +46,24 @@ def test_allocations_of_each_step_are_told_from_the_first_second_on(tmp_path: Pa
     (incident,) = diagnosis.incidents
     assert incident.kind is FindingKind.BOTTLENECK
     assert incident.lost_ratio == pytest.approx(1.5 / 8.05, rel=0.1)
+
+
+@pytest.mark.parametrize(("frees_before", "cause"), [(0, "allocation-churn"), (4, "gpu-slower")])
+def test_in_steps_without_a_sync_frees_that_were_not_there_before_make_it_wait(
+    tmp_path: Path, frees_before: int, cause: str
+) -> None:
+    """They let the GPU run dry; as many frees as ever that wait for longer wait for the GPU."""
+    path = tmp_path / "scene.db"
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        for begin_s, end_s, blocked_ms, frees in ((0, QUIET_S, 4.0, frees_before), (QUIET_S, LENGTH_S, 9.0, 4)):
+            for at_s in add_steps(
+                run, trainer, begin_s, end_s, RepeatedStep(host_ms=3.0, blocked={"sync": blocked_ms})
+            ):
+                run.op(trainer, "cudaLaunchKernel", at_s, 153, 0.005)
+                run.op(trainer, "cudaFree", at_s, frees, blocked_ms / 4)
+    (incident,) = diagnosed_file(path).incidents
+    assert (incident.cause, incident.lost_ratio) == (cause, pytest.approx(5 / 12, rel=0.05))
 
 
 def test_memory_of_the_host_that_is_pinned_in_each_step_is_not_called_the_gpus(tmp_path: Path) -> None:

@@ -38,6 +38,20 @@ def test_steps_by_repetition_are_slower_on_a_gpu_only_that_worked_for_longer(
     assert causes(diagnosed_file(tmp_path / "scene.db")) == expected
 
 
+def test_a_slower_link_leaves_kernels_less_time(tmp_path: Path) -> None:
+    """NVML counts kernels only: where enough is copied, less of them does not prove that the GPU was idle."""
+    with ScriptedRun(tmp_path / "scene.db", seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        run.uses_gpu(trainer)
+        run.train(trainer, 0, QUIET_S, Step(size_bytes=1 << 26))
+        run.train(trainer, QUIET_S, LENGTH_S, Step(busy_ms=9, size_bytes=1 << 26))
+        for second in range(int(LENGTH_S)):
+            run.gpu(second + 1, percent=90 if second < QUIET_S else 60)
+    (incident,) = diagnosed_file(tmp_path / "scene.db").incidents
+    assert incident.cause == "gpu-slower"
+    assert "or the link to it" in incident.summary
+
+
 def test_ranks_that_each_see_one_gpu_are_told_by_the_number_of_the_driver(tmp_path: Path) -> None:
     """Each calls its own "device 0": two slower GPUs are two incidents, and neither is GPU 0."""
 

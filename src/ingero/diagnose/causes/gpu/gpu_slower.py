@@ -43,15 +43,15 @@ def explain(case: Case) -> Iterator[Finding]:
         return
     claims = case.claimable((Part.GPU,), (GPU_EXECUTION,), _own_ns(case))
     lost = sum(claims.values())
-    if not claims or _was_idle_instead(case, lost):
+    over_link = _link_text(case, lost)
+    may_be_link = bool(over_link) or _may_be_slow_link(case)
+    if not claims or (not may_be_link and _was_idle_instead(case, lost)):
         return
     baseline_ns = sum(best.reference.busy_ns * case.count_of(step_type) for step_type, best in case.references.items())
     busy_ns = baseline_ns + lost
     root, name = gpu_name(case.evidence, case.process, case.device)
     if ranks := _ranks_as_slow(case):
         root, name = f"GPUs of {ranks}", f"the GPU of one of {ranks} (they wait for each other in collectives)"
-    over_link = _link_text(case, lost)
-    may_be_link = bool(over_link) or _may_be_slow_link(case)
     or_link = f", or the link to it{over_link}," if may_be_link else ""
     yield Finding(
         cause=CAUSE,
@@ -128,6 +128,7 @@ def _was_idle_instead(case: Case, lost_ns: int) -> bool:
     """Whether by NVML the GPU did not work longer on the same steps: then it was idle for longer than is known.
 
     Calls that wait for the whole GPU, such as cudaFree, let it run dry, and nothing else tells in steps by repetition.
+    NVML counts no kernel during a copy: this says nothing where a slower link may be the reason.
     """
     now, before = (
         utilization_of(case.evidence, case.process, case.device, windows)

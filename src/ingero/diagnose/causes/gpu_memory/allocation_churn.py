@@ -29,7 +29,7 @@ def explain(case: Case) -> Iterator[Finding]:
     if not grown:
         return
     retries_ns = sum(finding.lost_ns for finding in case.findings if finding.cause in _RETRY_CAUSES)
-    claims = claim_in_waits(case, max(grown.grown_ns - retries_ns, 0))
+    claims = claim_in_waits(case, grown, max(grown.grown_ns - retries_ns, 0))
     if not claims:
         return
     lost, is_pinned = sum(claims.values()), _is_pinned(grown)

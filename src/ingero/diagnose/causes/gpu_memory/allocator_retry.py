@@ -55,9 +55,7 @@ def explain(case: Case) -> Iterator[Finding]:
     if not recorded or kv_cache.is_kv_cache_shortage(case.evidence, case.process, recorded):
         return
     retries, grown = _estimated_retries(case.evidence, case.window, recorded), grown_calls(case, Kind.ALLOC | Kind.FREE)
-    cost = min(float(retries.cost_ns), grown.grown_ns) if grown else 0.0
-    claims = claim_in_waits(case, cost)
-    if claims:
+    if grown and (claims := claim_in_waits(case, grown, min(float(retries.cost_ns), grown.grown_ns))):
         lost = f"lost {case.amount(sum(claims.values()))}"
         yield _finding(case.evidence, case.process, retries, lost, claims)
 
