@@ -26,6 +26,7 @@ _SIGMAS = 2  # a sample may cover the last sixth of its second only (nvmlUtiliza
 class Utilization:
     """NVML's share of time in which a kernel ran, 0 to 1, and its error. is_shared: several processes use the GPU.
 
+    noise: the part of the error that is not due to the first and last second.
     is_alone: the driver saw a single process on the GPU all the time; False where it did not say.
     """
 
@@ -33,6 +34,7 @@ class Utilization:
     error: float
     is_shared: bool
     is_alone: bool = False
+    noise: float = 0.0
 
     def contradicts(self, busy: float) -> bool:
         """Whether the GPU was busy for less than this share with work queued or running, beyond the error."""
@@ -63,10 +65,11 @@ def utilization_of(evidence: Evidence, process: Process, ordinal: int, windows: 
     if len(samples) < max(_MIN_SAMPLES, _MIN_SAMPLED_RATIO * seconds - 1):
         return None
     shares = [(sample.gpu_percent or 0) / 100 for sample in samples]
-    error = _ROUNDING_ERROR + 1 / seconds + _SIGMAS * statistics.stdev(shares) / len(shares) ** 0.5
+    noise = _ROUNDING_ERROR + _SIGMAS * statistics.stdev(shares) / len(shares) ** 0.5
     return Utilization(
         share=statistics.fmean(shares),
-        error=error,
+        error=noise + 1 / seconds,
+        noise=noise,
         is_shared=any(len(sample.processes) > 1 for sample in samples),
         is_alone=all(len(sample.processes) == 1 for sample in samples),
     )

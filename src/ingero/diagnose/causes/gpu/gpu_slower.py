@@ -136,7 +136,7 @@ def _was_idle_instead(case: Case, lost_ns: int) -> bool:
     )
     if not now or not before:
         return False
-    more_ns = now.share * case.wall_ns - before.share * (case.wall_ns - case.lost_ns)
+    more_ns = (now.share + now.noise) * case.wall_ns - (before.share - before.noise) * (case.wall_ns - case.lost_ns)
     return more_ns < _MIN_SEEN_AT_WORK * lost_ns
 
 
