@@ -41,7 +41,7 @@ LONGEST = (
 
 # After a failure pytest-timeout lets a test go: what cleans up after it and waits for a process that does not end would
 # hold up all that come after it. It is interrupted, step by step.
-CLEAN_UP_RATIO, STEP_S = 1 / 3, 20.0  # of the time that a test has
+CLEAN_UP_RATIO, TEST_S, STEP_S = 1 / 3, 180.0, 20.0  # of the time that a test has; where it is not said
 
 
 @lru_cache(maxsize=1)
@@ -82,7 +82,7 @@ def pytest_timeout_set_timer() -> Generator[None, object, object]:
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
     """The end of a test has a time of its own, however the test ended."""
 
-    limit_s = float(item.config.getini("timeout")) * CLEAN_UP_RATIO
+    limit_s = float(item.config.getini("timeout") or TEST_S) * CLEAN_UP_RATIO
 
     def interrupt(*_: object) -> None:
         pytest.fail(f"the end of {item.name} takes more than {limit_s:g} s")
