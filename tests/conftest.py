@@ -1,4 +1,4 @@
-"""What every test run shares: where integration tests can run, and which skips are allowed in CI."""
+"""What every test run shares: where those with real probes can run, skips allowed in CI, time for ends of tests."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ LONGEST = (
 
 # After a failure pytest-timeout lets a test go: what cleans up after it and waits for a process that does not end would
 # hold up all that come after it. It is interrupted, step by step.
-CLEAN_UP_RATIO, TEST_S, STEP_S = 1 / 3, 180.0, 20.0  # of the time that a test has; where it is not said
+CLEAN_UP_RATIO = 1 / 3  # of the time that a test has
+TEST_S = 180.0  # which it has where that is not configured
+STEP_S = 20.0
 
 
 @lru_cache(maxsize=1)

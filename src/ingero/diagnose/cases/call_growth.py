@@ -102,15 +102,19 @@ def claim_inside_calls(
 
     already_claimed_by: causes whose findings have claimed time inside the same calls.
     """
-    claimed_ns = sum(finding.lost_ns for finding in case.findings if finding.cause in already_claimed_by)
-    return case.claimable(parts, INSIDE, max(grown.grown_ns - claimed_ns, 0))
+    return case.claimable(parts, INSIDE, max(grown.grown_ns - claimed_ns(case, already_claimed_by), 0))
+
+
+def claimed_ns(case: Case, causes: tuple[str, ...]) -> int:
+    """Lost time that findings of these causes have claimed."""
+    return sum(finding.lost_ns for finding in case.findings if finding.cause in causes)
 
 
 def claim_in_waits(case: Case, grown: CallGrowth, limit_ns: float) -> dict[Bucket, int]:
-    """Unclaimed lost time, at most limit_ns, that calls explain which also wait for the GPU, before it had work.
+    """At most limit_ns of the unclaimed lost time inside calls that may wait for the GPU: before it had work.
 
-    In steps by repetition, where it is not known when the GPU was idle, waits count as well, if most of the calls are
-    additional ones: as many calls as ever that wait for longer wait for a slower GPU.
+    In steps by repetition, where it is not known when the GPU was idle, the waits count as well, if most of the calls
+    are additional ones: as many calls as ever that wait for longer wait for a slower GPU.
     """
     claims = case.claimable((Part.IDLE, Part.LAUNCH), INSIDE, limit_ns)
     if case.is_of_steps and grown.baseline_count < _MAX_BASELINE_SHARE * grown.count:

@@ -42,10 +42,12 @@ def explain(case: Case) -> Iterator[Finding]:
     if _is_in_single_intervals(case) or awaits_samples(case):
         return
     claims = case.claimable((Part.GPU,), (GPU_EXECUTION,), _own_ns(case))
+    if not claims:
+        return
     lost = sum(claims.values())
     over_link = _link_text(case, lost)
     may_be_link = bool(over_link) or _may_be_slow_link(case)
-    if not claims or (not may_be_link and _was_idle_instead(case, lost)):
+    if not may_be_link and _was_idle_instead(case, lost):
         return
     baseline_ns = sum(best.reference.busy_ns * case.count_of(step_type) for step_type, best in case.references.items())
     busy_ns = baseline_ns + lost
@@ -160,7 +162,7 @@ RULE = Rule(
     needs=("sync_intervals", "enqueues", "thread_state_seconds", "op_stats"),
     improves_with=("cpu_seconds",),
     shows="the GPU's time for sync intervals of the same step type against the baseline, less what the host can have "
-    "caused; where NVML was asked, the GPU was at work for longer as well",
+    "caused; where no slower link may be the reason, NVML must have seen the GPU at work for longer, too",
     limits="which kernel became slower is not visible without device-side profiling; equal launches with more work "
     "each look the same where they begin at once; a GPU that slows down gradually looks like growing work, unless its "
     "driver reports why; a slower link looks the same unless its driver reports fewer lanes: where enough is copied "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ingero.diagnose.cases.call_growth import CallGrowth, claim_in_waits, grown_calls
+from ingero.diagnose.cases.call_growth import CallGrowth, claim_in_waits, claimed_ns, grown_calls
 from ingero.diagnose.cases.case import Case
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.findings import Finding, FindingKind, Fix
@@ -28,8 +28,7 @@ def explain(case: Case) -> Iterator[Finding]:
     grown = grown_calls(case, Kind.ALLOC | Kind.FREE)
     if not grown:
         return
-    retries_ns = sum(finding.lost_ns for finding in case.findings if finding.cause in _RETRY_CAUSES)
-    claims = claim_in_waits(case, grown, max(grown.grown_ns - retries_ns, 0))
+    claims = claim_in_waits(case, grown, max(grown.grown_ns - claimed_ns(case, _RETRY_CAUSES), 0))
     if not claims:
         return
     lost, is_pinned = sum(claims.values()), _is_pinned(grown)
