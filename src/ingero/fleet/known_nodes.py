@@ -22,7 +22,7 @@ from ingero.errors import IngeroError
 from ingero.fleet.node_lists import Node
 from ingero.foreign_text import shell_word
 from ingero.program import command
-from ingero.store.opening.locations import Owner
+from ingero.store.opening.locations import Owner, make_folders
 
 FILE_NAME = "known_nodes"
 _LINE = re.compile(r"([a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\]):([0-9]{1,5}) ([0-9A-F]{64}) (\d{4}-\d\d-\d\d)")
@@ -179,10 +179,7 @@ def _locked(path: Path, owner: Owner | None) -> Iterator[None]:
     """Hold the lock under which one process at a time reads and writes the file."""
     lock = path.with_name(f".{path.name}.lock")
     try:
-        if not path.parent.exists():
-            path.parent.mkdir(mode=0o700, parents=True)
-            if owner is not None:
-                os.chown(path.parent, owner.uid, owner.gid, follow_symlinks=False)
+        make_folders(path.parent, 0o700, None if owner is None else (owner.uid, owner.gid))
         handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             if owner is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.store.opening.locations import database_path, give, invoking_user
+from ingero.store.opening.locations import database_path, give, invoking_user, make_folders
 
 SOMEBODY = next(entry for entry in pwd.getpwall() if entry.pw_uid not in (0, os.getuid()))
 
@@ -65,3 +65,36 @@ def test_what_is_theirs_already_is_not_given_again(tmp_path: Path, monkeypatch: 
             give(file.fileno(), status.st_uid + 1, status.st_gid)
     with pytest.raises(PermissionError):
         give(tmp_path / "file", status.st_uid, status.st_gid + 1)
+
+
+def test_folders_that_another_process_makes_meanwhile_are_as_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Path] = []
+    make = Path.mkdir
+
+    def loses_the_race(folder: Path, mode: int) -> None:
+        make(folder)
+        make(folder, mode)
+
+    monkeypatch.setattr(Path, "mkdir", loses_the_race)
+    monkeypatch.setattr("ingero.store.opening.locations.give", lambda folder, *_: given.append(folder))
+    make_folders(tmp_path / "one" / "two", 0o755, (1, 1))
+    assert (tmp_path / "one" / "two").is_dir()
+    assert given == []  # whoever made them gives them away
+
+
+def test_each_new_folder_gets_the_owner_and_the_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[object, ...]] = []
+    monkeypatch.setattr("ingero.store.opening.locations.give", lambda *passed: given.append(passed))
+    make_folders(tmp_path / "one" / "two", 0o700, (7, 8))
+    assert given == [(tmp_path / "one", 7, 8), (tmp_path / "one" / "two", 7, 8)]
+    assert (tmp_path / "one" / "two").stat().st_mode & 0o777 == 0o700
+    make_folders(tmp_path / "one" / "two", 0o700, (7, 8))
+    assert len(given) == 2
+
+
+def test_something_else_of_a_folders_name_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "one").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(FileExistsError):
+        make_folders(tmp_path / "one" / "two", 0o755, None)

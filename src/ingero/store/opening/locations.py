@@ -35,6 +35,25 @@ def give(file: int | Path, uid: int, gid: int) -> None:
         os.chown(file, uid, gid, follow_symlinks=False)
 
 
+def make_folders(folder: Path, mode: int, owner: tuple[int, int] | None) -> None:
+    """Make a folder and those above it that are missing; another process may be making them, too.
+
+    owner: uid and gid that each new one gets; None: those of this process.
+
+    Raises:
+        OSError: one cannot be made or given away, or something else has its name.
+    """
+    for missing in reversed([one for one in (folder, *folder.parents) if not one.exists()]):
+        try:
+            missing.mkdir(mode)
+        except FileExistsError:
+            if not missing.is_dir():
+                raise
+        else:
+            if owner is not None:
+                give(missing, *owner)
+
+
 def invoking_user(environ: Mapping[str, str], *, uid: int) -> Owner:
     """The user behind this process: the one who called sudo, else user `uid`.
 

@@ -21,7 +21,7 @@ from ingero.store.errors import (
     writing_error,
 )
 from ingero.store.opening.distrust import confine, distrust, require_safe_sqlite
-from ingero.store.opening.locations import give
+from ingero.store.opening.locations import give, make_folders
 from ingero.store.opening.own_schema import INDEXES_AT_END, require_own_schema
 from ingero.store.opening.side_files import has_log, refuse_side_files
 from ingero.store.records import SessionFacts
@@ -153,11 +153,7 @@ def _make_folder(path: Path, owner: Owner | None) -> None:
             raise DirectoryError(path)
         if path.exists() and not path.is_file():  # SQLite would leave a journal beside a device
             raise NotWritableError(path, "it is not a regular file")
-        missing = [folder for folder in path.parents if not folder.exists()]
-        for folder in reversed(missing):
-            folder.mkdir(mode=0o755)
-            if owner is not None:
-                give(folder, *owner)
+        make_folders(path.parent, 0o755, owner)
     except OSError as error:
         raise writing_error(path, error) from error
 
