@@ -23,6 +23,8 @@ from typing import Any
 import jsonschema
 import pytest
 
+from bench.reader_memory import descendants
+from ingero.capture.loop.priority import NICE
 from ingero.demo.workloads import native
 from ingero.demo.workloads.program import Program
 from ingero.discover.library_files import identify
@@ -548,10 +550,16 @@ def test_what_is_recorded_is_served_while_it_is(tmp_path: Path) -> None:
         assert found, tracer.stderr_text()
         asking = [sys.executable, "-m", "ingero.cli.main", "query", "--no-tls", "--nodes", found[1], "--csv", sql]
         until(lambda: run(asking) == "has_calls\n1\n", "calls of the recording are served")
+        assert nices(tracer.pid) == {NICE}
+        assert set.union(*map(nices, descendants(tracer.pid))) == {0}  # they serve strangers, or read what is theirs
         os.kill(int(run(["pgrep", "-P", str(tracer.pid), "-x", "ingero-serve"])), signal.SIGKILL)
         until(lambda: "the node's server has ended (signal 9)" in tracer.stderr_text(), "the end of the server is said")
         before = one(tracer.database, "SELECT sum(count) FROM raw_op_stats")
         until(lambda: one(tracer.database, "SELECT sum(count) FROM raw_op_stats") > before, "the recording goes on")
+
+
+def nices(pid: int) -> set[int]:
+    return {os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in Path(f"/proc/{pid}/task").iterdir()}
 
 
 def run(argv: Sequence[str]) -> str:

@@ -10,18 +10,27 @@ from pathlib import Path
 
 import pytest
 
+from ingero.capture.loop.priority import preferred
 from ingero.sandbox import rights
 from ingero.sandbox.messages import Message
 from ingero.sandbox.nursery import Nursery, ProcessKind, Task
 from ingero.sandbox.process import NoAnswerError, RefusedAnswerError, SandboxedProcess, SpareProcess
 
 _ROOM = 64 << 20
+_KINDS = {"ingero-reader": frozenset[int](), "ingero-opener": rights.to_open()}
 
 
 def tasks() -> Mapping[str, Task]:
     """What a hostile file might have a reader do."""
     return {
-        "who": lambda _: Message({"uid": os.getuid(), "pid": os.getpid(), "rights": rights._capabilities()}),
+        "who": lambda _: Message(
+            {
+                "uid": os.getuid(),
+                "pid": os.getpid(),
+                "rights": rights._capabilities(),
+                "nice": os.getpriority(os.PRIO_PROCESS, 0),
+            }
+        ),
         "count": lambda question: Message({"files": _open_files(), "bytes": len(question.data)}),
         "sleep": lambda _: time.sleep(1000) or Message({}),  # type: ignore[func-returns-value]
         "spin": _spin,
@@ -75,6 +84,16 @@ def test_a_reader_has_no_rights(reader: SandboxedProcess) -> None:
     who = reader.ask("who", cpu_s=1, wall_s=30).content
     assert who["rights"] == 0
     assert who["uid"] != 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may have a higher priority")
+def test_nobody_reads_foreign_files_with_the_priority_of_the_agent() -> None:
+    kinds = {name: ProcessKind(name=name, tasks=tasks, capabilities=kept) for name, kept in _KINDS.items()}
+    with preferred(), Nursery(kinds) as nursery:
+        for name in kinds:
+            process = SandboxedProcess(nursery, name)
+            assert process.ask("who", cpu_s=1, wall_s=30).content["nice"] == 0
+            process.close()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights that can be kept")

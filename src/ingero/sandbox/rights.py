@@ -55,10 +55,13 @@ def become(uid: int, gid: int) -> None:
 
 
 def keep(capabilities: Collection[int], *, is_nobody: bool = True) -> None:
-    """Drops all capabilities but these, for good. is_nobody: becomes user nobody if it keeps none.
+    """Drops all capabilities but these, for good, and a CPU priority above the usual one.
 
-    A process that has fewer to begin with, or may not change who it is, keeps what is left of them.
+    is_nobody: becomes user nobody if it keeps none. A process that has fewer to begin with, or may not change who it
+    is, keeps what is left of them.
     """
+    if os.getpriority(os.PRIO_PROCESS, 0) < 0:
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
     if is_nobody and not capabilities and os.geteuid() == 0:
         _become_nobody()
     before = _capabilities()

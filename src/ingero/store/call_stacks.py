@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import PurePath
 from typing import Any
 
@@ -29,6 +30,7 @@ _STRING = "<string>"
 _GPU_LIBRARY = re.compile(r"lib(cuda|cudart|nccl)(\.|-|_)")  # their own frames do not show the caller
 
 _STACKS_PER_QUERY = 5000
+_MAX_FILES = 4096  # whose owner is kept: every frame of every sample asks
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +44,7 @@ class PythonPlace:
     @property
     def is_own(self) -> bool:
         """Whether it is in the user's own code: neither in an installed package nor in the standard library."""
-        if self.file.startswith("<"):
-            return bool(_TYPED.match(self.file))
-        if _DEMO_PROGRAM.search(self.file):
-            return True
-        is_librarys = _INSTALLED.search(self.file) or _COMPILED.search(self.file) or _is_cut_library(self.file)
-        return self.file != "?" and not is_librarys
+        return _is_own(self.file)
 
     @property
     def short(self) -> str:
@@ -124,6 +121,15 @@ def own_place(places: Sequence[PythonPlace]) -> PythonPlace | None:
     """The innermost line of the user's own code in a stack, innermost first; if there is none, the innermost line."""
     own = (place for place, is_own in zip(places, own_marks(places), strict=True) if is_own)
     return next(own, places[0] if places else None)
+
+
+@lru_cache(maxsize=_MAX_FILES)
+def _is_own(file: str) -> bool:
+    if file.startswith("<"):
+        return bool(_TYPED.match(file))
+    if _DEMO_PROGRAM.search(file):
+        return True
+    return file != "?" and not (_INSTALLED.search(file) or _COMPILED.search(file) or _is_cut_library(file))
 
 
 def _is_cut_library(file: str) -> bool:

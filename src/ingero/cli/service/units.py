@@ -48,6 +48,9 @@ RuntimeDirectoryPreserve=yes
 UMask=0077
 MemoryMax=1G
 LimitMEMLOCK=infinity
+# It reports who takes the CPUs while they are taken, and uses no more of them for it. What reads foreign files has the
+# usual priority.
+Nice=-10
 
 # What it needs, and nothing else: BPF programs, the mappings of other users' processes, and (the last two together)
 # libraries that were deleted and the interpreters of other users' Pythons.

@@ -20,6 +20,7 @@ from ingero.capture.loop.descriptors import raise_descriptor_limit
 from ingero.capture.loop.heap import return_large_blocks
 from ingero.capture.loop.live_findings import LiveFindings
 from ingero.capture.loop.null_sink import NullSink
+from ingero.capture.loop.priority import preferred
 from ingero.capture.loop.recorder import Recorder
 from ingero.capture.loop.second import SecondOfCounts
 from ingero.capture.loop.session import session_facts
@@ -71,6 +72,7 @@ def record(
     raise_descriptor_limit()
     return_large_blocks()
     with (
+        preferred(),
         Output() as output,
         only_agent(database, os.environ) as agent,
         _finish_killed(agent.left, settings),
