@@ -12,9 +12,10 @@ import time
 from pathlib import Path
 
 from ingero.demo.workloads import lifecycle, train_options
+from ingero.demo.workloads.dataset import ImageDataset
 from ingero.demo.workloads.loop import Log
 from ingero.demo.workloads.minitorch import cuda, runtime
-from ingero.demo.workloads.minitorch.data import DataLoader, ImageDataset
+from ingero.demo.workloads.minitorch.data import DataLoader
 from ingero.demo.workloads.train import Trainer
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ingero.demo.workloads.minitorch.data import Batch, DataLoader, ImageDataset, WorkerError, loader
+from ingero.demo.workloads.dataset import ImageDataset
+from ingero.demo.workloads.minitorch.data import Batch, DataLoader, WorkerError, loader
 
 ITEM_BYTES = 8
 

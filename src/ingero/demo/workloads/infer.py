@@ -8,9 +8,9 @@ from argparse import Namespace
 from contextlib import ExitStack
 
 from ingero.demo.workloads import lifecycle, loss_reading, train_options
+from ingero.demo.workloads.dataset import ImageDataset
 from ingero.demo.workloads.loop import HostSide, Log, start_threads, step_numbers
 from ingero.demo.workloads.minitorch import Tensor, cuda, nn, no_grad, runtime
-from ingero.demo.workloads.minitorch.data import ImageDataset
 from ingero.demo.workloads.minitorch.data.arena import Arena
 from ingero.demo.workloads.minitorch.graphs import Graph
 from ingero.demo.workloads.minitorch.kernels import Gemm, Kernel

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from ingero.demo.workloads import lifecycle, loss_reading, minitorch, steps, train_options
+from ingero.demo.workloads.dataset import ImageDataset
 from ingero.demo.workloads.host_knobs import HostKnobs
 from ingero.demo.workloads.lengths import Lengths
 from ingero.demo.workloads.loop import HostSide, Log, start_threads, step_numbers
 from ingero.demo.workloads.minitorch import Tensor, cuda, naming, nn, optim, runtime
-from ingero.demo.workloads.minitorch.data import Batch, DataLoader, ImageDataset
+from ingero.demo.workloads.minitorch.data import Batch, DataLoader
 from ingero.demo.workloads.minitorch.distributed import DistributedDataParallel, ProcessGroup
 from ingero.demo.workloads.minitorch.graphs import Graph
 

@@ -189,12 +189,13 @@ def _gap(
 
 
 def _may_lack_demand(evidence: Evidence, process: Process) -> bool:
-    """Whether the network, timers or processes outside ended enough of the process's sleep."""
+    """Whether the network, processes outside, or timers where they count, ended enough of the process's sleep."""
     family = evidence.family(process.process)
+    trains = bool(data_workers(evidence, process))
     slept = sum(
         one.sleep_ns
         for one in evidence.wakers(process.process)
-        if one.waker_kind in {"network", "timer"} or (one.waker_pid > 0 and one.waker_pid not in family)
+        if is_outside_waker(one, family) or (one.waker_kind == "timer" and not trains)
     )
     return slept > _MIN_DEMAND_RATIO * evidence.window.duration_ns
 

@@ -30,7 +30,8 @@ def data_workers(evidence: Evidence, process: Process) -> list[Process]:
     """The traced data workers of a process: with any, the process trains and serves no requests."""
     pids = evidence.family(process.process) - {process.pid}
     workers = (evidence.process_at(pid) for pid in sorted(pids))
-    return [one for one in workers if one and _DATA_WORKER.match(evidence.thread_names.get(one.pid, ""))]
+    names = evidence.thread_names  # of a process that lived for less than a second only its own name may be known
+    return [one for one in workers if one and _DATA_WORKER.match(names.get(one.pid) or one.name)]
 
 
 def max_concurrent(workers: Iterable[Process], window: Window) -> int:

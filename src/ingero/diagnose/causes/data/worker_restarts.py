@@ -21,6 +21,7 @@ CAUSE = "worker-restarts"
 MIN_PASSES = 3  # a loader is created once, or once more for the evaluation
 _CLAIMED_STATES = ("run", "sleep", "io", "uninterruptible", "unknown")  # waits for a CPU have rules of their own
 _MIN_PASS_DISTANCE_NS = 500_000_000  # between the workers of one pass and those of the next
+_START_STEP_NS = 10_000_000  # /proc/PID/stat tells the clock tick in which a process was started
 _MIN_EXITED_RATIO = 0.5  # of the workers started before the last pass: they ended, so that it is no growing pool
 
 
@@ -77,7 +78,7 @@ def _passes(case: Case) -> _Passes | None:
     workers_found = data_workers(case.evidence, case.process)
     born = np.array(sorted(worker.start_ns for worker in workers_found), np.int64)
     since_ns = min(case.evidence.window.begin_ns, case.window.begin_ns)
-    born = born[(born >= since_ns) & (born < case.evidence.window.end_ns)]
+    born = born[(born > since_ns - _START_STEP_NS) & (born < case.evidence.window.end_ns)]
     count = 1 + int((np.diff(born) > _MIN_PASS_DISTANCE_NS).sum()) if len(born) else 0
     before_last = [
         worker
@@ -88,11 +89,7 @@ def _passes(case: Case) -> _Passes | None:
         before_last
     ):
         return None
-    begins, ends = (
-        case.sync_intervals["prev_sync_end_ns"],
-        case.sync_intervals["prev_sync_end_ns"] + case.sync_intervals["idle_ns"],
-    )
-    waits_for_start = np.searchsorted(born, begins) < np.searchsorted(born, ends)
+    waits_for_start = _wait_for_start(case.sync_intervals, born)
     if not waits_for_start.any():
         return None
     if case.kind is FindingKind.INCIDENT:
@@ -104,6 +101,18 @@ def _passes(case: Case) -> _Passes | None:
     return _Passes(
         waits_for_start, np.where(waits_for_start, np.maximum(longer_ns, 0), 0), max(round(len(born) / count), 1)
     )
+
+
+def _wait_for_start(sync_intervals: Array, born_ns: Array) -> Array:
+    """Which sync intervals have an idle part in which a worker was started: per start the longest that it may be."""
+    begins, idle_ns = sync_intervals["prev_sync_end_ns"], sync_intervals["idle_ns"]
+    waits = np.zeros(len(sync_intervals), bool)
+    first = np.searchsorted(begins + idle_ns, born_ns, "right")
+    last = np.searchsorted(begins, born_ns + _START_STEP_NS, "left")
+    for begin, end in zip(first.tolist(), last.tolist(), strict=True):
+        if begin < end:
+            waits[begin + int(np.argmax(idle_ns[begin:end]))] = True
+    return waits
 
 
 def _line(case: Case, first: Array) -> CodeLine | None:

@@ -8,9 +8,8 @@ import threading
 from dataclasses import dataclass
 
 from ingero.demo.workloads.minitorch.data.arena import Arena
-from ingero.demo.workloads.minitorch.data.dataset import ImageDataset
 from ingero.demo.workloads.minitorch.data.pin_memory import THREAD_NAME, Pinned, pin_memory_loop
-from ingero.demo.workloads.minitorch.data.worker import Result, Task, fetch, worker_loop
+from ingero.demo.workloads.minitorch.data.worker import Dataset, Result, Task, fetch, worker_loop
 from ingero.demo.workloads.minitorch.memory import pinned_allocator
 from ingero.demo.workloads.minitorch.tensor import Tensor
 from ingero.errors import IngeroError
@@ -51,7 +50,7 @@ class DataLoader:
     """
 
     def __init__(
-        self, dataset: ImageDataset, *, num_workers: int = 1, prefetch_factor: int = 2, pin_memory: bool = False
+        self, dataset: Dataset, *, num_workers: int = 1, prefetch_factor: int = 2, pin_memory: bool = False
     ) -> None:
         context = multiprocessing.get_context("fork")
         self.dataset = dataset

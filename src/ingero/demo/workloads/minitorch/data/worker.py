@@ -4,10 +4,22 @@ import signal
 import traceback
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
+from typing import Protocol
 
 from ingero.demo.workloads.minitorch import naming
 from ingero.demo.workloads.minitorch.data.arena import Arena
-from ingero.demo.workloads.minitorch.data.dataset import ImageDataset
+
+
+class Dataset(Protocol):
+    """What a program gives a loader: items of `nbytes`, and what is sent along with each."""
+
+    nbytes: int
+
+    def __getitem__(self, index: int, /) -> bytes:
+        """The item, whole or empty."""
+
+    def extra(self) -> bytes:
+        """The bytes that go through the pipe of the workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +39,7 @@ class Result:
     extra: bytes = b""
 
 
-def fetch(dataset: ImageDataset, arena: Arena, task: Task) -> Result:
+def fetch(dataset: Dataset, arena: Arena, task: Task) -> Result:
     """Load one item into its slot; an exception becomes the result, to be raised where the batch is used."""
     try:
         arena.write(task.slot, dataset[task.index])
@@ -37,7 +49,7 @@ def fetch(dataset: ImageDataset, arena: Arena, task: Task) -> Result:
 
 
 def worker_loop(
-    dataset: ImageDataset, arena: Arena, index_queue: "Queue[Task | None]", result_queue: "Queue[Result | None]"
+    dataset: Dataset, arena: Arena, index_queue: "Queue[Task | None]", result_queue: "Queue[Result | None]"
 ) -> None:
     """Serve tasks until None arrives."""
     naming.die_with_parent()
