@@ -307,9 +307,25 @@ class Incident:
     node: str = ""
 
     @property
+    def of_wall_time(self) -> str:
+        """What its shares are of, as texts say it."""
+        return share_of_wall_time(self.evidence.get(JUDGED_NS))
+
+    @property
     def identity(self) -> Identity:
         """The key that stays equal while the incident grows; a bottleneck never equals an incident of its cause."""
         return (self.cause, self.resource, self.root, self.kind is FindingKind.BOTTLENECK)
+
+
+JUDGED_NS = "wall time judged (ns)"
+"""Evidence of a cause whose lost time and shares are of a part of its time range only: how long that part is."""
+
+
+def share_of_wall_time(judged_ns: Fact | None) -> str:
+    """What a share is of, as texts say it. judged_ns: see JUDGED_NS; None: of all the time range."""
+    if not isinstance(judged_ns, int):
+        return "of wall time"
+    return f"of the {format_ns(judged_ns)} in which launches were traced"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

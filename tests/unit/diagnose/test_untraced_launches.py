@@ -12,7 +12,7 @@ from ingero.demo.scene import Actor, ScriptedRun, Step
 from ingero.diagnose.cases.case_search import proven_idle
 from ingero.diagnose.causes.rule import all_rules
 from ingero.diagnose.evidence.nvml_utilization import Utilization
-from ingero.diagnose.findings import Bucket, Diagnosis, FindingKind, Part
+from ingero.diagnose.findings import JUDGED_NS, Bucket, Diagnosis, FindingKind, Part, share_of_wall_time
 from ingero.diagnose.steps.untraced_launches import host_growth_ns
 from ingero.serve.text.breakdown import breakdown_text
 from ingero.store.reader import open_reader
@@ -104,6 +104,32 @@ def test_what_was_seen_before_launches_were_given_up_counts_against_zero_as_it_w
     (incident,) = diagnosed_file(path).incidents
     assert (incident.kind, incident.cause) == (FindingKind.BOTTLENECK, "cpu-contention")
     assert incident.lost_ns == pytest.approx(4e6 * len(steps), rel=0.02)
+
+
+@pytest.mark.parametrize(("traced_s", "is_said"), [(2.0, True), (0.8, False)])
+def test_what_is_seen_while_launches_are_traced_again_is_said_of_that_time_alone(
+    tmp_path: Path, traced_s: float, is_said: bool
+) -> None:
+    """Counted against all of the time it would be too little; of the rest nothing is known."""
+    path, waits = tmp_path / "scene.db", {"runq": 4.0}
+    untraced = Step(idle_ms=4.5, idle=waits, is_untraced=True, launch_ms=5.9)
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        given_up_at(run, 0.0)
+        run.train(trainer, 0, 6, untraced)
+        run.append(tables.OVERHEAD_LEVELS, time_ns=run.at(6), level=0, not_traced="", reason="to see")
+        steps = run.train(trainer, 6, 6 + traced_s, Step(idle_ms=4.5, idle=waits))
+        run.append(tables.OVERHEAD_LEVELS, time_ns=run.at(6 + traced_s), level=6, not_traced=given_up.LAUNCHES_OFF.code)
+        run.train(trainer, 6 + traced_s, LENGTH_S, untraced)
+        for second in range(int(LENGTH_S)):
+            run.culprit(trainer, 900, "hog", second, 4.0 * len(steps) / traced_s)
+    incidents = diagnosed_file(path).incidents
+    assert [one.cause for one in incidents] == ["cpu-contention"] * is_said
+    for incident in incidents:
+        assert incident.lost_ns == pytest.approx(4e6 * len(steps), rel=0.03)
+        assert incident.lost_ratio == pytest.approx(4e-3 * len(steps) / traced_s, rel=0.03)
+        assert "s in which launches were traced) waiting for a CPU" in incident.summary
+        assert incident.of_wall_time == share_of_wall_time(incident.evidence[JUDGED_NS])
 
 
 def test_a_hog_is_named_with_what_it_took(tmp_path: Path) -> None:

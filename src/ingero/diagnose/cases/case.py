@@ -14,7 +14,17 @@ from ingero.diagnose.cases.baseline_work import WorkGrowth
 from ingero.diagnose.cases.case_paths import Paths, growth_of_workers, late_waits, paths, slowest
 from ingero.diagnose.cases.host_cpu_time import HostSampleGroups, host_sample_groups
 from ingero.diagnose.evidence.evidence import Evidence
-from ingero.diagnose.findings import Affected, Bucket, CodeLine, Culprit, Finding, FindingKind, Moment, Part
+from ingero.diagnose.findings import (
+    Affected,
+    Bucket,
+    CodeLine,
+    Culprit,
+    Finding,
+    FindingKind,
+    Moment,
+    Part,
+    share_of_wall_time,
+)
 from ingero.diagnose.lost_time.best_regime import ClassReference, reference_windows
 from ingero.diagnose.lost_time.resync import Resync
 from ingero.diagnose.offcpu.critical_path import PathSegment
@@ -97,6 +107,7 @@ class Case:
     siblings: Sequence[Case] = ()  # every case of the window, including this one
     _paths: dict[Part, Paths] = field(default_factory=dict, init=False, repr=False)
     is_agent_start: bool = False  # what was lost after the agent had started is not worth reporting
+    is_part_known: bool = False  # of the window: the sync intervals are those in which launches were traced
     resync: Resync | None = None  # sync intervals end at other calls than in the baseline: compared per launch
 
     def __post_init__(self) -> None:
@@ -212,7 +223,8 @@ class Case:
 
     def amount(self, ns: float) -> str:
         """Lost time as texts say it: "1.6 s (27% of wall time)"."""
-        return f"{format_ns(int(ns))} ({format_percent(self.ratio(ns))} of wall time)"
+        of = share_of_wall_time(self.wall_ns if self.is_part_known else None)
+        return f"{format_ns(int(ns))} ({format_percent(self.ratio(ns))} {of})"
 
     @property
     def affected(self) -> Affected:

@@ -39,6 +39,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 BOTTLENECK_RATIO = 0.10  # of wall time against zero, before a share of it is called a bottleneck
 WORK_RATIO = 0.25  # of all time computing and launching, before that is called a bottleneck
 _MAX_WAIT_RATIO = 0.05  # of GPU busy time: with a shorter wait the GPU was done right after the last launch
+_MIN_KNOWN_NS = 1_000_000_000  # with all launches traced, where they are not at other times, to say what they show
+_WARM_UP_NS = 500_000_000
 _BRIEF_NS = 5_000_000_000  # from the first sync interval to the last one of an ended process
 _MAX_STALL_NS = 3_000_000_000  # a loop that has stood still for longer may be over or idle, which is not urgent
 _SLOWEST_LINK = 3.0  # bytes a ns: PCIe 3.0 x4, the slowest link that GPUs used for training are found on
@@ -132,12 +134,29 @@ class _GpuStream:
         return self._process.exit_ns is None and longest_ns + MIN_SINGLE_STALL_NS < still_ns <= _MAX_STALL_NS
 
     def bottleneck(self) -> Case | None:
-        """The wait of the GPU even in the best regime, over all time outside incidents."""
+        """The wait of the GPU even in the best regime, over all time outside incidents.
+
+        Where launches were traced for a part of the time only, and nothing is known of the rest, over that part.
+        """
         is_best = self._recent(at_best(self._sync_intervals, self._references))
         is_losing = Spans([time_range.window for time_range in self._time_ranges]).have_inside(
             self._sync_intervals["sync_end_ns"]
         )
-        return self._bottleneck(is_best, self._recent(is_best | ~is_losing))
+        is_as_ever = self._recent(is_best | ~is_losing)
+        if (found := self._bottleneck(is_best, is_as_ever)) or not (is_known := self._is_known()).any():
+            return found
+        is_best, is_as_ever = is_best & is_known, is_as_ever & is_known
+        is_enough = is_best.any() and self._elapsed_ns[is_as_ever].sum() >= _MIN_KNOWN_NS
+        return self._bottleneck(is_best, is_as_ever, is_part_known=True) if is_enough else None
+
+    def _is_known(self) -> Array:
+        """The intervals of which is known how long the GPU was idle, if launches of others were not traced; else none.
+
+        Not those at the agent's start, nor the first ones of a program: it fills its caches and starts its workers.
+        """
+        is_untraced = has_untraced_launches(self._sync_intervals)
+        since_ns = max(self._started_ns, int(self._ends[0]) + _WARM_UP_NS)
+        return ~is_untraced & (self._sync_intervals["prev_sync_end_ns"] >= since_ns) & is_untraced.any()
 
     def _whole(self, window: Window) -> Array:
         """The whole sync intervals that ended in a window."""
@@ -238,7 +257,7 @@ class _GpuStream:
         recent = chosen & (self._sync_intervals["sync_end_ns"] >= self._evidence.window.begin_ns)
         return recent if recent.any() else chosen
 
-    def _bottleneck(self, is_best: Array, is_as_ever: Array) -> Case | None:
+    def _bottleneck(self, is_best: Array, is_as_ever: Array, *, is_part_known: bool = False) -> Case | None:
         """The bottleneck case; None for a small share of time. is_best: the intervals that is_as_ever is judged by."""
         waits = np.sum(list(_host_lengths(self._sync_intervals).values()), axis=0)
         for chosen in (is_best, is_as_ever):
@@ -273,6 +292,7 @@ class _GpuStream:
             lost_ns=lost,
             peak_ratio=lost / max(wall, 1),
             buckets=against_zero,
+            is_part_known=is_part_known,
         )
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from ingero.diagnose.cases.case import Case
 from ingero.diagnose.cases.impact import impact_of
 from ingero.diagnose.findings import (
+    JUDGED_NS,
     Affected,
     Bucket,
     CodeLine,
@@ -136,7 +137,7 @@ def _incident(part: Sequence[CaseFinding]) -> Incident:
         chain=tuple(finding.chain),
         fixes=_without_leading_or(finding.fixes),
         breakdown=dict(breakdown),
-        evidence=dict(finding.evidence) | _sampled(case),
+        evidence=dict(finding.evidence) | _judged(case),
         impact=impact_of(case) if case else None,
         timeline=case.timeline if case else (),
     )
@@ -165,11 +166,14 @@ def _without_leading_or(fixes: Sequence[Fix]) -> tuple[Fix, ...]:
     return tuple(replace(fix, text=fix.text.removeprefix("or ")) for fix in fixes[:1]) + tuple(fixes[1:])
 
 
-def _sampled(case: Case | None) -> dict[str, Fact]:
-    """How many sync intervals were read in full, where that is not all of them."""
-    if case is None or not case.is_sampled:
+def _judged(case: Case | None) -> dict[str, Fact]:
+    """How much wall time was judged, and how many sync intervals were read in full, where that is not all of it."""
+    if case is None:
         return {}
-    return {"sync intervals read whole": len(case.sync_intervals), "sync_intervals": case.sync_interval_count}
+    judged: dict[str, Fact] = {JUDGED_NS: case.wall_ns} if case.is_part_known else {}
+    if not case.is_sampled:
+        return judged
+    return judged | {"sync intervals read whole": len(case.sync_intervals), "sync_intervals": case.sync_interval_count}
 
 
 def _lost_ns_by_process(part: Sequence[CaseFinding]) -> dict[int, int]:

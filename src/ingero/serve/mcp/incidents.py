@@ -68,7 +68,7 @@ def incident_line(incident: Incident) -> str:
     return (
         f"#{incident.number} {incident.severity.name} {incident.cause}{_on(incident.node)}: "
         f"{traced(incident.summary, most=_MAX_SENTENCE)} ({format_ns(incident.lost_ns)} lost, "
-        f"{format_percent(incident.lost_ratio)} of wall time)"
+        f"{format_percent(incident.lost_ratio)} {incident.of_wall_time})"
     )
 
 

@@ -117,7 +117,9 @@ def _impact(incident: Incident) -> Iterator[str]:
     if incident.lost_ns:
         peak = incident.peak_ratio > incident.lost_ratio
         most = f" (peak {format_percent(incident.peak_ratio)} in one second)" if peak else ""
-        lost = f"{format_ns(incident.lost_ns)} lost, {format_percent(incident.lost_ratio)} of wall time{most}"
+        lost = (
+            f"{format_ns(incident.lost_ns)} lost, {format_percent(incident.lost_ratio)} {incident.of_wall_time}{most}"
+        )
         yield f"{lost}; {format_percent(incident.explained_ratio)} of it explained"
     if incident.impact:
         yield from impact_lines(incident.impact)

@@ -50,7 +50,7 @@ def _incident(incident: Incident) -> Iterator[str]:
 
 def _lost(incident: Incident) -> Iterator[str]:
     if incident.lost_ns:
-        yield f"{format_percent(incident.lost_ratio)} of wall time lost"
+        yield f"{format_percent(incident.lost_ratio)} {incident.of_wall_time} lost"
         yield f"{format_percent(incident.explained_ratio)} of it explained"
 
 
