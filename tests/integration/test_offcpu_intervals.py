@@ -63,6 +63,25 @@ sys.stdin.readline()
 """
 
 
+# It makes a thread and a process that sleep once, and tells who they are.
+_MAKER = """
+import ctypes, os, sys, threading, time
+library = ctypes.CDLL(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+thread = threading.Thread(target=time.sleep, args=(0.01,))
+thread.start()
+child = os.fork()
+if not child:
+    time.sleep(0.01)
+    os._exit(0)
+thread.join()
+os.waitpid(child, 0)
+print(os.getpid(), thread.native_id, child, flush=True)
+sys.stdin.readline()
+"""
+
+
 @contextmanager
 def traced(tmp_path: Path, source: str) -> Iterator[tuple[subprocess.Popen[str], Tracer]]:
     """A program that waits for a line, under an agent; both end."""
@@ -89,6 +108,22 @@ def run(program: subprocess.Popen[str]) -> None:
     program.stdin.write("\n")
     program.stdin.flush()
     program.stdout.readline()
+
+
+def test_the_first_interval_of_a_thread_and_of_a_process_says_who_made_them(tmp_path: Path) -> None:
+    """However soon they ran: nobody waited for them before they were born."""
+    with traced(tmp_path, _MAKER) as (program, tracer):
+        assert program.stdin
+        assert program.stdout
+        print(file=program.stdin, flush=True)
+        maker, *made = map(int, program.stdout.readline().split())
+        tracer.wait_for("second")
+        print(file=program.stdin, flush=True)
+    for tid in made:
+        sql = "SELECT state, woken_ns - start_ns, waker_kind, waker_pid, waker_tid FROM raw_offcpu WHERE tid = {}"
+        born, *later = rows(tracer.database, sql.format(tid) + " ORDER BY start_ns")
+        assert born == (THREAD_STATES.index("sleep"), 0, WAKER_KINDS.index("thread"), maker, maker)
+        assert [row[0] for row in later if row[1] > 0] == [THREAD_STATES.index("sleep")]
 
 
 def test_a_sleep_in_a_write_is_told_from_one_in_a_read(tmp_path: Path) -> None:

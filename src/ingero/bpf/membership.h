@@ -3,6 +3,7 @@
 #pragma once
 #include "slots.h"
 #include "states.h"
+#include "wakers.h"
 
 #define START_STEP_NS 10000000 /* the agent knows a start from /proc, in clock ticks of 10 ms */
 
@@ -25,13 +26,19 @@ INLINE struct thread *enroll(struct task_struct *task, u32 slot, u8 hint)
 	return thread;
 }
 
-/* A thread is born: of its own process, or the first of a forked one. */
+/*
+ * A thread is born: of its own process, or the first of a forked one. Its first interval off the CPU is a sleep of no
+ * length, ended by who made it: nothing that anybody waited for before was its doing.
+ */
 INLINE void enroll_born(struct task_struct *task, u32 slot, struct task_struct *parent)
 {
 	struct thread *thread = enroll(task, slot, STATE_SLEEP), *origin = thread_of(parent);
 
 	if (!thread)
 		return;
+	thread->last_off_ns = thread->created_ns;
+	thread->last_off_state = STATE_SLEEP;
+	note_waker(thread);
 	if (task->tgid == parent->tgid)
 		thread->untouched_ns = thread->created_ns;
 	else if (origin && origin->created_ns)

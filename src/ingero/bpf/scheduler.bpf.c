@@ -257,7 +257,7 @@ GLOBAL int switch_in(struct thread *thread, struct arrival *arrival, struct cpu 
 	step_sequence(thread);
 	if (culprit)
 		raise_culprit(thread, culprit, cpu->scan.longest_ns);
-	if (thread->last_off_ns && at - thread->last_off_ns >= OFFCPU_MIN_NS)
+	if (thread->last_off_ns && (!thread->switches || at - thread->last_off_ns >= OFFCPU_MIN_NS))
 		keep_offcpu_interval(thread, arrival->switches, cpu, index, at, culprit);
 	return 0;
 }

@@ -25,6 +25,13 @@ def slept(tid: int, begin_ms: float, end_ms: float, waker: int = 0, *, kind: str
     return row
 
 
+def born(tid: int, at_ms: float, first_run_ms: float, maker: int) -> Any:
+    """How a thread begins: as a sleep of no length that its maker ended, and then a wait for a CPU."""
+    row = slept(tid, at_ms, at_ms, maker)
+    row["duration_ns"] = int((first_run_ms - at_ms) * MS)
+    return row
+
+
 def waits(*rows: Any) -> CriticalPaths:
     return CriticalPaths(
         np.array([tuple(row) for row in rows], OFFCPU_DTYPE), {tid: (pid, pid) for tid, pid in PID_OF.items()}
@@ -67,6 +74,25 @@ def test_every_moment_of_a_wait_is_on_its_path_once() -> None:
         slept(SENDER, -10, 85, kind="timer"),
     ).path(MAIN, 0, 100 * MS)
     assert doings(path) == [(PINNING, "run", 10), (SENDER, "run", 5), (SENDER, "sleep", 85)]
+
+
+def test_before_its_birth_a_thread_did_nothing_and_its_maker_is_on_the_path() -> None:
+    """The sender of a worker is made as its first item is sent, and the worker itself as the wait begins."""
+    path = waits(
+        slept(MAIN, 2, 260, SENDER),
+        born(SENDER, 255, 256, WORKER),
+        slept(WORKER, 15, 250, kind="timer"),
+        born(WORKER, 10, 12, LENDER),
+    ).path(MAIN, 0, 260 * MS)
+    assert doings(path) == [
+        (SENDER, "run", 4),
+        (SENDER, "runq", 1),
+        (WORKER, "run", 5),
+        (WORKER, "sleep", 235),
+        (WORKER, "run", 3),
+        (WORKER, "runq", 2),
+        (LENDER, "run", 8),
+    ]
 
 
 def test_a_wait_for_the_interpreter_lock_does_not_take_the_path_along() -> None:

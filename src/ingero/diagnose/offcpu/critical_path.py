@@ -1,8 +1,8 @@
 """The critical path of a sleep, back from the wake-up through the thread that woke the sleeper, its waker, and so on.
 
 Back from the end of a sleep, each instant belongs to one thread in one state: the waker ran, or it was runnable, or it
-slept itself, and then the path continues with its own waker. Producers that work side by side need no special rule:
-only the one that delivered last is on the critical path.
+slept itself, and then the path continues with its own waker; before its birth it continues with the thread that made
+it. Producers that work side by side need no special rule: only the one that delivered last is on the critical path.
 """
 
 from __future__ import annotations
@@ -146,12 +146,12 @@ class CriticalPaths:
         woken = min(max(woken, start), end) if woken else end
         if end > woken:
             found.append(_segment(interval, "runq", woken, end, depth))
-        if woken <= start:
+        reach = begin_ns if depth and self._is_handed_over(interval, depth) else start
+        if woken <= reach:
             return
         is_gil = interval.start_ns in self._gil[interval.tid]
         if interval.waker_kind == _THREAD and depth < MAX_DEPTH and _state(state) == "sleep":
             first = len(found)
-            reach = begin_ns if depth and self._is_handed_over(interval, depth) else start
             self._follow(found, interval, reach, woken, depth + 1)
             if is_gil:
                 found[first:] = [_held(segment, interval.pid) for segment in found[first:]]
