@@ -175,7 +175,8 @@ def _prepare(name: str, user: User) -> str:
                 f"{command('service', 'install')}",
             ) from error
     rights.keep((), is_nobody=False)
-    os.nice(_NICE)
+    with suppress(OSError):  # a seccomp filter may forbid it
+        os.nice(_NICE)
     program = shutil.which(name, path=PATH)
     if program is None:
         where = "it is not a program" if "/" in name else f"it is not in {PATH}"
