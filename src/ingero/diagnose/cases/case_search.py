@@ -30,7 +30,7 @@ from ingero.diagnose.lost_time.timeline import timeline
 from ingero.diagnose.steps.pacing import HOST_BOUND, is_step, is_untimed
 from ingero.diagnose.steps.queue_depth import was_queue_full
 from ingero.diagnose.steps.untraced_launches import has_untraced_launches, is_host_paced
-from ingero.events import STATES
+from ingero.events import STATES, SyncIntervalFlag
 from ingero.store.arrays.spans import Spans, left_out
 from ingero.store.records import Process, Window
 
@@ -155,8 +155,10 @@ class _GpuStream:
         Not those at the agent's start, nor the first ones of a program: it fills its caches and starts its workers.
         """
         is_untraced = has_untraced_launches(self._sync_intervals)
+        has_changed = (self._sync_intervals["flags"] & int(SyncIntervalFlag.COVERAGE_CHANGED)) != 0
         since_ns = max(self._started_ns, int(self._ends[0]) + _WARM_UP_NS)
-        return ~is_untraced & (self._sync_intervals["prev_sync_end_ns"] >= since_ns) & is_untraced.any()
+        is_settled = self._sync_intervals["prev_sync_end_ns"] >= since_ns
+        return ~is_untraced & ~has_changed & is_settled & is_untraced.any()
 
     def _whole(self, window: Window) -> Array:
         """The whole sync intervals that ended in a window."""
