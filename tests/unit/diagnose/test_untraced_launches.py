@@ -106,6 +106,26 @@ def test_what_was_seen_before_launches_were_given_up_counts_against_zero_as_it_w
     assert incident.lost_ns == pytest.approx(4e6 * len(steps), rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("innermost", "said"),
+    [
+        (("/srv/job/tokens.py", 46, "tokenize"), ["host-bound"]),
+        (("/usr/lib/python3/dist-packages/torch/autograd/graph.py", 823, "_engine_run_backward"), ["unexplained"]),
+    ],
+)
+def test_what_runs_in_a_framework_may_be_launches_and_is_no_computing(
+    tmp_path: Path, innermost: tuple[str, int, str], said: list[str]
+) -> None:
+    path = tmp_path / "scene.db"
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        given_up_at(run, 0.0)
+        run.train(trainer, 0, QUIET_S, USUAL)
+        for begin, _, _ in run.train(trainer, QUIET_S, LENGTH_S, Step(is_untraced=True, idle_ms=4.5))[::5]:
+            run.sample(trainer, begin + 0.002, (innermost, ("/srv/job/train.py", 90, "main")))
+    assert causes(diagnosed_file(path)) == said
+
+
 @pytest.mark.parametrize(("traced_s", "is_said"), [(2.0, True), (0.8, False)])
 def test_what_is_seen_while_launches_are_traced_again_is_said_of_that_time_alone(
     tmp_path: Path, traced_s: float, is_said: bool

@@ -29,7 +29,7 @@ from ingero.diagnose.lost_time.best_regime import ClassReference, reference_wind
 from ingero.diagnose.lost_time.resync import Resync
 from ingero.diagnose.offcpu.critical_path import PathSegment
 from ingero.diagnose.steps.pacing import is_step
-from ingero.diagnose.steps.untraced_launches import has_untraced_launches
+from ingero.diagnose.steps.untraced_launches import are_launches_unknown, has_untraced_launches
 from ingero.store.arrays.spans import joined, left_out, length_ns
 from ingero.store.records import CulpritTotals, OpShare, Process, Window
 from ingero.units import SECOND_NS, format_ns, format_percent
@@ -131,6 +131,11 @@ class Case:
         return not self.is_of_steps and not (
             len(self.sync_intervals) and has_untraced_launches(self.sync_intervals).mean() > _MAJORITY
         )
+
+    @property
+    def knows_launches(self) -> bool:
+        """Whether the launches in most of its sync intervals or steps were traced."""
+        return not are_launches_unknown(self.sync_intervals).mean() > _MAJORITY if len(self.sync_intervals) else True
 
     @property
     def when_idle(self) -> str:

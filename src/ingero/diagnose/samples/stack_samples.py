@@ -40,6 +40,7 @@ _ASKS_ANOTHER = re.compile(
     r"/(multiprocessing/managers|http/client|xmlrpc/client|ftplib|smtplib|urllib3/\w+|redis/\w+|grpc/_channel|"
     r"httpcore/.+|aiohttp/client\w*|pymongo/.+|pymysql/\w+|psycopg\d?/\w+|wandb/sdk/.+)\.py$"
 )
+_LAUNCHES = re.compile(r"(^|/)(torch|torch_xla|triton|jax|flax|tensorflow|cupy|paddle|apex|flash_attn|minitorch)/")
 _RUNS_PROGRAM = re.compile(r"/(subprocess|multiprocessing/popen_\w+)\.py$")
 
 
@@ -109,6 +110,11 @@ def doing_of(stack: CallStack | None) -> Doing:
         if _LOADER.search(place.file) or (iterates and place.function.rpartition(".")[2] in _GETTERS):
             return Doing.LOADING
     return Doing.COMPUTING
+
+
+def may_launch(stack: CallStack | None) -> bool:
+    """Whether a running thread may be inside a kernel launch: its innermost frame is a framework's that launches."""
+    return bool(stack and stack.python and _LAUNCHES.search(stack.python[0].file))
 
 
 def waits_for_items(stack: CallStack | None) -> bool:

@@ -24,6 +24,13 @@ def has_untraced_launches(sync_intervals: Array) -> Array:
     return found
 
 
+def are_launches_unknown(sync_intervals: Array) -> Array:
+    """A mask of the intervals and steps whose launches were not traced: they count as time outside calls."""
+    unseen = int(SyncIntervalFlag.ENQUEUES_UNSEEN | SyncIntervalFlag.LAUNCHES_UNSEEN)
+    found: Array = (sync_intervals["flags"] & unseen) != 0
+    return found
+
+
 def is_host_paced(sync_intervals: Array) -> Array:
     """A mask of the intervals whose sync found the GPU done, so that the host's part is all of the interval."""
     found: Array = sync_intervals["busy_ns"] < NO_WAIT_RATIO * (

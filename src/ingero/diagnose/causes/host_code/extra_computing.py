@@ -13,7 +13,7 @@ from typing import TypeAlias
 from ingero.diagnose.cases.case import Case
 from ingero.diagnose.cases.host_cpu_time import HostSampleGroups, growth_beyond, is_more, sample_count
 from ingero.diagnose.findings import CodeLine
-from ingero.diagnose.samples.stack_samples import MIN_SAMPLES, Doing, SampledTime, SampleGroup
+from ingero.diagnose.samples.stack_samples import MIN_SAMPLES, Doing, SampledTime, SampleGroup, may_launch
 
 _Place: TypeAlias = "CodeLine | tuple[str, str] | None"
 _PlaceOf: TypeAlias = Callable[[SampleGroup], _Place]
@@ -42,7 +42,12 @@ def computes_at_same_places(case: Case) -> bool:
 
 
 def _computing(case: Case) -> HostSampleGroups:
-    return case.host_sample_groups.of(Doing.COMPUTING)
+    """Computing; where launches are not traced, without what may be one: a framework's own code, which launches."""
+    found = case.host_sample_groups.of(Doing.COMPUTING)
+    if case.knows_launches:
+        return found
+    now, before = ([group for group in groups if not may_launch(group.stack)] for groups in (found.now, found.before))
+    return HostSampleGroups(now, before, found.scale)
 
 
 def _busier_places(
