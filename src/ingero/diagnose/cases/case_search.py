@@ -158,7 +158,8 @@ class _GpuStream:
         has_changed = (self._sync_intervals["flags"] & int(SyncIntervalFlag.COVERAGE_CHANGED)) != 0
         since_ns = max(self._started_ns, int(self._ends[0]) + _WARM_UP_NS)
         is_settled = self._sync_intervals["prev_sync_end_ns"] >= since_ns
-        return ~is_untraced & ~has_changed & is_settled & is_untraced.any()
+        known: Array = ~is_untraced & ~has_changed & is_settled & is_untraced.any()
+        return known
 
     def _whole(self, window: Window) -> Array:
         """The whole sync intervals that ended in a window."""
