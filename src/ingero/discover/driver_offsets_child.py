@@ -117,7 +117,7 @@ def _drop_privileges(library_bytes: int) -> None:
         _ignore_failure(lambda: os.setresgid(_NOBODY, _NOBODY, _NOBODY))
         _ignore_failure(lambda: os.setresuid(_NOBODY, _NOBODY, _NOBODY))
     if os.getpriority(os.PRIO_PROCESS, 0) < 0:  # the agent's
-        os.setpriority(os.PRIO_PROCESS, 0, 0)
+        _ignore_failure(lambda: os.setpriority(os.PRIO_PROCESS, 0, 0))
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     _check(_libc.capset(header, (ctypes.c_uint32 * 6)()))
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 NOBODY = 65534
@@ -61,7 +62,8 @@ def keep(capabilities: Collection[int], *, is_nobody: bool = True) -> None:
     is, keeps what is left of them.
     """
     if os.getpriority(os.PRIO_PROCESS, 0) < 0:
-        os.setpriority(os.PRIO_PROCESS, 0, 0)
+        with suppress(OSError):  # no right: where a filter forbids the call, the process works all the same
+            os.setpriority(os.PRIO_PROCESS, 0, 0)
     if is_nobody and not capabilities and os.geteuid() == 0:
         _become_nobody()
     before = _capabilities()

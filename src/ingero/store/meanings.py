@@ -45,7 +45,8 @@ _ROWS: Mapping[str, str] = {
     "op_stats": "All calls of one process to one operation from one library in one second (or minute: `period_s`).",
     "copies": "All copies of one process by one call between host and GPU in one second (or minute: `period_s`).",
     "kernel_launches": "All launches of one kernel by one process in one second (or minute: `period_s`).",
-    "offcpu": "One interval of 0.1 ms or more that a traced thread spent off the CPU, or any after its birth.",
+    "offcpu": "One interval of 0.1 ms or more that a traced thread spent off the CPU, or of any length from its birth "
+    "to its first run: a sleep of no length, ended by the thread that made it.",
     "sync_intervals": "The time from one sync of a stream to the next, and what the GPU and the threads did in it.",
     "steps": "One step: what a program repeats, from one call of its step marker to the next.",
     "progress_marks": "One time at which the host saw how far a stream of the GPU was.",

@@ -39,8 +39,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 BOTTLENECK_RATIO = 0.10  # of wall time against zero, before a share of it is called a bottleneck
 WORK_RATIO = 0.25  # of all time computing and launching, before that is called a bottleneck
 _MAX_WAIT_RATIO = 0.05  # of GPU busy time: with a shorter wait the GPU was done right after the last launch
-_MIN_KNOWN_NS = 1_000_000_000  # with all launches traced, where they are not at other times, to say what they show
-_WARM_UP_NS = 500_000_000
+_MIN_KNOWN_NS = 500_000_000  # with all launches traced, where they are not at other times, to say what they show
+_WARM_UP_NS = 500_000_000  # from a program's first sync on, in which it fills caches and starts workers
 _BRIEF_NS = 5_000_000_000  # from the first sync interval to the last one of an ended process
 _MAX_STALL_NS = 3_000_000_000  # a loop that has stood still for longer may be over or idle, which is not urgent
 _SLOWEST_LINK = 3.0  # bytes a ns: PCIe 3.0 x4, the slowest link that GPUs used for training are found on
@@ -136,7 +136,8 @@ class _GpuStream:
     def bottleneck(self) -> Case | None:
         """The wait of the GPU even in the best regime, over all time outside incidents.
 
-        Where launches were traced for a part of the time only, and nothing is known of the rest, over that part.
+        Where launches were traced for a part of the time only, and nothing is known of the rest, over the longest
+        such time: rules sum up what happened in the window of the case, which is then that time.
         """
         is_best = self._recent(at_best(self._sync_intervals, self._references))
         is_losing = Spans([time_range.window for time_range in self._time_ranges]).have_inside(
@@ -145,7 +146,8 @@ class _GpuStream:
         is_as_ever = self._recent(is_best | ~is_losing)
         if (found := self._bottleneck(is_best, is_as_ever)) or not (is_known := self._is_known()).any():
             return found
-        is_best, is_as_ever = is_best & is_known, is_as_ever & is_known
+        is_as_ever = _longest_run(is_as_ever & is_known, self._elapsed_ns)
+        is_best = is_best & is_as_ever
         is_enough = is_best.any() and self._elapsed_ns[is_as_ever].sum() >= _MIN_KNOWN_NS
         return self._bottleneck(is_best, is_as_ever, is_part_known=True) if is_enough else None
 
@@ -297,6 +299,16 @@ class _GpuStream:
             buckets=against_zero,
             is_part_known=is_part_known,
         )
+
+
+def _longest_run(chosen: Array, elapsed_ns: Array) -> Array:
+    """The chosen sync intervals that follow each other for the longest time."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], chosen, [False])).astype(np.int8)))
+    found = np.zeros(len(chosen), bool)
+    runs = [slice(begin, end) for begin, end in edges.reshape(-1, 2).tolist()]
+    if runs:
+        found[max(runs, key=lambda run: int(elapsed_ns[run].sum()))] = True
+    return found
 
 
 def _window_of(sync_intervals: Array) -> Window:

@@ -114,7 +114,8 @@ def doing_of(stack: CallStack | None) -> Doing:
 
 def may_launch(stack: CallStack | None) -> bool:
     """Whether a running thread may be inside a kernel launch: its innermost frame is a framework's that launches."""
-    return bool(stack and stack.python and _LAUNCHES.search(stack.python[0].file))
+    innermost = stack.python[0] if stack and stack.python else None
+    return bool(innermost and not innermost.is_own and _LAUNCHES.search(innermost.file))
 
 
 def waits_for_items(stack: CallStack | None) -> bool:
