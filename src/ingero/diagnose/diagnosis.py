@@ -147,7 +147,18 @@ def _explain(case: Case, rules: Iterable[Rule], failed: dict[str, str]) -> list[
     if not case.knows_idle and case.kind is FindingKind.BOTTLENECK:
         return named + masked  # what a step usually consists of is no lost time by itself
     rest = _unexplained(case, named, explained)
-    return named if _is_normal_for_the_loop(case, rest) else [rest]
+    if _is_normal_for_the_loop(case, rest):
+        return named
+    return [*named, rest] if _is_rest_unseen(case) else [rest]
+
+
+def _is_rest_unseen(case: Case) -> bool:
+    """Whether the lost time of the host is explained, and the rest is the GPU's, whose launches were not traced."""
+    if case.knows_launches:
+        return False
+    host_ns = sum(ns for bucket, ns in case.buckets.items() if bucket.part is not Part.GPU and ns > 0)
+    rest_ns = sum(ns for bucket, ns in case.unclaimed.items() if bucket.part is not Part.GPU and ns > 0)
+    return rest_ns <= (1 - MIN_EXPLAINED_SHARE) * host_ns
 
 
 def _min_lost_ns(case: Case, finding: Finding, min_ns: float) -> float:

@@ -103,6 +103,11 @@ class CallStack:
         return self.is_frameless or (bool(self.python) and not any(own_marks(self.python)))
 
     @property
+    def is_in_gpu_library(self) -> bool:
+        """Whether one of its native functions is in a library of CUDA or NCCL."""
+        return any(_GPU_LIBRARY.match(place.file) for place in self.native)
+
+    @property
     def issuer(self) -> NativePlace | None:
         """The native function that called into CUDA or NCCL."""
         return next((place for place in self.native if not _GPU_LIBRARY.match(place.file)), None)

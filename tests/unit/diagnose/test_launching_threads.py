@@ -60,6 +60,12 @@ def test_what_the_other_launching_thread_did_is_what_the_step_did() -> None:
     assert clocks_ms(found) == {"run": 60 + 20, "runq": 4, "sleep": 40 - 24}
 
 
+def test_a_thread_of_autograds_is_enough_where_the_launches_of_the_other_were_not_traced() -> None:
+    launching = LaunchingThreads({AUTOGRAD}, path)
+    assert clocks_ms(launching.merge_thread_states(sync_intervals(40))) == {"run": 60 + 20, "runq": 4, "sleep": 40 - 24}
+    assert dict(launching.spans(sync_intervals(40))) == {AUTOGRAD: [(30 * MS, 50 * MS)]}
+
+
 def test_no_more_than_the_sleep_is_given_away() -> None:
     found = LaunchingThreads({MAIN, AUTOGRAD}, path).merge_thread_states(sync_intervals(12))
     assert clocks_ms(found) == {"run": 88 + 10, "runq": 2}

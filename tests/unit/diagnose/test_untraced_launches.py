@@ -73,22 +73,24 @@ def test_only_what_made_the_interval_longer_is_lost_by_the_host(
 
 
 @pytest.mark.parametrize(
-    ("waits", "busy", "copied_bytes", "proven"),
+    ("waits", "waited", "busy", "copied_bytes", "proven"),
     [
-        (60, 0.70, 0, 0),  # all of it may have passed behind kernels
-        (60, 0.30, 0, 30),
-        (60, 0.30, 60, 10),  # bytes that took 20 of it at 3 bytes a ns
-        (90, 0.0, 0, 90),
-        (60, None, 0, 0),  # NVML says nothing
+        (60, 0, 0.70, 0, 0),  # all of it may have passed behind kernels
+        (60, 0, 0.30, 0, 30),
+        (60, 0, 0.30, 60, 10),  # bytes that took 20 of it at 3 bytes a ns
+        (90, 0, 0.0, 0, 90),
+        (60, 0, None, 0, 0),  # NVML says nothing
+        (60, 30, 0.50, 0, 40),  # the GPU was idle for 50 of the 70 in which the host did not wait for it
+        (60, 30, 0.10, 0, 60),  # no more than all of it
     ],
 )
 def test_only_waits_that_the_gpu_was_idle_in_for_certain_count_against_zero(
-    waits: int, busy: float | None, copied_bytes: int, proven: int
+    waits: int, waited: int, busy: float | None, copied_bytes: int, proven: int
 ) -> None:
     used = None if busy is None else Utilization(share=busy, error=0.0, is_shared=False)
     lost = {Bucket(Part.IDLE, "sleep"): waits, Bucket(Part.RETURN_DELAY, "runq"): 5}
     expected = {Bucket(Part.IDLE, "sleep"): proven, Bucket(Part.RETURN_DELAY, "runq"): 5}
-    assert proven_idle(lost, 100, used, copied_bytes) == expected
+    assert proven_idle(lost, 100, waited, used, copied_bytes) == expected
 
 
 def test_what_was_seen_before_launches_were_given_up_counts_against_zero_as_it_was(tmp_path: Path) -> None:
@@ -127,6 +129,34 @@ def test_what_runs_in_a_framework_may_be_launches_and_is_no_computing(
     assert causes(diagnosed_file(path)) == said
 
 
+@pytest.mark.parametrize(
+    ("innermost", "percent", "said"),
+    [
+        (("/srv/job/tokens.py", 46, "tokenize"), 40, ["host-bound"]),
+        (("/srv/job/tokens.py", 46, "tokenize"), 95, []),  # the GPU works meanwhile
+        (("/usr/lib/python3/dist-packages/torch/nn/functional.py", 7, "linear"), 40, []),  # it may be launching
+    ],
+)
+def test_what_has_always_kept_the_gpu_waiting_is_proven_by_nvml_and_samples(
+    tmp_path: Path, innermost: tuple[str, int, str], percent: int, said: list[str]
+) -> None:
+    """Per step: 8 ms of the host's, of which NVML proves the GPU idle for at least 4.6, and 3 ms waiting."""
+    path = tmp_path / "scene.db"
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        given_up_at(run, 0.0)
+        for begin, _, _ in run.train(trainer, 0, LENGTH_S, Step(is_untraced=True, idle_ms=8, launch_ms=0, busy_ms=3)):
+            run.sample(trainer, begin + 0.002, (innermost, ("/srv/job/train.py", 90, "main")))
+        for second in range(int(LENGTH_S)):
+            run.gpu(second + 0.5, percent=percent, processes=[(100, 1 << 30)])
+    diagnosis = diagnosed_file(path)
+    assert causes(diagnosis) == said
+    for incident in diagnosis.incidents:
+        assert incident.kind is FindingKind.BOTTLENECK
+        assert 0.4 <= incident.lost_ratio <= 0.6
+        assert "lost at least" in incident.summary
+
+
 @pytest.mark.parametrize(("traced_s", "is_said"), [(2.0, True), (0.4, False)])
 def test_what_is_seen_while_launches_are_traced_again_is_said_of_that_time_alone(
     tmp_path: Path, traced_s: float, is_said: bool
@@ -161,6 +191,18 @@ def test_a_hog_is_named_with_what_it_took(tmp_path: Path) -> None:
     assert incident.cause == "cpu-contention"
     assert [one.name for one in incident.culprits] == ["hog"]
     assert incident.lost_ratio == pytest.approx(2 / (HOST_MS + WAIT_MS + 2), rel=0.05)
+
+
+def test_a_hog_beside_a_slower_gpu_is_named_and_the_gpus_part_left_unexplained(tmp_path: Path) -> None:
+    both = Step(is_untraced=True, idle_ms=USUAL.idle_ms + 2, idle={"runq": 2.0}, busy_ms=USUAL.busy_ms + 4)
+    found = {one.cause: one.lost_ratio for one in unseen(tmp_path, both, hog_ms=2.0).incidents}
+    length_ms = HOST_MS + WAIT_MS + 6
+    assert found == pytest.approx({"cpu-contention": 2 / length_ms, "unexplained": 4 / length_ms}, rel=0.05)
+
+
+def test_what_the_host_lost_beside_a_slower_gpu_is_named_only_where_it_is_explained(tmp_path: Path) -> None:
+    both = Step(is_untraced=True, idle_ms=USUAL.idle_ms + 2, idle={"runq": 1.2}, busy_ms=USUAL.busy_ms + 4)
+    assert causes(unseen(tmp_path, both, hog_ms=1.2)) == ["unexplained"]
 
 
 def test_a_delay_that_the_wait_hides_is_not_lost(tmp_path: Path) -> None:

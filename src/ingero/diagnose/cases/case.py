@@ -107,6 +107,7 @@ class Case:
     siblings: Sequence[Case] = ()  # every case of the window, including this one
     _paths: dict[Part, Paths] = field(default_factory=dict, init=False, repr=False)
     is_agent_start: bool = False  # what was lost after the agent had started is not worth reporting
+    is_lower_bound: bool = False  # the host may have kept the GPU waiting longer than is proven
     is_part_known: bool = False  # of the window: the sync intervals are those in which launches were traced
     resync: Resync | None = None  # sync intervals end at other calls than in the baseline: compared per launch
 
@@ -227,9 +228,10 @@ class Case:
         return self.evidence.main_streams[self.process.process].noun
 
     def amount(self, ns: float) -> str:
-        """Lost time as texts say it: "1.6 s (27% of wall time)"."""
+        """Lost time as texts say it: "1.6 s (27% of wall time)", "at least 1.6 s (27% of wall time)"."""
         of = share_of_wall_time(self.wall_ns if self.is_part_known else None)
-        return f"{format_ns(int(ns))} ({format_percent(self.ratio(ns))} {of})"
+        least = "at least " if self.is_lower_bound else ""
+        return f"{least}{format_ns(int(ns))} ({format_percent(self.ratio(ns))} {of})"
 
     @property
     def affected(self) -> Affected:

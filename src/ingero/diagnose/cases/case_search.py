@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ingero.diagnose.cases.case import Case
+from ingero.diagnose.cases.own_time import own_run_share, with_own_time
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.evidence.nvml_utilization import Utilization, utilization_of
 from ingero.diagnose.findings import Bucket, FindingKind, Part
@@ -29,7 +30,7 @@ from ingero.diagnose.lost_time.time_ranges import (
 from ingero.diagnose.lost_time.timeline import timeline
 from ingero.diagnose.steps.pacing import HOST_BOUND, is_step, is_untimed
 from ingero.diagnose.steps.queue_depth import was_queue_full
-from ingero.diagnose.steps.untraced_launches import has_untraced_launches, is_host_paced
+from ingero.diagnose.steps.untraced_launches import has_untraced_launches
 from ingero.events import STATES, SyncIntervalFlag
 from ingero.store.arrays.spans import Spans, left_out
 from ingero.store.records import Process, Window
@@ -117,7 +118,7 @@ class _GpuStream:
         if self._resync_case:
             yield self._resync_case
         if self._time_ranges:
-            self._references = with_thread_states(self._references, self._whole)
+            self._references = with_thread_states(self._references, self._at_best)
         for time_range in self._time_ranges:
             yield self._incident(self._references, self._excess, time_range)
 
@@ -173,6 +174,14 @@ class _GpuStream:
             self._idle[np.searchsorted(self._ends, sync_intervals["sync_end_ns"]).clip(max=len(self._ends) - 1)],
         )
 
+    def _at_best(self, windows: Sequence[Window]) -> Array:
+        """The whole sync intervals that ended in the windows of a reference, with the host's own time in them."""
+        whole: Array = np.concatenate([self._whole(window) for window in windows])
+        return self._with_own_time(windows, whole)
+
+    def _with_own_time(self, windows: Sequence[Window], sync_intervals: Array) -> Array:
+        return with_own_time(self._evidence, self._process.process, windows, sync_intervals)
+
     def _sample(self, gpu_stream: Array) -> Array:
         """These sync intervals whole, or a sample of very many."""
         return self._read(sample_windows(gpu_stream), gpu_stream)
@@ -189,7 +198,9 @@ class _GpuStream:
         )
         members = self._sync_intervals[inside]
         heavy, spread = (self._read(windows, members) for windows in weighted_windows(members, excess[inside]))
-        sync_intervals = np.sort(np.concatenate([heavy, spread]), order="sync_end_ns")
+        chosen = self._with_own_time((time_range.window,), np.concatenate([heavy, spread]))
+        heavy, spread = chosen[: len(heavy)], chosen[len(heavy) :]
+        sync_intervals = np.sort(chosen, order="sync_end_ns")
         return Case(
             evidence=self._evidence,
             process=self._process,
@@ -224,7 +235,7 @@ class _GpuStream:
             window=found.window,
             sync_intervals=now,
             sync_interval_count=len(members),
-            references=with_thread_states(class_references(self._sync_intervals[found.baseline]), self._whole),
+            references=with_thread_states(class_references(self._sync_intervals[found.baseline]), self._at_best),
             excess_ns=(now["sync_end_ns"] - now["prev_sync_end_ns"]) - found.expected_ns(now),
             wall_ns=wall,
             lost_ns=found.lost_ns,
@@ -241,9 +252,16 @@ class _GpuStream:
         )
         if not len(sync_intervals):
             return {}
-        window, wall = _window_of(members), int((members["sync_end_ns"] - members["prev_sync_end_ns"]).sum())
+        window = _window_of(members)
         used = self._utilization(sync_intervals, window)
-        return proven_idle(_scaled(host_wait_buckets(sync_intervals), scale), wall, used, self._copied_bytes(window))
+        own_run = own_run_share(self._evidence, self._process.process, (window,), sync_intervals) if used else 0.0
+        return proven_idle(
+            _scaled(host_wait_buckets(sync_intervals, own_run), scale),
+            int((members["sync_end_ns"] - members["prev_sync_end_ns"]).sum()),
+            int(members["busy_ns"].sum()),
+            used,
+            self._copied_bytes(window),
+        )
 
     def _utilization(self, sync_intervals: Array, window: Window) -> Utilization | None:
         """NVML's utilization of the GPU of these intervals in a window, without the time of incidents."""
@@ -297,6 +315,7 @@ class _GpuStream:
             lost_ns=lost,
             peak_ratio=lost / max(wall, 1),
             buckets=against_zero,
+            is_lower_bound=bool(has_untraced_launches(sync_intervals).any()),
             is_part_known=is_part_known,
         )
 
@@ -357,9 +376,7 @@ def _host_lengths(sync_intervals: Array) -> dict[Part, Array]:
         sync_intervals["gpu_done_ns"] - sync_intervals["sync_start_ns"] < _MAX_WAIT_RATIO * sync_intervals["busy_ns"]
     ) & ~was_queue_full(sync_intervals)
     return {
-        Part.IDLE: np.where(
-            has_untraced_launches(sync_intervals) & ~is_host_paced(sync_intervals), 0, sync_intervals["idle_ns"]
-        ),
+        Part.IDLE: sync_intervals["idle_ns"],
         Part.LAUNCH: np.where(kept_waiting, sync_intervals["sync_start_ns"] - sync_intervals["first_launch_ns"], 0),
         Part.RETURN_DELAY: sync_intervals["return_delay_ns"],
     }
@@ -386,17 +403,19 @@ def capped_by_nvml(
 
 
 def proven_idle(
-    lost: dict[Bucket, int], wall_ns: int, used: Utilization | None, copied_bytes: float
+    lost: dict[Bucket, int], wall_ns: int, busy_ns: int, used: Utilization | None, copied_bytes: float
 ) -> dict[Bucket, int]:
-    """This lost time, where launches were not traced: only the host's waits in which the GPU was idle for certain.
+    """This lost time, where launches were not traced: only the host's part in which the GPU was idle for certain.
 
     The position of the launches in a sync interval is not known, so that the host may have waited while the GPU worked.
-    If the waits and the time without a kernel are together longer than the wall time, they overlap by the difference.
+    The time without a kernel lies outside busy_ns, in which the host waited for the GPU in syncs. If it and the host's
+    waits are together longer than the time outside, they overlap by the difference.
     NVML counts no kernel during a copy: copied_bytes between GPU and host are taken to pass over the slowest link.
     """
     waits_ns = sum(ns for bucket, ns in lost.items() if bucket.part is not Part.RETURN_DELAY)
     idle_ns = wall_ns * (1 - used.share - used.error) - copied_bytes / _SLOWEST_LINK if used else 0.0
-    scale = max(waits_ns + max(idle_ns, 0.0) - wall_ns, 0.0) / max(waits_ns, 1)
+    outside_ns = max(wall_ns - busy_ns, 0)
+    scale = max(waits_ns + min(max(idle_ns, 0.0), outside_ns) - outside_ns, 0.0) / max(waits_ns, 1)
     return {bucket: ns if bucket.part is Part.RETURN_DELAY else int(ns * scale) for bucket, ns in lost.items()}
 
 
@@ -406,8 +425,11 @@ def _launching_ns(sync_intervals: Array, lengths: Array) -> int:
     return int(np.maximum(sync_intervals["idle_state_ns"][mine, STATES.index("run")], 0).sum())
 
 
-def host_wait_buckets(sync_intervals: Array) -> dict[Bucket, int]:
-    """Lost time against zero by bucket: GPU idle, return delay, and slow launches (see `_host_lengths`), ns."""
+def host_wait_buckets(sync_intervals: Array, own_run: float = 0.0) -> dict[Bucket, int]:
+    """Lost time against zero by bucket: GPU idle, return delay, and slow launches (see `_host_lengths`), ns.
+
+    own_run: the share, 0 to 1, of the on-CPU time that was no launching, in intervals with untraced launches.
+    """
     found: dict[Bucket, int] = {}
     for part, lengths in _host_lengths(sync_intervals).items():
         state_ns = sync_intervals[f"{_STATE_FIELDS[part]}_state_ns"]
@@ -423,5 +445,5 @@ def host_wait_buckets(sync_intervals: Array) -> dict[Bucket, int]:
         shares = {Bucket(part, state): int(ns) for state, ns in zip(STATES, sums * scale, strict=True)}
         found |= shares | {Bucket(part, "unknown"): int(total - sum(shares.values()))}
         if part is Part.IDLE:
-            found[Bucket(part, "run")] -= int(_launching_ns(sync_intervals, lengths) * scale)
+            found[Bucket(part, "run")] -= int(_launching_ns(sync_intervals, lengths) * scale * (1 - own_run))
     return {bucket: ns for bucket, ns in found.items() if ns > 0}

@@ -68,8 +68,13 @@ def _add_steps(sums: dict[Bucket, float], steps: Array, best: ClassReference) ->
     total = float(excess.sum())
     host = min(max(min(float(longer.sum()), most), 0.0), max(total, 0.0))
     growth[np.ix_(untimed, _MAY_BE_BLOCKED)] = 0
-    part = Part.LAUNCH if is_gpu_paced.all() else Part.IDLE
-    spread(sums, part, host, growth.sum(axis=0), is_partial=True)
+    grown = [
+        (part, growth[chosen].sum(axis=0)) for part, chosen in ((Part.LAUNCH, is_gpu_paced), (Part.IDLE, ~is_gpu_paced))
+    ]
+    whole = sum(max(float(state_ns.sum()), 0.0) for _, state_ns in grown)
+    for part, state_ns in grown:
+        share = max(float(state_ns.sum()), 0.0) / whole if whole else float(part is Part.IDLE)
+        spread(sums, part, host * share, state_ns, is_partial=True)
     sums[Bucket(Part.GPU, GPU_EXECUTION)] += total - host
 
 

@@ -57,6 +57,11 @@ class LaunchingThreads:
         """Whether a path segment is a launching thread that another thread waits for."""
         return segment.depth > 0 and segment.tid in self.threads and segment.state in _LAUNCHING_STATES
 
+    def take_turns(self, sync_intervals: Array) -> bool:
+        """Whether several threads launch in these intervals; of some, no launch may have been traced."""
+        fields = (IDLE_FIELDS.tid, LAUNCH_FIELDS.tid)
+        return bool(self.threads) and len(self.threads.union(*(sync_intervals[name].tolist() for name in fields))) > 1
+
     def path(self, sync_interval: Any, fields: PartFields) -> list[PathSegment]:
         """The critical path of a part of a sync interval; in a step, without sleeps in calls that wait for the GPU."""
         is_step = bool(sync_interval["flags"] & int(SyncIntervalFlag.STEP))
@@ -65,7 +70,7 @@ class LaunchingThreads:
 
     def merge_thread_states(self, sync_intervals: Array) -> Array:
         """These sync intervals (`SYNC_INTERVAL_DTYPE`), with the states of launching threads as if of one thread."""
-        if len(self.threads) < 2:
+        if not self.take_turns(sync_intervals):
             return sync_intervals
         found: Array = sync_intervals.copy()
         for fields in (IDLE_FIELDS, LAUNCH_FIELDS):
@@ -84,7 +89,7 @@ class LaunchingThreads:
     def spans(self, sync_intervals: Array) -> dict[int, list[tuple[int, int]]]:
         """Times at which launching threads ran while another waited, by thread, in the host's parts of intervals."""
         found: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for segment in self._segments(sync_intervals) if len(self.threads) > 1 else ():
+        for segment in self._segments(sync_intervals) if self.take_turns(sync_intervals) else ():
             if self.has(segment) and segment.state == "run":
                 found[segment.tid].append((segment.begin_ns, segment.end_ns))
         return found

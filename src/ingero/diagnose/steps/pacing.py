@@ -125,6 +125,22 @@ def as_paced(steps: Array, pace: Mapping[int, PacedBy], leads: Array, ahead_ns: 
     return result
 
 
+def with_blocked(steps: Array, chosen: Array, blocked_ns: Array) -> Array:
+    """Whole steps, the `chosen` ones without launch durations with the time that they were blocked for the GPU at most.
+
+    blocked_ns: of their time in each thread state. It is no state of the host's own then, as where launches have
+    durations; all of the step is GPU time, in which the host's own time costs nothing while a thread is blocked.
+    """
+    result: Array = steps.copy()
+    result["launch_state_ns"][chosen] = (steps["idle_state_ns"] + steps["launch_state_ns"])[chosen] - blocked_ns
+    result["idle_state_ns"][chosen] = 0
+    result["flags"][chosen] &= ~int(SyncIntervalFlag.UNTIMED)
+    result["first_launch_ns"][chosen] = steps["prev_sync_end_ns"][chosen]
+    result["busy_ns"][chosen] += steps["idle_ns"][chosen]
+    result["idle_ns"][chosen] = 0
+    return result
+
+
 def waited_ns(sync_intervals: Array) -> Array:
     """The wait for the GPU at the end of each sync interval, ns; of a step, all its known waits."""
     found: Array = np.where(
