@@ -48,6 +48,7 @@ class Kind:
 
     arguments, without: of the training program with and without it; None: it is the program of new workers. knobs: of
     the simulated GPU while it is there. knob: of the program. line: a pattern of where. is_once: it ends by itself.
+    is_limited: by the agent's default limits; without launches, which they give up at so many calls, it is not checked.
     """
 
     causes: frozenset[str]
@@ -57,6 +58,7 @@ class Kind:
     knobs: tuple[tuple[str, float], ...] = ()
     knob: str = ""
     is_once: bool = False
+    is_limited: bool = True
 
 
 _LOADS_ITSELF = ("--workers", "0", "--cpu-ms", "0.2")
@@ -64,8 +66,9 @@ KINDS = {
     "hidden sync": Kind(
         causes=frozenset({"unexpected-sync"}),
         line=r"train\.py:\d+",
-        arguments=(*_LOADS_ITSELF, "--us", "25", "--item-mid"),
-        without=(*_LOADS_ITSELF, "--us", "25"),
+        arguments=(*_LOADS_ITSELF, "--norms", "120", "--read-norms"),
+        without=(*_LOADS_ITSELF, "--norms", "120"),
+        is_limited=False,
     ),
     "empty cache in each step": Kind(
         causes=frozenset({"allocation-churn"}),
@@ -200,7 +203,7 @@ def _recorded(kind: Kind, options: argparse.Namespace, *, is_there: bool) -> Run
         with Knobs(simulated.knobs) as knobs:
             for knob, value in kind.knobs if is_there else ():
                 setattr(knobs, knob, value)
-            limits = () if options.unlimited else DEFAULT_LIMITS
+            limits = DEFAULT_LIMITS if kind.is_limited and not options.unlimited else ()
             with (
                 _program(kind, simulated, gate, log, options.seconds, is_there=is_there) as program,
                 tracing(folder, pids=[program.pid], options=limits) as tracer,

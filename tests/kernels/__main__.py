@@ -18,7 +18,7 @@ from tests.kernels.archives import CACHE, ROOT
 from tests.kernels.guests import GUESTS, SUITES, Guest
 from tests.kernels.report import Outcome, failures, read_outcome, skips, table
 
-_PROGRAMS = {  # program -> Debian package
+_NEEDED = {  # program or file -> Debian package
     "qemu-system-x86_64": "qemu-system-x86",
     "busybox": "busybox-static",
     "cpio": "cpio",
@@ -28,6 +28,7 @@ _PROGRAMS = {  # program -> Debian package
     "zstd": "zstd",
     "qemu-system-aarch64": "qemu-system-arm",
     "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu",
+    "/usr/aarch64-linux-gnu/include/stdio.h": "libc6-dev-arm64-cross",  # which the compiler only recommends
 }
 TREE = CACHE / "tree"
 _SUITE_LIMIT_S = 1500  # ten times what the longest needs without an accelerator on an idle machine
@@ -58,7 +59,7 @@ def main() -> int:
 
 
 def _install_programs() -> None:
-    missing = [package for program, package in _PROGRAMS.items() if not _has(program)]
+    missing = [package for name, package in _NEEDED.items() if not _has(name)]
     if missing:
         print(f"kernels: installing {' '.join(missing)}", flush=True)
         command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing]
@@ -66,8 +67,9 @@ def _install_programs() -> None:
             sys.exit(f"kernels: needed: sudo apt-get install {' '.join(missing)}")
 
 
-def _has(program: str) -> bool:
-    return bool(shutil.which(program, path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"))
+def _has(name: str) -> bool:
+    path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    return Path(name).exists() if name.startswith("/") else bool(shutil.which(name, path=path))
 
 
 def _build_programs() -> None:

@@ -17,8 +17,10 @@ from ingero.demo.workloads.minitorch import Tensor, cuda, naming, nn, optim, run
 from ingero.demo.workloads.minitorch.data import Batch, DataLoader
 from ingero.demo.workloads.minitorch.distributed import DistributedDataParallel, ProcessGroup
 from ingero.demo.workloads.minitorch.graphs import Graph
+from ingero.demo.workloads.minitorch.kernels import Kernel
 
 CHURN_BYTES = 32 << 20
+NORM_US = 4.0  # on the GPU
 GRAPH_WARM_UP = 3  # steps before the capture: the allocator must have what it needs
 TILES = ("128x64", "64x64", "128x128")  # what the matrix library chooses for each shape, the usual one first
 SHAPE_US = (1.0, 0.5, 1.5)  # times --us
@@ -38,6 +40,7 @@ class Trainer:
         self.optimizer = optim.AdamW()
         self.engine = minitorch.autograd.Engine(threaded=options.autograd_thread)
         self.images = Tensor(options.nbytes)
+        self.norms = [Kernel("vector_norm", duration_us=NORM_US)] * options.norms
         self.lengths = Lengths(options)
         self.copy_stream = cuda.Stream() if options.streams != "none" else cuda.Stream.default()
         self.copied = cuda.Event()
@@ -63,10 +66,20 @@ class Trainer:
         if self.options.item_mid:
             loss.item()
         self.engine.backward(loss)
+        self.log_norms()
         if self.steps % self.options.accumulate == 0:
             self.optimizer.step()
         self.images.grad_fn = None
         return loss
+
+    def log_norms(self) -> None:
+        """Copy the norm of one gradient after the other, and wait for each if they are read as people read them."""
+        for norm in self.norms:
+            norm.launch()
+            if self.options.read_norms:
+                self.images.item()
+            else:
+                self.images.copy_to_host()
 
     def replay(self) -> Tensor:
         """Run `compute` as a CUDA graph, captured when it is first needed."""

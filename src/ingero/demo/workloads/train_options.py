@@ -45,6 +45,8 @@ def _add_waits(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--sync-every", type=int, default=1, help="steps between syncs; launches run ahead in between")
     group.add_argument("--sync", choices=WAYS, default="stream", help="how the loop waits for the GPU")
     group.add_argument("--behind", type=int, default=1, help="steps that --sync behind leaves to the GPU")
+    group.add_argument("--norms", type=int, default=0, help="gradients whose norms are copied back")
+    group.add_argument("--read-norms", action="store_true", help="wait for each of them before the next one")
     group.add_argument("--item-mid", action="store_true", help="read the loss between forward and backward")
     group.add_argument(
         "--streams", choices=COPY_STREAMS, nargs="?", const="ordered", default="none",

@@ -282,13 +282,13 @@ class _GpuStream:
 
     def _bottleneck(self, is_best: Array, is_as_ever: Array, *, is_part_known: bool = False) -> Case | None:
         """The bottleneck case; None for a small share of time. is_best: the intervals that is_as_ever is judged by."""
-        waits = np.sum(list(_host_lengths(self._sync_intervals).values()), axis=0)
+        waits = np.sum(list(host_lengths(self._sync_intervals).values()), axis=0)
         for chosen in (is_best, is_as_ever):
             if waits[chosen].sum() < max(BOTTLENECK_RATIO * self._elapsed_ns[chosen].sum(), MIN_LOST_NS):
                 return None
         members, sync_intervals = self._sync_intervals[is_as_ever], self._sample(self._sync_intervals[is_best])
         seen, waited = (
-            float(sum(lengths.sum() for lengths in _host_lengths(sync_intervals).values())),
+            float(sum(lengths.sum() for lengths in host_lengths(sync_intervals).values())),
             float(waits[is_as_ever].sum()),
         )
         scale = waited / seen if len(sync_intervals) < len(members) and seen else 1.0
@@ -355,7 +355,7 @@ def _extrapolated(
     return lost
 
 
-def _host_lengths(sync_intervals: Array) -> dict[Part, Array]:
+def host_lengths(sync_intervals: Array) -> dict[Part, Array]:
     """Per part, how long each interval's GPU waited for the host: GPU idle, return delay, and slow launches.
 
     The launch phase counts where the GPU was done right after the last launch. Takes sync intervals, whole or in short.
@@ -426,12 +426,12 @@ def _launching_ns(sync_intervals: Array, lengths: Array) -> int:
 
 
 def host_wait_buckets(sync_intervals: Array, own_run: float = 0.0) -> dict[Bucket, int]:
-    """Lost time against zero by bucket: GPU idle, return delay, and slow launches (see `_host_lengths`), ns.
+    """Lost time against zero by bucket: GPU idle, return delay, and slow launches (see `host_lengths`), ns.
 
     own_run: the share, 0 to 1, of the on-CPU time that was no launching, in intervals with untraced launches.
     """
     found: dict[Bucket, int] = {}
-    for part, lengths in _host_lengths(sync_intervals).items():
+    for part, lengths in host_lengths(sync_intervals).items():
         state_ns = sync_intervals[f"{_STATE_FIELDS[part]}_state_ns"]
         counted = (state_ns[:, 0] >= 0) & (lengths > 0 if part is not Part.RETURN_DELAY else True)
         sums = state_ns[counted].sum(axis=0).astype(np.float64)

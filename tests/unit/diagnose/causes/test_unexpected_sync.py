@@ -8,12 +8,14 @@ import pytest
 
 from ingero.demo.scene import Actor, ScriptedRun, Step
 from ingero.demo.scripted_steps import Phase
+from ingero.demo.step_scene import RepeatedStep, add_steps
 from ingero.diagnose.findings import Diagnosis, FindingKind
 from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 
 QUARTER = Step(idle_ms=1.0, launch_ms=0.3, busy_ms=1.5, launches=20, size_bytes=1 << 18)
 PER_STEP_MS = 6.55  # of the healthy trainer
 PER_QUARTER_MS = 2.55
+NORM_MS, BODY_MS = 0.75, 4.15
 
 
 def reading_often(run: ScriptedRun, trainer: Actor) -> None:
@@ -97,6 +99,34 @@ def test_a_wait_costs_no_more_than_the_gpu_is_idle_after_it(tmp_path: Path) -> N
 
 def test_a_loop_that_waits_at_one_line_waits_for_its_step(tmp_path: Path) -> None:
     assert "unexpected-sync" not in causes(always_reading(tmp_path, lines=1))
+
+
+@pytest.mark.parametrize(("norms", "is_said"), [(8, True), (1, False)])
+def test_a_line_that_waits_many_times_in_a_step_is_named_where_steps_are_known(
+    tmp_path: Path, norms: int, is_said: bool
+) -> None:
+    """`.item()` of each gradient's norm: of its waits and the step's own all but the costliest are too many."""
+    path = tmp_path / "norms.db"
+    body = Phase(step=Step(idle_ms=0.1, launch_ms=1.0, busy_ms=4.0, launches=150, noise=0.0))
+    norm = Phase(step=Step(idle_ms=0.3, launch_ms=0.05, busy_ms=0.4, launches=1, noise=0.0))
+    lines = [("/srv/job/train.py", 110, "log_norms"), ("/srv/job/train.py", 120, "log_loss")]
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        stacks = [run.stack((line,)) for line in lines]
+        for begin, _, end in run.cycle(trainer, 0, LENGTH_S, [*[norm] * norms, body]):
+            run.call(trainer, "cudaStreamSynchronize", end - 0.003, 3.0, stack_hash=stacks[1])
+            for number in range(norms):
+                at_s = begin - NORM_MS / 1000 * number
+                run.call(trainer, "cudaStreamSynchronize", at_s - 0.00035, 0.35, stack_hash=stacks[0])
+        whole = RepeatedStep(host_ms=BODY_MS + NORM_MS * norms, launches=150 + norms, noise=0.0)
+        add_steps(run, trainer, 0, LENGTH_S, whole)
+    incidents = [one for one in diagnosed_file(path).incidents if one.cause == "unexpected-sync"]
+    assert len(incidents) == is_said
+    for incident in incidents:
+        assert incident.line is not None
+        assert incident.line.function == "log_norms"
+        assert incident.lost_ratio == pytest.approx(norms * 0.3 / (BODY_MS + NORM_MS * norms), rel=0.15)
+        assert f"to {norms + 1} GPU syncs per step" in incident.summary
 
 
 def test_a_host_that_needs_longer_than_the_device_would_be_late_anyway(tmp_path: Path) -> None:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from ingero.diagnose.cases.call_growth import kind_of
 from ingero.diagnose.cases.case import Case
-from ingero.diagnose.cases.case_search import BOTTLENECK_RATIO
+from ingero.diagnose.cases.case_search import BOTTLENECK_RATIO, host_lengths
 from ingero.diagnose.causes.cpu.longest_wait import worst_part
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.findings import CodeLine, Finding, FindingKind, Fix, Link, Part
 from ingero.diagnose.lost_time.buckets import GPU_EXECUTION
 from ingero.events import STATES
 from ingero.ops import Kind
+from ingero.store.arrays.spans import Spans
 from ingero.store.records import Window
-from ingero.units import format_number
+from ingero.units import format_counted, format_number
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 CAUSE = "unexpected-sync"
 _WAITING_KINDS = Kind.SYNC | Kind.COPY | Kind.FREE
@@ -76,22 +80,28 @@ def explain(case: Case) -> Iterator[Finding]:
 
 
 def _bottleneck_finding(case: Case) -> Finding | None:
-    """A loop that always synced that often: GPU idle time after all but one of a step's waits."""
+    """A loop that always synced that often: GPU idle time after all but one of a step's waits.
+
+    Waits at a single line are several in a step only where steps are known (`.item()` of each parameter).
+    """
     if case.is_of_steps or not case.knows_idle or not len(case.sync_intervals):
         return None
     host_ns = _host_ns(case)
     if host_ns > _MAX_HOST_RATIO * float(case.sync_intervals["busy_ns"].sum()):
         return None
-    counts = _waits_by_line(case, case.time_ranges)
+    counts, steps = _waits_by_line(case, case.time_ranges), _steps(case)
     most = max(counts.values(), default=0)
     lines = [line for line, count in counts.most_common() if count >= _MIN_SHARE_OF_BUSIEST_LINE * most]
     waits = sum(counts[line] for line in lines) / max(most, 1)
-    if len(lines) < 2 or waits < _MIN_WAITS_PER_STEP:
+    if len(steps):
+        waits = case.sync_intervals_in(case.window) / len(steps)
+    if not lines or waits < _MIN_WAITS_PER_STEP or (len(lines) < 2 and not len(steps)):
         return None
-    least_ns = BOTTLENECK_RATIO * case.wall_ns
-    if case.total((Part.IDLE,), ("run",)) * (1 - 1 / len(lines)) < least_ns:  # an upper bound
+    least_ns, parts = BOTTLENECK_RATIO * case.wall_ns, (Part.IDLE, Part.LAUNCH) if len(steps) else (Part.IDLE,)
+    if case.total(parts, ("run",)) * (1 - 1 / waits) < least_ns:  # an upper bound
         return None
-    claims = case.claimable((Part.IDLE,), ("run",), _idle_after_all_but_one_ns(case, lines))
+    short_ns = _short_of_work_after_all_but_one_ns(case, steps) if len(steps) else _idle_after_others_ns(case, lines)
+    claims = case.claimable(parts, ("run",), short_ns)
     lost = sum(claims.values())
     if lost < least_ns:
         return None
@@ -107,7 +117,8 @@ def _bottleneck_finding(case: Case) -> Finding | None:
         line=lines[0],
         chain=(
             Link(
-                text=f"the loop syncs its stream at {len(lines)} places, equally often",
+                text=f"the loop syncs its stream {format_number(waits, 2)} times per step, "
+                f"at {format_counted(len(lines), 'line')}",
                 seen_ns=lost,
                 expected_ns=0,
                 structure="recorded waits by line, and the time in which nothing was queued after them",
@@ -119,14 +130,57 @@ def _bottleneck_finding(case: Case) -> Finding | None:
     )
 
 
-def _idle_after_all_but_one_ns(case: Case, lines: Sequence[CodeLine]) -> float:
-    """GPU idle time because of all but one of these waits, scaled to the case.
+def _steps(case: Case) -> Array:
+    """The ends of the steps by repetition in the window of the case, ns; none where they are not known."""
+    mine = [one.sync_intervals for one in case.evidence.repeated_steps if one.process == case.process.process]
+    ends = np.concatenate([np.zeros(0, np.int64), *(steps["sync_end_ns"] for steps in mine)])
+    found: Array = ends[Spans((case.window,)).have_inside(ends)]
+    return found
+
+
+def _short_of_work_after_all_but_one_ns(case: Case, steps: Array) -> float:
+    """The time in which the GPU was idle, or launches came too slowly, because of all but one of a step's waits.
+
+    Without a wait the host would have been ahead by its duration, until it had spent that lead on work of its own.
+    steps: their ends. Judged by the worst part of the case, in which no interval is left out.
+    """
+    sync_intervals = case.evidence.gpu_stream_in(worst_part(case), case.process.process)
+    following = _followed(sync_intervals)
+    if not len(following):
+        return 0.0
+    waits, lengths = sync_intervals[following], host_lengths(sync_intervals)
+    short_ns = (lengths[Part.IDLE] + lengths[Part.LAUNCH])[following + 1]
+    lead_ns = np.cumsum(waits["sync_end_ns"] - waits["sync_start_ns"] - short_ns)
+    kept = _allowed(waits, short_ns, np.searchsorted(steps, waits["sync_end_ns"]))
+    saved_ns = 0.0
+    for first, last in zip(kept[:-1] + 1, kept[1:], strict=True):
+        if first < last:
+            spent_ns = float((lead_ns[first:last] - lead_ns[first - 1]).min())
+            saved_ns += float(short_ns[first:last].sum()) + min(spent_ns, 0.0)
+    seen_ns = float((sync_intervals["sync_end_ns"] - sync_intervals["prev_sync_end_ns"]).sum())
+    return saved_ns * case.wall_ns / max(seen_ns, 1.0)
+
+
+def _allowed(waits: Array, short_ns: Array, step: Array) -> Array:
+    """Indexes of one wait of each step, which it needs: the costliest of those that do not recur within the step.
+
+    step: of each wait, in order. short_ns: for how long the GPU was short of work after it.
+    """
+    _, types, counts = np.unique(waits["step_type"], return_inverse=True, return_counts=True)
+    is_single = counts[types] < _MIN_WAITS_PER_STEP * len(np.unique(step))
+    order = np.lexsort((short_ns, is_single, step))
+    found: Array = np.sort(order[np.append(np.flatnonzero(np.diff(step[order])), len(order) - 1)])
+    return found
+
+
+def _idle_after_others_ns(case: Case, lines: Sequence[CodeLine]) -> float:
+    """GPU idle time because of all of these lines but the costliest, where steps are not known.
 
     Without a wait the host would have been earlier by the duration of the wait: no more of the idle time after it is
-    due to it. One wait per step is allowed, the costliest one.
+    due to it.
     """
     sync_intervals, window = case.sync_intervals, worst_part(case)
-    following = np.flatnonzero(sync_intervals["prev_sync_end_ns"][1:] == sync_intervals["sync_end_ns"][:-1])
+    following = _followed(sync_intervals)
     waited = sync_intervals["sync_end_ns"] - sync_intervals["sync_start_ns"]
     spared = np.minimum(waited[following], sync_intervals["idle_ns"][following + 1])
     stacks = case.evidence.reader.sync_stacks(window, process=case.process.process)
@@ -139,6 +193,12 @@ def _idle_after_all_but_one_ns(case: Case, lines: Sequence[CodeLine]) -> float:
     idle_ns_by_line = sorted(sum(idle_times) for idle_times in ns_by_line.values())
     known = sum(map(len, ns_by_line.values()))
     return sum(idle_ns_by_line[:-1]) * len(sync_intervals) / max(known, 1) * case.scale
+
+
+def _followed(sync_intervals: Array) -> Array:
+    """Indexes of the sync intervals that another one follows at once."""
+    found: Array = np.flatnonzero(sync_intervals["prev_sync_end_ns"][1:] == sync_intervals["sync_end_ns"][:-1])
+    return found
 
 
 def _host_ns(case: Case) -> float:
@@ -190,6 +250,7 @@ RULE = Rule(
     shows="syncs per launch against a time range of the same loop with fewer, the time in which the GPU was idle "
     "after them, and the lines that are new",
     limits="a loop that has synced that often from the first second on is detected by syncs at several of its lines, "
-    "equally often, where the host needs less time than the GPU; with one line, or without stacks, nothing is reported",
+    "equally often, or by several per step found by repetition, where the host needs less time than the GPU; without "
+    "stacks nothing is reported",
     explain=explain,
 )
