@@ -149,7 +149,12 @@ def _explain(case: Case, rules: Iterable[Rule], failed: dict[str, str]) -> list[
     rest = _unexplained(case, named, explained)
     if _is_normal_for_the_loop(case, rest):
         return named
-    return [*named, rest] if _is_rest_unseen(case) else [rest]
+    return [*filter(_is_of_host, named), rest] if _is_rest_unseen(case) else [rest]
+
+
+def _is_of_host(finding: Finding) -> bool:
+    """Whether a finding is about lost time of the host alone."""
+    return all(bucket.part is not Part.GPU for bucket in finding.claims)
 
 
 def _is_rest_unseen(case: Case) -> bool:

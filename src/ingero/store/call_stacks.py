@@ -79,13 +79,15 @@ class NativePlace:
 class CallStack:
     """One stored stack, innermost first. note: what is missing and why, or where the stack is from; "" if nothing is.
 
-    is_python_whole: no Python frame is missing.
+    is_python_whole: no Python frame is missing. is_native_known: a copy of the native stack was taken; its frames end
+    where those of the interpreter begin.
     """
 
     native: tuple[NativePlace, ...]
     python: tuple[PythonPlace, ...]
     note: str
     is_python_whole: bool = True
+    is_native_known: bool = False
 
     @property
     def own(self) -> PythonPlace | None:
@@ -148,10 +150,17 @@ def _is_cut_library(file: str) -> bool:
 def call_stack(stored: Stack) -> CallStack:
     """The call stack of a stored stack."""
     frames = json.loads(stored.frames) if stored.frames else []
-    return stack_of(frames, stored.note, is_python_whole=stored.is_python_whole)
+    return stack_of(
+        frames,
+        stored.note,
+        is_python_whole=stored.is_python_whole,
+        is_native_known=bool(stored.ips) and not stored.note,
+    )
 
 
-def stack_of(frames: Sequence[Mapping[str, Any]], note: str, *, is_python_whole: bool = True) -> CallStack:
+def stack_of(
+    frames: Sequence[Mapping[str, Any]], note: str, *, is_python_whole: bool = True, is_native_known: bool = False
+) -> CallStack:
     """A stack from its frames as they are stored."""
     return CallStack(
         native=tuple(NativePlace(frame["symbol"], frame.get("file", "")) for frame in frames if "symbol" in frame),
@@ -162,6 +171,7 @@ def stack_of(frames: Sequence[Mapping[str, Any]], note: str, *, is_python_whole:
         ),
         note=note,
         is_python_whole=is_python_whole,
+        is_native_known=is_native_known,
     )
 
 

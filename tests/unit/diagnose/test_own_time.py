@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,6 +75,17 @@ def test_what_computes_outside_the_driver_is_the_hosts(tmp_path: Path) -> None:
     assert incident.cause == "host-bound"
     assert incident.line is not None
     assert incident.line.function == "tokenize"
+
+
+def test_what_was_running_is_not_known_where_no_native_stack_was_copied(tmp_path: Path) -> None:
+    """Python frames do not show whether a line of the user's launches: `x @ w` is a call of C code."""
+    path = tmp_path / "scene.db"
+    diagnosed(tmp_path, Now(runs=TOKENIZE))
+    db = sqlite3.connect(path)
+    db.execute("UPDATE raw_stacks SET ips = '' WHERE frames NOT LIKE '%cuLaunch%'")
+    db.commit()
+    db.close()
+    assert causes(diagnosed_file(path)) == ["unexplained"]
 
 
 def test_what_spins_inside_the_driver_may_be_on_a_full_queue(tmp_path: Path) -> None:

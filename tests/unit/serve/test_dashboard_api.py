@@ -261,7 +261,7 @@ def test_nobody_finds_a_request_that_fails_inside(database: Path, tmp_path: Path
     with serving(database) as exposure:
         command = [
             *(str(Path(sys.executable).with_name("schemathesis")), "run", f"{exposure.url}openapi.json"),
-            *("--tls-verify", "false", "--checks", "not_a_server_error", "--max-examples", "10", "--phases", "fuzzing"),
+            *("--tls-verify", "false", "--checks", "not_a_server_error", "--max-examples", "5", "--phases", "fuzzing"),
             *("--generation-deterministic", "--no-color", "--suppress-health-check"),
             "all",
         ]

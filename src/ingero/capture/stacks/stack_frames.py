@@ -75,7 +75,7 @@ def merge(
     frames = [_native(frame) for frame in shown] + [_python(frame) for frame in python or ()]
     missing = "" if native is None or reached or native.ending is Ending.COMPLETE else _missing(native)
     return MergedStack(
-        ips=json.dumps([f"{frame.address:#x}" for frame in shown]),
+        ips=json.dumps([f"{frame.address:#x}" for frame in shown]) if native is not None else "",
         frames=json.dumps(frames, ensure_ascii=False),
         note="; ".join(part for part in (missing, note) if part),
         is_python_whole=is_python_whole,

@@ -14,7 +14,13 @@ from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.evidence.nvml_utilization import Utilization, utilization_of
 from ingero.diagnose.findings import Bucket, FindingKind, Part
 from ingero.diagnose.lost_time.agent_start import is_agent_start, settled_at_ns
-from ingero.diagnose.lost_time.best_regime import ClassReference, at_best, class_references, with_thread_states
+from ingero.diagnose.lost_time.best_regime import (
+    ClassReference,
+    at_best,
+    class_references,
+    reference_windows,
+    with_thread_states,
+)
 from ingero.diagnose.lost_time.buckets import buckets
 from ingero.diagnose.lost_time.interval_sampling import sample_windows, weighted_windows
 from ingero.diagnose.lost_time.no_demand import no_demand_ns, without_no_demand
@@ -32,7 +38,7 @@ from ingero.diagnose.steps.pacing import HOST_BOUND, is_step, is_untimed
 from ingero.diagnose.steps.queue_depth import was_queue_full
 from ingero.diagnose.steps.untraced_launches import has_untraced_launches
 from ingero.events import STATES, SyncIntervalFlag
-from ingero.store.arrays.spans import Spans, left_out
+from ingero.store.arrays.spans import Spans, left_out, length_ns
 from ingero.store.records import Process, Window
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -45,6 +51,7 @@ _WARM_UP_NS = 500_000_000  # from a program's first sync on, in which it fills c
 _BRIEF_NS = 5_000_000_000  # from the first sync interval to the last one of an ended process
 _MAX_STALL_NS = 3_000_000_000  # a loop that has stood still for longer may be over or idle, which is not urgent
 _SLOWEST_LINK = 3.0  # bytes a ns: PCIe 3.0 x4, the slowest link that GPUs used for training are found on
+_MAJORITY = 0.5  # of the sync intervals of a case
 _STATE_FIELDS = {Part.IDLE: "idle", Part.LAUNCH: "launch", Part.RETURN_DELAY: "sync"}
 
 
@@ -108,6 +115,7 @@ class _GpuStream:
                 self._elapsed_ns[~found.inside],
             )
         self._references = class_references(self._sync_intervals)
+        self._with_own: dict[int, ClassReference] | None = None  # of incidents, once their thread states are read
         self._excess = excess_ns(self._sync_intervals, self._references)
         self._time_ranges = losing_ranges(
             self._sync_intervals, self._references, self._excess, apart_ns=self._started_ns
@@ -118,9 +126,9 @@ class _GpuStream:
         if self._resync_case:
             yield self._resync_case
         if self._time_ranges:
-            self._references = with_thread_states(self._references, self._at_best)
+            self._references, self._with_own = self._with_thread_states(self._references)
         for time_range in self._time_ranges:
-            yield self._incident(self._references, self._excess, time_range)
+            yield self._incident(self._excess, time_range)
 
     def starts_losing_time(self) -> bool:
         """Whether the last seconds lose time that no time range holds yet; not while the agent starts."""
@@ -145,12 +153,13 @@ class _GpuStream:
             self._sync_intervals["sync_end_ns"]
         )
         is_as_ever = self._recent(is_best | ~is_losing)
-        if (found := self._bottleneck(is_best, is_as_ever)) or not (is_known := self._is_known()).any():
+        found = self._bottleneck(is_best, is_as_ever)
+        if (found and not found.is_lower_bound) or not (is_known := self._is_known()).any():
             return found
         is_as_ever = _longest_run(is_as_ever & is_known, self._elapsed_ns)
         is_best = is_best & is_as_ever
         is_enough = is_best.any() and self._elapsed_ns[is_as_ever].sum() >= _MIN_KNOWN_NS
-        return self._bottleneck(is_best, is_as_ever, is_part_known=True) if is_enough else None
+        return (self._bottleneck(is_best, is_as_ever, is_part_known=True) if is_enough else None) or found
 
     def _is_known(self) -> Array:
         """The intervals of which is known how long the GPU was idle, if launches of others were not traced; else none.
@@ -174,12 +183,16 @@ class _GpuStream:
             self._idle[np.searchsorted(self._ends, sync_intervals["sync_end_ns"]).clip(max=len(self._ends) - 1)],
         )
 
-    def _at_best(self, windows: Sequence[Window]) -> Array:
-        """The whole sync intervals that ended in the windows of a reference, with the host's own time in them."""
-        whole: Array = np.concatenate([self._whole(window) for window in windows])
-        return self._with_own_time(windows, whole)
+    def _with_thread_states(
+        self, references: Mapping[int, ClassReference]
+    ) -> tuple[dict[int, ClassReference], dict[int, ClassReference] | None]:
+        """These references with their thread-state times; the same with the host's own time, None where not known."""
+        windows = reference_windows(references)
+        whole: Array = np.concatenate([self._evidence.no_sync_intervals, *(self._whole(window) for window in windows)])
+        own = self._own_time(windows, whole)
+        return with_thread_states(references, whole), None if own is None else with_thread_states(references, own)
 
-    def _with_own_time(self, windows: Sequence[Window], sync_intervals: Array) -> Array:
+    def _own_time(self, windows: Sequence[Window], sync_intervals: Array) -> Array | None:
         return with_own_time(self._evidence, self._process.process, windows, sync_intervals)
 
     def _sample(self, gpu_stream: Array) -> Array:
@@ -192,13 +205,16 @@ class _GpuStream:
         chosen: Array = whole[np.isin(whole["sync_end_ns"], gpu_stream["sync_end_ns"])]
         return chosen
 
-    def _incident(self, references: Mapping[int, ClassReference], excess: Array, time_range: TimeRange) -> Case:
+    def _incident(self, excess: Array, time_range: TimeRange) -> Case:
         inside = (self._sync_intervals["sync_end_ns"] > time_range.window.begin_ns) & (
             self._sync_intervals["sync_end_ns"] < time_range.window.end_ns
         )
         members = self._sync_intervals[inside]
         heavy, spread = (self._read(windows, members) for windows in weighted_windows(members, excess[inside]))
-        chosen = self._with_own_time((time_range.window,), np.concatenate([heavy, spread]))
+        chosen, references = np.concatenate([heavy, spread]), self._references
+        own = self._own_time((time_range.window,), chosen) if self._with_own is not None else None
+        if own is not None and self._with_own is not None:  # of both or of none: they are compared
+            chosen, references = own, self._with_own
         heavy, spread = chosen[: len(heavy)], chosen[len(heavy) :]
         sync_intervals = np.sort(chosen, order="sync_end_ns")
         return Case(
@@ -235,7 +251,7 @@ class _GpuStream:
             window=found.window,
             sync_intervals=now,
             sync_interval_count=len(members),
-            references=with_thread_states(class_references(self._sync_intervals[found.baseline]), self._at_best),
+            references=self._with_thread_states(class_references(self._sync_intervals[found.baseline]))[0],
             excess_ns=(now["sync_end_ns"] - now["prev_sync_end_ns"]) - found.expected_ns(now),
             wall_ns=wall,
             lost_ns=found.lost_ns,
@@ -252,24 +268,29 @@ class _GpuStream:
         )
         if not len(sync_intervals):
             return {}
-        window = _window_of(members)
-        used = self._utilization(sync_intervals, window)
+        window, wall = _window_of(members), int((members["sync_end_ns"] - members["prev_sync_end_ns"]).sum())
+        used = self._utilization(sync_intervals, window, wall)
         own_run = own_run_share(self._evidence, self._process.process, (window,), sync_intervals) if used else 0.0
         return proven_idle(
             _scaled(host_wait_buckets(sync_intervals, own_run), scale),
-            int((members["sync_end_ns"] - members["prev_sync_end_ns"]).sum()),
+            wall,
             int(members["busy_ns"].sum()),
             used,
             self._copied_bytes(window),
         )
 
-    def _utilization(self, sync_intervals: Array, window: Window) -> Utilization | None:
-        """NVML's utilization of the GPU of these intervals in a window, without the time of incidents."""
+    def _utilization(self, sync_intervals: Array, window: Window, wall_ns: int) -> Utilization | None:
+        """NVML's utilization of the GPU of these intervals in a window, without the time of incidents.
+
+        wall_ns: of the intervals, of which it becomes the share: all kernels may have run in them, and none while no
+        work was requested.
+        """
         incidents = [time_range.window for time_range in self._time_ranges]
         if self._resync_case:
             incidents.append(self._resync_case.window)
         outside = left_out(window, incidents) or (window,)
-        return utilization_of(self._evidence, self._process, int(sync_intervals["device"][0]), outside)
+        used = utilization_of(self._evidence, self._process, int(sync_intervals["device"][0]), outside)
+        return used and used.of_shorter(max(length_ns(outside) / max(wall_ns, 1), 1.0))
 
     def _copied_bytes(self, window: Window) -> float:
         shares = self._evidence.reader.copy_shares((window,), process=self._process.process)
@@ -296,7 +317,7 @@ class _GpuStream:
         sums.update(_scaled(host_wait_buckets(sync_intervals[~has_untraced_launches(sync_intervals)]), scale))
         window = _window_of(members)
         wall = int(self._elapsed_ns[is_as_ever].sum())
-        used = self._utilization(sync_intervals, window)
+        used = self._utilization(sync_intervals, window, wall)
         hidden = frozenset(Part) if is_step(sync_intervals).any() else frozenset({Part.LAUNCH})
         against_zero = capped_by_nvml(sums, wall, used, hidden)
         lost = sum(against_zero.values())
@@ -315,7 +336,7 @@ class _GpuStream:
             lost_ns=lost,
             peak_ratio=lost / max(wall, 1),
             buckets=against_zero,
-            is_lower_bound=bool(has_untraced_launches(sync_intervals).any()),
+            is_lower_bound=float(has_untraced_launches(sync_intervals).mean()) > _MAJORITY,
             is_part_known=is_part_known,
         )
 

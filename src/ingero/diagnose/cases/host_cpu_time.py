@@ -20,7 +20,6 @@ from ingero.diagnose.samples.stack_samples import (
     host_spans,
     sampled_time,
 )
-from ingero.store.arrays.spans import length_ns
 from ingero.store.records import Window
 
 if TYPE_CHECKING:
@@ -88,27 +87,11 @@ def sample_count(groups: Sequence[SampleGroup]) -> int:
 
 
 def host_sample_groups(case: Case) -> HostSampleGroups:
-    """The samples of a case in the intervals that lost most: half of all others exceed their median anyway.
-
-    Of a bottleneck with so many intervals that only some were read, those in all of them: few samples are in the few.
-    """
+    """The samples of a case in the intervals that lost most: half of all others exceed their median anyway."""
     losing = case.sync_intervals[intervals_holding(_searched_share(case), case.excess_ns)]
-    if case.kind is FindingKind.BOTTLENECK and case.is_sampled:
-        return HostSampleGroups(_samples_of_all(case), (), 1.0)
     return HostSampleGroups(
         _launching_sample_groups(case, (case.window,), losing), *_baseline_sample_groups(case, len(losing))
     )
-
-
-def _samples_of_all(case: Case) -> list[SampleGroup]:
-    """Where launching threads ran outside calls in all intervals, with the time that a sample of them would have."""
-    process, windows = case.process.process, case.time_ranges
-    tids = {int(tid) for name in ("prev_sync_tid", "first_launch_tid") for tid in np.unique(case.sync_intervals[name])}
-    whole = tuple((window.begin_ns, window.end_ns) for window in windows)
-    spans = dict.fromkeys(tids | case.evidence.launching(process).threads, whole)
-    share = min(case.wall_ns / max(length_ns(windows), 1), 1.0) / case.scale
-    found = group_samples(case.evidence, process, windows, spans, RUN)
-    return [replace(group, ns=int(group.ns * share)) for group in found]
 
 
 def _launching_sample_groups(case: Case, windows: Sequence[Window], sync_intervals: Array) -> list[SampleGroup]:
@@ -159,7 +142,9 @@ def claim_run_time(case: Case, grown: SampledTime | None, *, but_ns: float = 0.0
     if grown is None or not grown.is_enough:
         return {}
     parts, states = (Part.IDLE, Part.LAUNCH), ("run",)
-    sampled_ns = grown.at_most_ns * case.scale / _searched_share(case)
+    # few samples in the sample of a long time range: their error would be scaled up, too
+    is_rough = case.kind is FindingKind.BOTTLENECK and case.is_sampled
+    sampled_ns = (grown.ns if is_rough else grown.at_most_ns) * case.scale / _searched_share(case)
     unclaimed_ns = sum(case.claimable(parts, states).values())
     return case.claimable(parts, states, min(sampled_ns, max(unclaimed_ns - but_ns, 0.0)))
 

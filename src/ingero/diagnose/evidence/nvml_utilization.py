@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.evidence.process_gpus import gpu_samples_of
@@ -39,6 +39,10 @@ class Utilization:
     def contradicts(self, busy: float) -> bool:
         """Whether the GPU was busy for less than this share with work queued or running, beyond the error."""
         return busy > self.share + self.error
+
+    def of_shorter(self, times: float) -> Utilization:
+        """The same kernels as a share of a time that is so many times shorter."""
+        return replace(self, share=min(self.share * times, 1.0), error=self.error * times, noise=self.noise * times)
 
     @property
     def kernels(self) -> str:

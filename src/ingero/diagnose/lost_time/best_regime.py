@@ -8,7 +8,7 @@ would be the length of neither, so that the chunk is cut where its sync interval
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -127,13 +127,8 @@ def _reference(pool: Array) -> Reference:
     )
 
 
-def with_thread_states(
-    references: Mapping[int, ClassReference], read: Callable[[Sequence[Window]], Array]
-) -> dict[int, ClassReference]:
-    """These references with their thread-state times. read: the whole sync intervals that ended in windows."""
-    if not references:
-        return {}
-    whole = read(reference_windows(references))
+def with_thread_states(references: Mapping[int, ClassReference], whole: Array) -> dict[int, ClassReference]:
+    """These references with their thread-state times. whole: the sync intervals that ended in their windows."""
     found = dict(references)
     for key, best in references.items():
         mine: Array = whole[whole["step_type"] == key]

@@ -189,7 +189,7 @@ def group_samples(
     if spans is not None and len(rows):
         rows = rows[_is_inside(rows, spans)]
     if spans is not None and state == SLEEP:
-        rows = _prefersleep_stacks(rows, sleep_stacks(evidence, process, spans))
+        rows = _prefer_sleep_stacks(rows, _sleep_stacks(evidence, process, spans))
     counts: Counter[tuple[int, bool, int]] = Counter()
     sums: Counter[tuple[int, bool, int]] = Counter()
     for tid, mark, stack, ns in rows[["tid", "is_collecting", "stack_hash", "weight_ns"]].tolist():
@@ -199,7 +199,7 @@ def group_samples(
     return [SampleGroup(*key[:2], evidence.stacks.of(key[2]), counts[key], ns) for key, ns in sums.most_common()]
 
 
-def sleep_stacks(evidence: Evidence, process: int, spans: Spans) -> Array:
+def _sleep_stacks(evidence: Evidence, process: int, spans: Spans) -> Array:
     """Sleeps within the spans whose stacks were taken as they began, each as a sample with its time in the spans."""
     found = evidence.critical_paths.sleeps_with_stacks(spans) if evidence.has_offcpu else np.zeros(0, OFFCPU_DTYPE)
     # a sleep in a call that may wait for the GPU is not at a place of the program's own
@@ -219,7 +219,7 @@ def sleep_stacks(evidence: Evidence, process: int, spans: Spans) -> Array:
     return asleep
 
 
-def _prefersleep_stacks(samples: Array, sleeps: Array) -> Array:
+def _prefer_sleep_stacks(samples: Array, sleeps: Array) -> Array:
     """For each thread its sleeps with stacks, or its samples where such sleeps are few and samples are more."""
     threads, counts = np.unique(sleeps["tid"], return_counts=True)
     known = Counter(samples["tid"][samples["stack_hash"] != 0].tolist())

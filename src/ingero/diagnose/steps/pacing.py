@@ -126,10 +126,11 @@ def as_paced(steps: Array, pace: Mapping[int, PacedBy], leads: Array, ahead_ns: 
 
 
 def with_blocked(steps: Array, chosen: Array, blocked_ns: Array) -> Array:
-    """Whole steps, the `chosen` ones without launch durations with the time that they were blocked for the GPU at most.
+    """Whole steps; the chosen ones get the time that they were blocked for the GPU at most.
 
-    blocked_ns: of their time in each thread state. It is no state of the host's own then, as where launches have
-    durations; all of the step is GPU time, in which the host's own time costs nothing while a thread is blocked.
+    chosen: a mask of steps without launch durations. blocked_ns: (chosen steps, STATES), ns. That time is no state of
+    the host's own then, as where launches have durations: all of the step is GPU time, in which the host's own time
+    costs nothing while a thread is blocked.
     """
     result: Array = steps.copy()
     result["launch_state_ns"][chosen] = (steps["idle_state_ns"] + steps["launch_state_ns"])[chosen] - blocked_ns

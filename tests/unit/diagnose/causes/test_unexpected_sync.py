@@ -129,6 +129,20 @@ def test_a_line_that_waits_many_times_in_a_step_is_named_where_steps_are_known(
         assert f"to {norms + 1} GPU syncs per step" in incident.summary
 
 
+def test_a_step_by_repetition_may_have_several_iterations_that_each_wait(tmp_path: Path) -> None:
+    """Four batches and one of another kind make the period: a wait at the end of each is none too many."""
+    path = tmp_path / "turns.db"
+    batch = Phase(step=Step(idle_ms=0.8, launch_ms=0.5, busy_ms=2.0, launches=40, noise=0.0))
+    other = Phase(step=Step(idle_ms=0.8, launch_ms=0.5, busy_ms=2.5, launches=60, noise=0.0))
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        line = run.stack((("/srv/job/train.py", 110, "log_loss"),))
+        for _, _, end in run.cycle(trainer, 0, LENGTH_S, [*[batch] * 4, other]):
+            run.call(trainer, "cudaStreamSynchronize", end - 0.002, 2.0, stack_hash=line)
+        add_steps(run, trainer, 0, LENGTH_S, RepeatedStep(host_ms=4 * 2.85 + 3.35, launches=220, noise=0.0))
+    assert "unexpected-sync" not in causes(diagnosed_file(path))
+
+
 def test_a_host_that_needs_longer_than_the_device_would_be_late_anyway(tmp_path: Path) -> None:
     slow = Step(idle_ms=2.0, launch_ms=0.3, busy_ms=1.5, launches=20, size_bytes=1 << 18)
     assert "unexpected-sync" not in causes(always_reading(tmp_path, step=slow))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from ingero.diagnose.findings import CodeLine, Finding, FindingKind, Fix, Link, 
 from ingero.diagnose.lost_time.buckets import GPU_EXECUTION
 from ingero.events import STATES
 from ingero.ops import Kind
-from ingero.store.arrays.spans import Spans
 from ingero.store.records import Window
 from ingero.units import format_counted, format_number
 
@@ -30,6 +30,7 @@ _MIN_TIMES_BASELINE = 1.3  # calls of a line per launch, against the baseline
 
 _MIN_WAITS_PER_STEP = 1.8  # one wait per step is normal
 _MIN_SHARE_OF_BUSIEST_LINE = 0.5  # of the waits at the busiest line: a value read now and then is no such place
+_MAX_SHARE_OF_WORK = 0.1  # of the most launches between two waits: a wait for so few ends no iteration
 _MAX_HOST_RATIO = 1.0  # of the GPU's time: a host that needs more would be late without these waits, too
 _FIXES = (
     Fix(text="keep the value on the GPU; read it once every N steps", command="loss.detach()  # not .item()"),
@@ -79,30 +80,29 @@ def explain(case: Case) -> Iterator[Finding]:
     )
 
 
-def _bottleneck_finding(case: Case) -> Finding | None:
-    """A loop that always synced that often: GPU idle time after all but one of a step's waits.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Excess:
+    """Waits beyond the one that a step needs. waits: of a step. lines: most waits first. ns: lost to them."""
 
-    Waits at a single line are several in a step only where steps are known (`.item()` of each parameter).
-    """
+    waits: float
+    lines: Sequence[CodeLine]
+    parts: tuple[Part, ...]
+    ns: float
+
+
+def _bottleneck_finding(case: Case) -> Finding | None:
+    """A loop that always synced that often: GPU idle time after all but one of a step's waits."""
     if case.is_of_steps or not case.knows_idle or not len(case.sync_intervals):
         return None
     host_ns = _host_ns(case)
     if host_ns > _MAX_HOST_RATIO * float(case.sync_intervals["busy_ns"].sum()):
         return None
-    counts, steps = _waits_by_line(case, case.time_ranges), _steps(case)
-    most = max(counts.values(), default=0)
-    lines = [line for line, count in counts.most_common() if count >= _MIN_SHARE_OF_BUSIEST_LINE * most]
-    waits = sum(counts[line] for line in lines) / max(most, 1)
-    if len(steps):
-        waits = case.sync_intervals_in(case.window) / len(steps)
-    if not lines or waits < _MIN_WAITS_PER_STEP or (len(lines) < 2 and not len(steps)):
+    excess = _recurring_waits(case) or _waits_at_several_lines(case)
+    least_ns = BOTTLENECK_RATIO * case.wall_ns
+    if excess is None or excess.ns < least_ns:
         return None
-    least_ns, parts = BOTTLENECK_RATIO * case.wall_ns, (Part.IDLE, Part.LAUNCH) if len(steps) else (Part.IDLE,)
-    if case.total(parts, ("run",)) * (1 - 1 / waits) < least_ns:  # an upper bound
-        return None
-    short_ns = _short_of_work_after_all_but_one_ns(case, steps) if len(steps) else _idle_after_others_ns(case, lines)
-    claims = case.claimable(parts, ("run",), short_ns)
-    lost = sum(claims.values())
+    claims = case.claimable(excess.parts, ("run",), excess.ns)
+    lost, lines, waits = sum(claims.values()), excess.lines, excess.waits
     if lost < least_ns:
         return None
     places = " and ".join(str(line) for line in lines[:2]) + (f" and {len(lines) - 2} more" if len(lines) > 2 else "")
@@ -130,54 +130,105 @@ def _bottleneck_finding(case: Case) -> Finding | None:
     )
 
 
-def _steps(case: Case) -> Array:
-    """The ends of the steps by repetition in the window of the case, ns; none where they are not known."""
+# Waits that recur within a step
+
+
+def _recurring_waits(case: Case) -> _Excess | None:
+    """Waits for a few launches each, many times in a step by repetition (`.item()` of each gradient); None without.
+
+    Intervals that recur with as much work as any other are iterations, of which a step by repetition may have several.
+    Judged by the worst part of the case, in which no interval is left out.
+    """
+    window = worst_part(case)
+    sync_intervals = case.evidence.gpu_stream_in(window, case.process.process)
+    step = _steps_of(case, sync_intervals["sync_end_ns"])
+    sync_intervals, step = sync_intervals[step >= 0], step[step >= 0]
+    if not len(step):
+        return None
+    steps = len(np.unique(step))
+    _, place, counts = np.unique(sync_intervals["step_type"], return_inverse=True, return_counts=True)
+    launches = np.bincount(place, weights=sync_intervals["launches"]) / counts
+    recurs = ((counts >= _MIN_WAITS_PER_STEP * steps) & (launches <= _MAX_SHARE_OF_WORK * launches.max()))[place]
+    waits = len(sync_intervals) / steps
+    if not recurs.any() or waits < _MIN_WAITS_PER_STEP:
+        return None
+    lines = _lines_of(case, window, sync_intervals["sync_end_ns"][recurs])
+    if not lines:
+        return None
+    seen_ns = float((sync_intervals["sync_end_ns"] - sync_intervals["prev_sync_end_ns"]).sum())
+    saved_ns = _saved_ns(sync_intervals, step, recurs) * case.wall_ns / max(seen_ns, 1.0)
+    return _Excess(waits=waits, lines=lines, parts=(Part.IDLE, Part.LAUNCH), ns=saved_ns)
+
+
+def _steps_of(case: Case, times_ns: Array) -> Array:
+    """The number of the step by repetition in which each time lies, -1: none. times_ns: in order."""
     mine = [one.sync_intervals for one in case.evidence.repeated_steps if one.process == case.process.process]
-    ends = np.concatenate([np.zeros(0, np.int64), *(steps["sync_end_ns"] for steps in mine)])
-    found: Array = ends[Spans((case.window,)).have_inside(ends)]
+    if not mine:
+        return np.full(len(times_ns), -1)
+    begins_ns, ends_ns = (np.ascontiguousarray(mine[0][name]) for name in ("prev_sync_end_ns", "sync_end_ns"))
+    at = np.searchsorted(ends_ns, times_ns)
+    found: Array = np.where(at < len(ends_ns), at, -1)
+    found[(found >= 0) & (begins_ns[np.minimum(at, len(begins_ns) - 1)] >= times_ns)] = -1
     return found
 
 
-def _short_of_work_after_all_but_one_ns(case: Case, steps: Array) -> float:
+def _saved_ns(sync_intervals: Array, step: Array, recurs: Array) -> float:
     """The time in which the GPU was idle, or launches came too slowly, because of all but one of a step's waits.
 
-    Without a wait the host would have been ahead by its duration, until it had spent that lead on work of its own.
-    steps: their ends. Judged by the worst part of the case, in which no interval is left out.
+    Without a wait the host would have been ahead by its duration, until it had spent that lead on work of its own. The
+    wait that a step needs is the costliest of those that do not recur in it, if it has one.
     """
-    sync_intervals = case.evidence.gpu_stream_in(worst_part(case), case.process.process)
     following = _followed(sync_intervals)
-    if not len(following):
-        return 0.0
     waits, lengths = sync_intervals[following], host_lengths(sync_intervals)
+    if not len(waits):
+        return 0.0
     short_ns = (lengths[Part.IDLE] + lengths[Part.LAUNCH])[following + 1]
     lead_ns = np.cumsum(waits["sync_end_ns"] - waits["sync_start_ns"] - short_ns)
-    kept = _allowed(waits, short_ns, np.searchsorted(steps, waits["sync_end_ns"]))
+    order = np.lexsort((short_ns, ~recurs[following], step[following]))
+    needed = np.sort(order[np.append(np.flatnonzero(np.diff(step[following][order])), len(order) - 1)])
     saved_ns = 0.0
-    for first, last in zip(kept[:-1] + 1, kept[1:], strict=True):
+    for first, last in zip(needed[:-1] + 1, needed[1:], strict=True):
         if first < last:
             spent_ns = float((lead_ns[first:last] - lead_ns[first - 1]).min())
             saved_ns += float(short_ns[first:last].sum()) + min(spent_ns, 0.0)
-    seen_ns = float((sync_intervals["sync_end_ns"] - sync_intervals["prev_sync_end_ns"]).sum())
-    return saved_ns * case.wall_ns / max(seen_ns, 1.0)
+    return saved_ns
 
 
-def _allowed(waits: Array, short_ns: Array, step: Array) -> Array:
-    """Indexes of one wait of each step, which it needs: the costliest of those that do not recur within the step.
-
-    step: of each wait, in order. short_ns: for how long the GPU was short of work after it.
-    """
-    _, types, counts = np.unique(waits["step_type"], return_inverse=True, return_counts=True)
-    is_single = counts[types] < _MIN_WAITS_PER_STEP * len(np.unique(step))
-    order = np.lexsort((short_ns, is_single, step))
-    found: Array = np.sort(order[np.append(np.flatnonzero(np.diff(step[order])), len(order) - 1)])
-    return found
+def _lines_of(case: Case, window: Window, ends_ns: Array) -> list[CodeLine]:
+    """The lines with most of the recorded waits that ended then, most first."""
+    stacks = case.evidence.reader.sync_stacks(window, process=case.process.process)
+    case.evidence.stacks.read(set(stacks.values()))
+    mine = set(ends_ns.tolist())
+    lines = (case.evidence.own_line(number) for end_ns, number in stacks.items() if end_ns in mine)
+    counts = Counter(line for line in lines if line)
+    return _busiest(counts)
 
 
-def _idle_after_others_ns(case: Case, lines: Sequence[CodeLine]) -> float:
-    """GPU idle time because of all of these lines but the costliest, where steps are not known.
+def _busiest(counts: Counter[CodeLine]) -> list[CodeLine]:
+    most = max(counts.values(), default=0)
+    return [line for line, count in counts.most_common() if count >= _MIN_SHARE_OF_BUSIEST_LINE * most]
+
+
+# Waits at several lines
+
+
+def _waits_at_several_lines(case: Case) -> _Excess | None:
+    """Waits at several lines, equally often: each once in a step; None at one line, where the step itself waits."""
+    counts = _waits_by_line(case, case.time_ranges)
+    lines = _busiest(counts)
+    waits = sum(counts[line] for line in lines) / max(counts.values(), default=1)
+    if len(lines) < 2 or waits < _MIN_WAITS_PER_STEP:
+        return None
+    if case.total((Part.IDLE,), ("run",)) * (1 - 1 / len(lines)) < BOTTLENECK_RATIO * case.wall_ns:  # an upper bound
+        return None
+    return _Excess(waits=waits, lines=lines, parts=(Part.IDLE,), ns=_idle_after_all_but_one_ns(case, lines))
+
+
+def _idle_after_all_but_one_ns(case: Case, lines: Sequence[CodeLine]) -> float:
+    """GPU idle time because of all but one of these waits, scaled to the case.
 
     Without a wait the host would have been earlier by the duration of the wait: no more of the idle time after it is
-    due to it.
+    due to it. One wait per step is allowed, the costliest one.
     """
     sync_intervals, window = case.sync_intervals, worst_part(case)
     following = _followed(sync_intervals)
