@@ -86,6 +86,16 @@ def test_a_forked_worker_that_burns_cpu_is_seen_at_its_loop(found: Found) -> Non
     assert inside >= 0.95 * sum(lines.values()), lines
 
 
+def test_what_the_interpreter_itself_runs_is_known_to_be_no_call_of_a_library(found: Found) -> None:
+    """Only so many stacks are copied: a sample inside of the interpreter's code needs none."""
+    stacks = [(found.stack(one), one.count) for one in found.samples if one.state == "run"]
+    counts = Counter[bool]()
+    for stack, count in stacks:
+        if stack and stack.own and stack.own.function == "busy":
+            counts[stack.is_native_known and not stack.is_in_gpu_library] += count
+    assert counts[True] >= 0.9 * counts.total(), counts
+
+
 def test_the_time_that_samples_stand_for_is_the_time_that_threads_ran(found: Found) -> None:
     ran_ns = sum(one.clocks.run_ns for one in found.clocks)
     sampled_ns = sum(one.ns for one in found.samples if one.state == "run")

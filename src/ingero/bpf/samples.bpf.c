@@ -65,17 +65,24 @@ INLINE bool is_in_call(struct thread *thread, u64 sp)
 	return false;
 }
 
+/* The layout of the interpreter whose own code runs; NULL: the code of another library, or no interpreter. */
+INLINE struct python_layout *running_interpreter(u32 slot, u64 pc)
+{
+	struct python_layout *layout = bpf_map_lookup_elem(&python_layouts, &slot);
+
+	return layout && pc >= layout->text_begin && pc < layout->text_end ? layout : NULL;
+}
+
 /*
  * Only the thread that collects runs the interpreter's own code meanwhile: the others wait for the lock that it holds,
  * or run code of other libraries.
  */
-INLINE bool is_collecting(struct thread *thread, u32 slot, u64 pc)
+INLINE bool is_collecting(struct thread *thread, struct python_layout *layout)
 {
-	struct python_layout *layout = bpf_map_lookup_elem(&python_layouts, &slot);
 	u64 interpreter;
 	u32 collecting = 0;
 
-	if (!layout || !layout->interpreter_collecting || pc < layout->text_begin || pc >= layout->text_end)
+	if (!layout->interpreter_collecting)
 		return false;
 	interpreter = user_word(thread->python_thread + layout->thread_interpreter);
 	bpf_probe_read_user(&collecting, sizeof(collecting), (void *)(interpreter + layout->interpreter_collecting));
@@ -106,16 +113,18 @@ GLOBAL int sample_thread(u64 now)
 	struct pt_regs *context = (struct pt_regs *)bpf_task_pt_regs(task);
 	struct thread *thread = tracked(task);
 	u64 python_stack, native_stack;
-	bool collects;
+	struct python_layout *interpreter;
 	u32 slot;
 
 	if (!thread || are_stacks_off() || is_in_call(thread, STACK_POINTER(context)))
 		return 0;
 	slot = thread->process_slot & (MAX_PROCESSES - 1);
 	python_stack = capture_python(thread, task, slot, true);
-	native_stack = sampled_native(thread, task, slot, context, python_stack, now);
-	collects = python_stack && is_collecting(thread, slot, PROGRAM_COUNTER(context));
-	send_sample(task, slot, now, python_stack, native_stack, collects ? SAMPLE_COLLECTING : 0, STATE_RUN);
+	interpreter = python_stack ? running_interpreter(slot, PROGRAM_COUNTER(context)) : NULL;
+	native_stack = interpreter ? NATIVE_IN_INTERPRETER :
+				     sampled_native(thread, task, slot, context, python_stack, now);
+	send_sample(task, slot, now, python_stack, native_stack,
+		    interpreter && is_collecting(thread, interpreter) ? SAMPLE_COLLECTING : 0, STATE_RUN);
 	return 0;
 }
 

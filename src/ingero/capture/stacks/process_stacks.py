@@ -16,7 +16,7 @@ from ingero.capture.stacks.deciding_words import DecidingWords
 from ingero.capture.stacks.stack_frames import NativeFrame, NativeFrames, PythonFrame
 from ingero.decode.native.machines import MACHINES
 from ingero.decode.native.symbols import SymbolTable
-from ingero.decode.native.unwinder import Frame, NativeStack, ThreadCopy
+from ingero.decode.native.unwinder import Ending, Frame, NativeStack, ThreadCopy
 from ingero.decode.python_code import CodeObject, from_record
 from ingero.discover.interpreters import Interpreter
 from ingero.elf import ElfImage
@@ -32,6 +32,8 @@ _MAX_NATIVE = 1 << 12  # 3 KB each, most of them under two keys
 _MAX_CODE, _MAX_TABLE_BYTES = 1 << 16, 16 << 20  # code objects; PyTorch's own have tables of 8 MB
 _MAX_LINES = 1 << 14
 _UNKNOWN_CODE = CodeObject("?", "?", 0, b"")
+IN_INTERPRETER = 1  # NATIVE_IN_INTERPRETER
+_NO_FRAMES = NativeFrames((), Ending.COMPLETE, "")
 
 
 class Symbols:
@@ -165,6 +167,8 @@ class ProcessStacks:
 
     def native(self, key: int) -> NativeFrames | None:
         """The frames of a native stack; None if it is not known (yet)."""
+        if key == IN_INTERPRETER:
+            return _NO_FRAMES
         self._unasked.discard(key)
         found = self._native.get(key)
         return self._with_names(found) if found else None
