@@ -159,8 +159,8 @@ struct call_record {
 	u64 extra; /* NCCL: nccl_calls.h */
 	u64 stream;
 	u64 cgroup_id;
-	u64 python_stack; /* hash of a python_stack_record, NATIVE_IN_INTERPRETER; 0 = none was taken */
-	u64 native_stack; /* key of a native_stack_record, or'ed with NATIVE_MAYBE_OTHER, NATIVE_IN_INTERPRETER; 0 = none was taken */
+	u64 python_stack; /* hash of a python_stack_record; 0 = none was taken */
+	u64 native_stack; /* key of a native_stack_record, or'ed with NATIVE_MAYBE_OTHER; 0 = none was taken */
 	u64 waker_ns; /* time of the last wake-up inside the call; 0 = none */
 	u64 culprit_ns;
 	u32 pid;
@@ -345,7 +345,7 @@ enum sample_flag {
  */
 struct sample_record {
 	u64 time_ns;
-	u64 python_stack; /* hash of a python_stack_record, NATIVE_IN_INTERPRETER; 0 = none was taken */
+	u64 python_stack; /* hash of a python_stack_record; 0 = none was taken */
 	u64 native_stack; /* key of a native_stack_record, NATIVE_IN_INTERPRETER; 0 = none was taken */
 	u32 pid;
 	u32 tid;

@@ -79,8 +79,8 @@ class NativePlace:
 class CallStack:
     """One stored stack, innermost first. note: what is missing and why, or where the stack is from; "" if nothing is.
 
-    is_python_whole: no Python frame is missing. is_native_known: a copy of the native stack was taken; its frames end
-    where those of the interpreter begin.
+    is_python_whole: no Python frame is missing. is_native_known: no native frame is missing; they
+    end where those of the interpreter begin.
     """
 
     native: tuple[NativePlace, ...]

@@ -149,7 +149,7 @@ _COLUMNS: Mapping[str, str] = {
     "how": "how the step was found: repetition of calls, sync, both, user (marked by the program)",
     "id": "number of the row",
     "io_ns": "I/O wait",
-    "ips": "JSON, hexadecimal addresses; empty where no copy of the native stack was taken",
+    "ips": "JSON, hexadecimal addresses; empty where nothing of the native stack is known",
     "is_gpu_call": "1: in a call that may wait for the GPU",
     "is_interpreter_lock": "1: it waited for CPython's lock; 0: not known to; NULL: another kind of sleep",
     "is_own_request": "1: it slept in a system call that asks for something (write, send, open, close, fsync, flock)",

@@ -823,7 +823,7 @@ CREATE INDEX raw_communicators_handle ON raw_communicators(process, handle);
 
 CREATE TABLE raw_stacks (
     hash    INTEGER PRIMARY KEY,
-    ips     TEXT NOT NULL DEFAULT '',          -- JSON array of hexadecimal addresses; '': no copy was taken
+    ips     TEXT NOT NULL DEFAULT '',          -- JSON array of hexadecimal addresses; '': not known
     frames  TEXT NOT NULL DEFAULT '',          -- JSON array of objects, innermost first
     note    TEXT NOT NULL DEFAULT '',          -- what of it is missing, and why
     process INTEGER NOT NULL DEFAULT 0,        -- 0: not recorded; a hash is of one process

@@ -32,6 +32,7 @@ class Now:
     asleep: tuple[tuple[str, int, str], ...] = ()
     runs: tuple[tuple[str, int, str], ...] = LAUNCH
     native: tuple[str, ...] = ()
+    sometimes: tuple[tuple[str, int, str], ...] = ()  # where it is in every fifth sample instead
 
 
 def diagnosed(folder: Path, now: Now) -> Diagnosis:
@@ -48,12 +49,21 @@ def diagnosed(folder: Path, now: Now) -> Diagnosis:
                 run.sample(trainer, at_s + 0.003, LAUNCH, native=SPINS if number % 28 else ())
         for number, at_s in enumerate(add_steps(run, trainer, QUIET_S, LENGTH_S, longer)):
             if number % 4 == 0:
-                run.sample(trainer, at_s + 0.0105, now.runs, native=now.native)
+                is_other = now.sometimes and number % 20 == 0
+                run.sample(trainer, at_s + 0.0105, now.sometimes if is_other else now.runs, native=now.native)
             if now.asleep:
                 run.off_cpu(
                     trainer, at_s + 0.0001, at_s + 0.0001 + PAUSE / 1000, "sleep", waker="timer", stack=now.asleep
                 )
     return diagnosed_file(path)
+
+
+def _forget_copies(path: Path, frames: str) -> None:
+    """Native stacks of these frames were never copied."""
+    db = sqlite3.connect(path)
+    db.execute("UPDATE raw_stacks SET ips = '' WHERE frames LIKE ?", (frames,))
+    db.commit()
+    db.close()
 
 
 def test_a_pause_at_the_users_line_is_the_hosts_though_launches_waited_before(tmp_path: Path) -> None:
@@ -81,11 +91,18 @@ def test_what_was_running_is_not_known_where_no_native_stack_was_copied(tmp_path
     """Python frames do not show whether a line of the user's launches: `x @ w` is a call of C code."""
     path = tmp_path / "scene.db"
     diagnosed(tmp_path, Now(runs=TOKENIZE))
-    db = sqlite3.connect(path)
-    db.execute("UPDATE raw_stacks SET ips = '' WHERE frames NOT LIKE '%cuLaunch%'")
-    db.commit()
-    db.close()
+    _forget_copies(path, "%tokenize%")
     assert causes(diagnosed_file(path)) == ["unexplained"]
+
+
+def test_what_has_no_copy_is_not_left_out_of_the_share(tmp_path: Path) -> None:
+    """A spin under many Python stacks is copied for a few of them; what the interpreter runs is always known."""
+    path = tmp_path / "scene.db"
+    diagnosed(tmp_path, Now(sometimes=TOKENIZE))
+    _forget_copies(path, "%linear%")
+    (incident,) = diagnosed_file(path).incidents
+    assert incident.cause == "unexplained"
+    assert "most of it blocked on the GPU" in incident.summary
 
 
 def test_what_spins_inside_the_driver_may_be_on_a_full_queue(tmp_path: Path) -> None:

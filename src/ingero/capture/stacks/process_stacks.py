@@ -32,7 +32,7 @@ _MAX_NATIVE = 1 << 12  # 3 KB each, most of them under two keys
 _MAX_CODE, _MAX_TABLE_BYTES = 1 << 16, 16 << 20  # code objects; PyTorch's own have tables of 8 MB
 _MAX_LINES = 1 << 14
 _UNKNOWN_CODE = CodeObject("?", "?", 0, b"")
-IN_INTERPRETER = 1  # NATIVE_IN_INTERPRETER
+_IN_INTERPRETER = 1  # NATIVE_IN_INTERPRETER
 _NO_FRAMES = NativeFrames((), Ending.COMPLETE, "")
 
 
@@ -167,7 +167,7 @@ class ProcessStacks:
 
     def native(self, key: int) -> NativeFrames | None:
         """The frames of a native stack; None if it is not known (yet)."""
-        if key == IN_INTERPRETER:
+        if key == _IN_INTERPRETER:
             return _NO_FRAMES
         self._unasked.discard(key)
         found = self._native.get(key)

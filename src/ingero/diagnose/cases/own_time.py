@@ -7,7 +7,7 @@ outside the driver, the time is its own work or its own wait, and the rest bound
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,8 +47,8 @@ def with_own_time(evidence: Evidence, process: int, windows: Sequence[Window], s
     steps = sync_intervals[untimed]
     seen = steps["sync_end_ns"] > steps["sync_end_ns"].max() - _LOOK_BACK_NS
     run = _run_samples(evidence, process, windows, steps[seen])
-    inside, known = _sums(run, lambda stack: stack.is_in_gpu_library)
-    if known < _MIN_RUN_SAMPLES:
+    outside, count = _known_share(run, lambda stack: not stack.is_in_gpu_library)
+    if count < _MIN_RUN_SAMPLES:
         return None
     state_ns = steps["idle_state_ns"] + steps["launch_state_ns"]
     run_ns, sleep_ns = np.maximum(state_ns[:, _RUN_CLOCK], 0), np.maximum(state_ns[:, _SLEEP_CLOCK], 0)
@@ -56,7 +56,7 @@ def with_own_time(evidence: Evidence, process: int, windows: Sequence[Window], s
     own_sleep_ns[seen] = _own_sleep_ns(evidence, process, steps[seen], sleep_ns[seen])
     own_sleep_ns[~seen] = sleep_ns[~seen] * own_sleep_ns.sum() / max(float(sleep_ns[seen].sum()), 1.0)
     blocked_ns = np.zeros_like(state_ns)
-    blocked_ns[:, _RUN_CLOCK] = run_ns * inside
+    blocked_ns[:, _RUN_CLOCK] = run_ns * (1 - outside)
     blocked_ns[:, _SLEEP_CLOCK] = sleep_ns - own_sleep_ns
     return with_blocked(sync_intervals, untimed, blocked_ns)
 
@@ -64,8 +64,8 @@ def with_own_time(evidence: Evidence, process: int, windows: Sequence[Window], s
 def own_run_share(evidence: Evidence, process: int, windows: Sequence[Window], sync_intervals: Array) -> float:
     """The least share, 0 to 1, of the host's on-CPU time in sync intervals that is no launching; 0 where not known."""
     run = _run_samples(evidence, process, windows, sync_intervals)
-    share, known = _sums(run, lambda stack: not stack.is_in_gpu_library and not may_launch(stack))
-    return max(share - _SIGMAS * math.sqrt(share * (1 - share) / known), 0.0) if known >= _MIN_RUN_SAMPLES else 0.0
+    share, count = _known_share(run, lambda stack: not stack.is_in_gpu_library and not may_launch(stack))
+    return max(share - _SIGMAS * math.sqrt(share * (1 - share) / count), 0.0) if count >= _MIN_RUN_SAMPLES else 0.0
 
 
 def _run_samples(
@@ -79,15 +79,15 @@ def _run_samples(
     ]
 
 
-def _sums(groups: Iterable[SampleGroup], matches: Callable[[CallStack], bool]) -> tuple[float, int]:
-    """The matching share of the time of samples whose native stack was copied, 0 to 1, and their number.
+def _known_share(groups: Sequence[SampleGroup], matches: Callable[[CallStack], bool]) -> tuple[float, int]:
+    """The share of the samples' time that is known to match, 0 to 1, and the number of samples.
 
-    Not every stack is copied: samples at places that were not say nothing of a GPU library.
+    Not every native stack is copied: a sample without may be anywhere in a library, so that it matches nothing.
     """
-    known = [(group, group.stack) for group in groups if group.stack and group.stack.is_native_known]
-    total_ns = sum(group.ns for group, _ in known)
-    matching_ns = sum(group.ns for group, stack in known if matches(stack))
-    return matching_ns / max(total_ns, 1), sum(group.count for group, _ in known)
+    matching_ns = sum(
+        group.ns for group in groups if group.stack and group.stack.is_native_known and matches(group.stack)
+    )
+    return matching_ns / max(sum(group.ns for group in groups), 1), sum(group.count for group in groups)
 
 
 def _own_sleep_ns(evidence: Evidence, process: int, steps: Array, sleep_ns: Array) -> Array:
