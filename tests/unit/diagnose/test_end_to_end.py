@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ingero.diagnose.cases.case_search import capped_by_nvml
+from ingero.diagnose.cases.against_zero import capped_by_nvml
 from ingero.diagnose.evidence.nvml_utilization import Utilization
 from ingero.diagnose.findings import Bucket, Part
 from ingero.diagnose.lost_time.end_to_end import Reference, host_paced_ns, lost_time, references

@@ -9,7 +9,7 @@ import pytest
 
 from ingero import given_up
 from ingero.demo.scene import Actor, ScriptedRun, Step
-from ingero.diagnose.cases.case_search import proven_idle
+from ingero.diagnose.cases.against_zero import proven_idle
 from ingero.diagnose.causes.rule import all_rules
 from ingero.diagnose.evidence.nvml_utilization import Utilization
 from ingero.diagnose.findings import JUDGED_NS, Bucket, Diagnosis, FindingKind, Part, share_of_wall_time

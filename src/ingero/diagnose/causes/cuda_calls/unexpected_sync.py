@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ingero.diagnose.cases.against_zero import host_lengths
 from ingero.diagnose.cases.call_growth import kind_of
 from ingero.diagnose.cases.case import Case
-from ingero.diagnose.cases.case_search import BOTTLENECK_RATIO, host_lengths
+from ingero.diagnose.cases.case_search import BOTTLENECK_RATIO
 from ingero.diagnose.causes.cpu.longest_wait import worst_part
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.findings import CodeLine, Finding, FindingKind, Fix, Link, Part
