@@ -170,6 +170,46 @@ def test_what_a_healthy_host_computes_is_no_bottleneck(tmp_path: Path) -> None:
     assert not [one for one in diagnosis.incidents if one.kind is FindingKind.BOTTLENECK]
 
 
+PAUSE = (("/srv/job/train.py", 95, "pause"),)
+ACCURACY = (("/srv/job/metrics.py", 12, "accuracy"), ("/srv/job/train.py", 90, "main"))
+
+
+@pytest.mark.parametrize(
+    ("percent", "slept_ms", "lost"),
+    [
+        (45, 0.0, 0.457),  # NVML's error: one second of twelve, and its whole numbers
+        (45, 1.0, 0.457),  # a part asleep, which is idle first
+        (80, 0.0, None),  # a loop computes and launches for so much of its time anyway
+        (None, 0.0, None),
+    ],
+)
+def test_what_a_host_computes_is_a_bottleneck_where_nvml_sees_no_kernel(
+    tmp_path: Path, percent: int | None, slept_ms: float, lost: float | None
+) -> None:
+    path = tmp_path / "scene.db"
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        step = RepeatedStep(host_ms=8.0, host={"sleep": slept_ms}, blocked={"copy": 0.1})
+        for number, begin_s in enumerate(add_steps(run, trainer, 0, LENGTH_S, step)):
+            if number % 4 == 0:
+                run.sample(trainer, begin_s + 0.002, ACCURACY)
+            if slept_ms:
+                run.off_cpu(
+                    trainer, begin_s + 0.004, begin_s + 0.004 + slept_ms / 1e3, "sleep", waker="timer", stack=PAUSE
+                )
+        for second in range(int(LENGTH_S)) if percent is not None else ():
+            run.gpu(second + 0.5, percent=percent or 0, processes=[(100, 1 << 30)])
+    found = {one.cause: one for one in diagnosed_file(path).incidents}
+    if lost is None:
+        assert not found
+        return
+    assert found["host-bound"].kind is FindingKind.BOTTLENECK
+    assert str(found["host-bound"].line) == "accuracy() at /srv/job/metrics.py:12"
+    assert found["host-bound"].lost_ratio == pytest.approx(lost - slept_ms / 8.1, abs=0.02)
+    if slept_ms:
+        assert found["sleep-in-loop"].lost_ratio == pytest.approx(slept_ms / 8.1, abs=0.02)
+
+
 def paced(folder: Path, step: Step, *, stream: int = 0) -> bool:
     """Whether the steps by repetition pace a program that also waits for a stream."""
     with ScriptedRun(folder / "scene.db", seconds=LENGTH_S) as run:
@@ -279,6 +319,7 @@ def test_a_slower_gpu_is_told_of_a_loop_that_empties_its_queue_now_and_then(tmp_
     assert causes(diagnosed_file(tmp_path / "scene.db")) == ["gpu-slower"]
 
 
+PAUSE = (("/srv/job/train.py", 95, "pause"),)
 METRICS = (("/srv/job/metrics.py", 12, "compute_metrics"), ("/srv/job/train.py", 90, "main"))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from ingero import given_up
 from ingero.demo.scene import Actor, ScriptedRun, Step
-from ingero.diagnose.cases.against_zero import proven_idle
+from ingero.diagnose.cases.against_zero import idle_at_least_ns, proven_idle
 from ingero.diagnose.causes.rule import all_rules
 from ingero.diagnose.evidence.nvml_utilization import Utilization
 from ingero.diagnose.findings import JUDGED_NS, Bucket, Diagnosis, FindingKind, Part, share_of_wall_time
@@ -90,7 +90,7 @@ def test_only_waits_that_the_gpu_was_idle_in_for_certain_count_against_zero(
     used = None if busy is None else Utilization(share=busy, error=0.0, is_shared=False)
     lost = {Bucket(Part.IDLE, "sleep"): waits, Bucket(Part.RETURN_DELAY, "runq"): 5}
     expected = {Bucket(Part.IDLE, "sleep"): proven, Bucket(Part.RETURN_DELAY, "runq"): 5}
-    assert proven_idle(lost, 100, waited, used, copied_bytes) == expected
+    assert proven_idle(lost, 100, waited, idle_at_least_ns(100, used, copied_bytes)) == expected
 
 
 def test_what_was_seen_before_launches_were_given_up_counts_against_zero_as_it_was(tmp_path: Path) -> None:

@@ -77,6 +77,21 @@ def _launching_ns(sync_intervals: Array, lengths: Array) -> int:
     return int(np.maximum(sync_intervals["idle_state_ns"][mine, STATES.index("run")], 0).sum())
 
 
+def run_while_idle_ns(sync_intervals: Array) -> int:
+    """The on-CPU time of host-bound steps, ns: in it the GPU may have worked off what was launched before."""
+    lengths = host_lengths(sync_intervals)[Part.IDLE]
+    counted = is_step(sync_intervals) & (sync_intervals["idle_state_ns"][:, 0] >= 0) & (lengths > 0)
+    return int(sync_intervals["idle_state_ns"][counted, STATES.index("run")].sum())
+
+
+def idle_at_least_ns(wall_ns: int, used: Utilization | None, copied_bytes: float) -> float:
+    """How long a GPU was idle for certain by NVML, which counts no kernel during a copy; 0.0 without NVML.
+
+    copied_bytes: between GPU and host; taken to pass over the slowest link.
+    """
+    return max(wall_ns * (1 - used.share - used.error) - copied_bytes / _SLOWEST_LINK, 0.0) if used else 0.0
+
+
 def capped_by_nvml(
     lost: dict[Bucket, int],
     wall_ns: int,
@@ -97,18 +112,16 @@ def capped_by_nvml(
     return {bucket: int(ns * scale) if bucket.part in hidden else ns for bucket, ns in lost.items()}
 
 
-def proven_idle(
-    lost: dict[Bucket, int], wall_ns: int, busy_ns: int, used: Utilization | None, copied_bytes: float
-) -> dict[Bucket, int]:
+def proven_idle(lost: dict[Bucket, int], wall_ns: int, busy_ns: int, idle_ns: float) -> dict[Bucket, int]:
     """This lost time, where launches were not traced: only the host's part in which the GPU was idle for certain.
 
     The position of the launches in a sync interval is not known, so that the host may have waited while the GPU worked.
     The time without a kernel lies outside busy_ns, in which the host waited for the GPU in syncs. If it and the host's
     waits are together longer than the time outside, they overlap by the difference.
-    NVML counts no kernel during a copy: copied_bytes between GPU and host are taken to pass over the slowest link.
+
+    idle_ns: of the GPU, at least (`idle_at_least_ns`).
     """
     waits_ns = sum(ns for bucket, ns in lost.items() if bucket.part is not Part.RETURN_DELAY)
-    idle_ns = wall_ns * (1 - used.share - used.error) - copied_bytes / _SLOWEST_LINK if used else 0.0
     outside_ns = max(wall_ns - busy_ns, 0)
-    scale = max(waits_ns + min(max(idle_ns, 0.0), outside_ns) - outside_ns, 0.0) / max(waits_ns, 1)
+    scale = max(waits_ns + min(idle_ns, outside_ns) - outside_ns, 0.0) / max(waits_ns, 1)
     return {bucket: ns if bucket.part is Part.RETURN_DELAY else int(ns * scale) for bucket, ns in lost.items()}

@@ -8,7 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ingero.diagnose.cases.against_zero import capped_by_nvml, host_lengths, host_wait_buckets, proven_idle
+from ingero.diagnose.cases.against_zero import (
+    capped_by_nvml,
+    host_lengths,
+    host_wait_buckets,
+    idle_at_least_ns,
+    proven_idle,
+    run_while_idle_ns,
+)
 from ingero.diagnose.cases.case import Case
 from ingero.diagnose.cases.own_time import own_run_share, with_own_time
 from ingero.diagnose.evidence.evidence import Evidence
@@ -50,6 +57,7 @@ _WARM_UP_NS = 500_000_000  # from a program's first sync on, in which it fills c
 _BRIEF_NS = 5_000_000_000  # from the first sync interval to the last one of an ended process
 _MAX_STALL_NS = 3_000_000_000  # a loop that has stood still for longer may be over or idle, which is not urgent
 _MAJORITY = 0.5  # of the sync intervals of a case
+_RUN_OF_STEP = Bucket(Part.IDLE, "run")
 
 
 def find_cases(evidence: Evidence) -> list[Case]:
@@ -272,8 +280,7 @@ class _GpuStream:
             _scaled(host_wait_buckets(sync_intervals, own_run), scale),
             wall,
             int(members["busy_ns"].sum()),
-            used,
-            self._copied_bytes(window),
+            idle_at_least_ns(wall, used, self._copied_bytes(window)),
         )
 
     def _utilization(self, sync_intervals: Array, window: Window, wall_ns: int) -> Utilization | None:
@@ -317,7 +324,12 @@ class _GpuStream:
         used = self._utilization(sync_intervals, window, wall)
         hidden = frozenset(Part) if is_step(sync_intervals).any() else frozenset({Part.LAUNCH})
         against_zero = capped_by_nvml(sums, wall, used, hidden)
-        lost = sum(against_zero.values())
+        waited_ns, proven_ns = sum(against_zero.values()), 0
+        if run_ns := int(run_while_idle_ns(sync_intervals) * scale):
+            idle_ns = idle_at_least_ns(wall, used, self._copied_bytes(window))
+            proven_ns = int(min(max(idle_ns - waited_ns, 0.0), run_ns))  # longer than all waits: it ran meanwhile
+            against_zero |= {_RUN_OF_STEP: proven_ns} if proven_ns else {}
+        lost = waited_ns + proven_ns
         if lost < max(BOTTLENECK_RATIO * wall, MIN_LOST_NS):
             return None
         return Case(
@@ -333,7 +345,7 @@ class _GpuStream:
             lost_ns=lost,
             peak_ratio=lost / max(wall, 1),
             buckets=against_zero,
-            is_lower_bound=float(has_untraced_launches(sync_intervals).mean()) > _MAJORITY,
+            is_lower_bound=proven_ns > 0 or float(has_untraced_launches(sync_intervals).mean()) > _MAJORITY,
             is_part_known=is_part_known,
         )
 
