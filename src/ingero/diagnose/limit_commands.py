@@ -110,6 +110,13 @@ def set_memory(group: Container | None) -> str:
     return f"echo <bytes> | sudo tee {_cgroup_file(_cgroup_path(group), 'memory.max')}  # v1: memory.limit_in_bytes"
 
 
+def processes_of(group: Container | None) -> str:
+    """The command that lists the processes of a cgroup with their CPU time."""
+    if tool := _update_tool(group):
+        return f"sudo {tool} top {_container_id(group)} -o pid,pcpu,args"
+    return f'ps -o pid,pcpu,args -p "$(paste -sd, {_cgroup_file(_cgroup_path(group), "cgroup.procs")})"'
+
+
 class Weight(enum.Enum):
     """CPU weights for a cgroup relative to its siblings: (cpu.weight, cpu.shares of v1, cores of a pod)."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,13 +13,14 @@ from ingero.diagnose.causes.cpu.longest_wait import worst_part
 from ingero.diagnose.causes.cpu.scheduling import SchedulerFacts
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.findings import Finding, Fix, Link
-from ingero.diagnose.limit_commands import cgroup_by_id, set_cpus
+from ingero.diagnose.limit_commands import cgroup_by_id, processes_of, set_cpus
 from ingero.events import THREAD_STATES
 from ingero.store.records import Throttling
-from ingero.units import format_count, format_ns, format_number
+from ingero.units import format_count, format_ns, format_number, format_percent
 
 CAUSE = "cpu-throttled"
 _THROTTLED_STATE = THREAD_STATES.index("throttled")
+_MOST = 0.5  # of the quota used by others, before the job's own threads are not to blame
 
 
 def explain(case: Case) -> Iterator[Finding]:
@@ -31,10 +32,15 @@ def explain(case: Case) -> Iterator[Finding]:
     place = case.evidence.container_of(case.process.cgroup_id)
     row = SchedulerFacts(case).in_force(case.process.pid, case.process.pid)
     quota = Quota(row.quota_us, row.period_us) if row and row.quota_us and row.period_us else None
-    periods = sum(row.nr_throttled for row in _throttling_rows(case))
+    rows = _throttling_rows(case)
+    periods = sum(row.nr_throttled for row in rows)
     limit_text = f" of {quota.text}" if quota else ""
     threads = _throttled_threads(case)
+    others = _share_of_others(case, quota, rows) if quota else 0.0
     threads_text = f" by {threads} threads of its own" if threads > 1 else ""
+    is_by_others = others >= _MOST
+    if is_by_others:
+        threads_text = f", at least {format_percent(others)} of it by other processes of its cgroup"
     periods_text = f", in {format_count(periods)} periods" if periods else ""
     yield Finding(
         cause=CAUSE,
@@ -52,9 +58,10 @@ def explain(case: Case) -> Iterator[Finding]:
                 order="from the time the quota was used up to the next period",
             ),
         ),
-        fixes=tuple(_fixes(case, quota, lost, threads, is_container=bool(place))),
+        fixes=tuple(_fixes(case, quota, lost, None if is_by_others else threads, is_container=bool(place))),
         evidence={
             "own threads throttled": threads,
+            "used by others (ratio, at least)": round(others, 4) or None,
             "periods throttled": periods,
             "quota (us)": quota.quota_us if quota else None,
             "period (us)": quota.period_us if quota else None,
@@ -96,17 +103,28 @@ def _throttled_threads(case: Case) -> int:
     return len(np.unique(throttled["tid"]))
 
 
+def _share_of_others(case: Case, quota: Quota, rows: Sequence[Throttling]) -> float:
+    """The least share of the quota of the throttled periods that processes outside the job used, 0 to 1.
+
+    Each such period used the quota up; no more of that than all of its running time is the job's own.
+    """
+    used_ns = sum(row.nr_throttled for row in rows if row.cgroup_id == case.process.cgroup_id) * quota.quota_us * 1000
+    own = [row.clocks.run_ns for row in case.evidence.thread_state_totals(case.window) if row.process in case.members]
+    return max(1 - sum(own) / used_ns, 0.0) if used_ns and own else 0.0
+
+
 def _wanted_cpus(case: Case) -> float:
     """How many CPUs the job would have used without the quota: its running and its throttled time."""
     own_clocks = (row.clocks for row in case.evidence.thread_state_totals(case.window) if row.process in case.members)
     return sum(clocks.run_ns + clocks.throttled_ns for clocks in own_clocks) / max(case.window.duration_ns, 1)
 
 
-def _fixes(case: Case, quota: Quota | None, lost_ns: int, threads: int, *, is_container: bool) -> Iterator[Fix]:
+def _fixes(case: Case, quota: Quota | None, lost_ns: int, threads: int | None, *, is_container: bool) -> Iterator[Fix]:
+    """threads: of its own that were throttled; None: others used the quota."""
     # without throttling, the same CPU time would have been used in that much less wall time
     wanted = quota.cpus * case.wall_ns / max(case.wall_ns - lost_ns, 1) if quota else 0.0
-    is_many = quota is not None and threads > max(quota.cpus, 1)
-    if is_many and quota:
+    is_many = quota is not None and threads is not None and threads > max(quota.cpus, 1)
+    if is_many and quota and threads:
         count = max(int(quota.cpus), 1)
         yield Fix(
             text=f"run no more threads than the quota has CPUs: {threads} threads share {format_number(quota.cpus)}, "
@@ -117,13 +135,15 @@ def _fixes(case: Case, quota: Quota | None, lost_ns: int, threads: int, *, is_co
         wanted = max(wanted, min(_wanted_cpus(case), threads, cores))
     group = cgroup_by_id(case.evidence, case.process.cgroup_id)
     command = set_cpus(group, wanted, period_us=quota.period_us) if quota else set_cpus(group)
-    or_ = "or " if is_many else ""
+    if threads is None:
+        yield Fix(text="see who else uses its quota, and move that to a group of its own", command=processes_of(group))
+    or_ = "or " if is_many or threads is None else ""
     if is_container:
         yield Fix(text=f"{or_}raise the CPU limit, or remove it and keep the request", command=command)
     else:
         least = f" to at least {format_number(wanted, 2)} CPUs" if quota else ""
         yield Fix(text=f"{or_}raise the quota of its cgroup{least}", command=command)
-    if not is_many:
+    if threads is not None and not is_many:
         yield Fix(text="or run fewer threads at once: they share one quota", command="OMP_NUM_THREADS=1")
 
 
@@ -132,8 +152,8 @@ RULE = Rule(
     title="throttled (CPU quota)",
     order=10,
     needs=("sync_intervals", "thread_state_seconds"),
-    shows="the kernel's throttled time of the critical-path thread, the quota and its period, and in how many "
-    "periods it was used up",
+    shows="the kernel's throttled time of the critical-path thread, the quota and its period, in how many periods it "
+    "was used up, and how much of that at least by processes outside the job",
     limits="before Linux 6.18 a task throttled through a parent group shows in its own run queue's time",
     explain=explain,
 )
