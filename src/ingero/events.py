@@ -21,7 +21,14 @@ STATE_TEXTS: dict[str, str] = {
 }
 
 INTERPRETER_LOCK = 1  # bit of the address that a thread slept at, which is even: it is its interpreter's lock
-OWN_REQUEST = 2  # in place of that address: it slept in a system call with which it asks for something (write, open)
+# In place of that address, the kind of another system call that it slept in:
+SENDS = 2  # write, send, connect
+RECEIVES = 4  # read, receive, poll
+WAITS_FOR_EVENTS = 6  # epoll
+ASKS_FILE_SYSTEM = 8  # open, stat, getdents, fsync, close
+LOCKS_FILE = 10  # flock, fcntl
+OWN_REQUESTS = (SENDS, ASKS_FILE_SYSTEM, LOCKS_FILE)  # with these it asks for something itself
+LAST_CALL_KIND = 10  # larger numbers are addresses
 
 # From here on: names and numbers of the enumerations of bpf/events.h. A test compares them with the compiled objects.
 THREAD_STATES: tuple[str, ...] = ("init", *STATES)

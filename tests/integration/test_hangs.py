@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -40,6 +41,7 @@ _SEIZE, _INTERRUPT, _DETACH = 0x4206, 0x4207, 17  # of ptrace
 # What the summary must say of each; the line is the one that is marked in the program.
 HANGS = {
     "full_pipe": "waits for room in a pipe that {tester} should read (write, S)",
+    "stopped_terminal": "waits in write for its terminal {terminal}, which takes no output",
     "forked_lock": "waits for a lock in its own memory that no thread is left to release: it was held when",
     "lock_file": "polls for {folder}/lock_file, sleeping in between (clock_nanosleep, S)",
     "flocked": "waits for the lock of {folder}/flocked that {tester} holds (flock, S)",
@@ -62,6 +64,7 @@ class Hung:
     folder: Path
     pids: dict[str, int]
     port: int
+    terminal: str
     began_ns: int = 0
     others: float = 0.0  # of the CPUs, used by others meanwhile
     named: dict[str, tuple[int, dict[str, Any]]] = field(default_factory=dict)
@@ -82,7 +85,10 @@ class Hung:
         """What should have been said of a program that was named: state and object, severity, the line that waits."""
         incident = self.named[name][1]
         tester = f"{Path('/proc/self/comm').read_text().strip()} [{os.getpid()}]"
-        wanted = [HANGS[name].format(tester=tester, folder=self.folder, port=self.port), f"/program.py:{_line(name)}"]
+        wanted = [
+            HANGS[name].format(tester=tester, folder=self.folder, port=self.port, terminal=self.terminal),
+            f"/program.py:{_line(name)}",
+        ]
         problems = [f"{one!r} in {incident['headline']!r}" for one in wanted if one not in incident["headline"]]
         return problems + ([] if incident["severity"] == "CRITICAL" else [f"CRITICAL, is {incident['severity']}"])
 
@@ -117,6 +123,15 @@ def _locked(path: Path, *, is_record: bool = False) -> int:
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR)
     (fcntl.lockf if is_record else fcntl.flock)(descriptor, fcntl.LOCK_EX)
     return descriptor
+
+
+def _stopped_terminal(stack: ExitStack) -> str:
+    """The path of a terminal whose output was stopped, as by Ctrl-S."""
+    master, slave = os.openpty()
+    stack.callback(os.close, master)
+    stack.callback(os.close, slave)
+    termios.tcflow(slave, termios.TCOOFF)
+    return os.ttyname(slave)
 
 
 def _ask(port_file: Path, gate: Path, stack: ExitStack) -> None:
@@ -156,17 +171,20 @@ def hang_side_by_side(folder: Path, options: Sequence[str] = ()) -> Hung:
             stack.callback(os.close, _locked(folder / name, is_record=name == "record_locked"))
         listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         port = int(listening.getsockname()[1])
-        more = {name: folder / name for name in ("lock_file", "flocked", "record_locked", "checkpoint", "idle_server")}
+        terminal = _stopped_terminal(stack)
+        more: dict[str, object] = {
+            name: folder / name for name in ("lock_file", "flocked", "record_locked", "checkpoint", "idle_server")
+        }
+        more |= {"silent_peer": port, "stopped_terminal": terminal}
         programs = {
-            name: stack.enter_context(_program(simulated, name, port if name == "silent_peer" else more.get(name, "")))
-            for name in (*HANGS, *PAUSES)
+            name: stack.enter_context(_program(simulated, name, more.get(name, ""))) for name in (*HANGS, *PAUSES)
         }
         pids = {name: process.pid for name, process in programs.items()}
         with tracing(folder, pids=list(pids.values()), options=options) as tracer:
-            found = Hung(tracer.database, folder, pids, port)
+            found = Hung(tracer.database, folder, pids, port, terminal)
             threads = [
                 threading.Thread(target=found.read, args=(tracer,), daemon=True),
-                threading.Thread(target=_ask, args=(more["idle_server"], gate, stack), daemon=True),
+                threading.Thread(target=_ask, args=(folder / "idle_server", gate, stack), daemon=True),
                 threading.Thread(target=_debug, args=(pids["debugged"], gate), daemon=True),
             ]
             for thread in threads:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from ingero.diagnose.offcpu.gil_waits import gil_waits
-from ingero.events import INTERPRETER_LOCK, THREAD_STATES, WAKER_KINDS
+from ingero.events import INTERPRETER_LOCK, RECEIVES, SENDS, THREAD_STATES, WAKER_KINDS
 from ingero.store.reader import open_reader
 from tests.integration.targets import rows, simulation
 from tests.integration.tracing import Tracer, tracing
@@ -39,11 +39,17 @@ sys.stdin.readline()
 
 _TURNS = 200
 
-# It writes more than fits into a pipe, until its child has made room; then it reads, until its child has written.
+# It writes more than fits into a pipe and a connection, until its child has made room; then it reads, until its child
+# has written.
 _WRITER = f"""
-import ctypes, os, sys, time
+import ctypes, os, socket, sys, time
 library = ctypes.CDLL(sys.argv[1])
 full, empty = os.pipe(), os.pipe()
+listening = socket.create_server(("127.0.0.1", 0))
+near = socket.create_connection(listening.getsockname())
+far, _ = listening.accept()
+near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
 if not os.fork():
     for _ in range({_TURNS}):
         time.sleep(0.003)
@@ -51,12 +57,15 @@ if not os.fork():
         while read < 131072:
             read += len(os.read(full[0], 131072 - read))
         time.sleep(0.003)
+        far.recv(1 << 20, socket.MSG_WAITALL)
+        time.sleep(0.003)
         os.write(empty[1], b"x")
     os._exit(0)
 print("ready", flush=True)
 sys.stdin.readline()
 for _ in range({_TURNS}):
     os.write(full[1], bytes(131072))
+    near.sendall(bytes(1 << 20))
     os.read(empty[0], 1)
 print("done", flush=True)
 sys.stdin.readline()
@@ -135,6 +144,14 @@ def test_a_sleep_in_a_write_is_told_from_one_in_a_read(tmp_path: Path) -> None:
     found = {is_own: (count, futexes) for is_own, count, futexes in rows(tracer.database, long, writer.pid)}
     assert min(count for count, _ in found.values()) > _TURNS / 2, found
     assert found[1][1] == 0, "a system call is no futex"
+    long = "FROM raw_offcpu WHERE tid = ? AND duration_ns > 1000000"
+    assert dict(rows(tracer.database, f"SELECT futex, count(*) {long} GROUP BY 1", writer.pid)).keys() == {
+        SENDS,
+        RECEIVES,
+    }
+    ended = f"SELECT avg(waker_kind = {WAKER_KINDS.index('thread')}) {long} AND futex = {SENDS}"
+    ((by_thread,),) = rows(tracer.database, ended, writer.pid)
+    assert by_thread > 0.9, "the reader made room in its own call, also where the network woke the writer meanwhile"
 
 
 def test_what_a_thread_sleeps_while_the_agent_cannot_run_is_kept_or_counted(tmp_path: Path) -> None:

@@ -285,6 +285,9 @@ struct pt_regs {
 #define SYS_FUTEX 202
 #define SYS_WRITE 1
 #define SYS_WRITEV 20
+#define SYS_READ 0
+#define SYS_RECVFROM 45
+#define SYS_RECVMSG 47
 #define SYS_SENDTO 44
 #define SYS_SENDMSG 46
 #define SYS_SENDMMSG 307
@@ -302,6 +305,9 @@ struct pt_regs {
 #define SYS_FUTEX 98
 #define SYS_WRITE 64
 #define SYS_WRITEV 66
+#define SYS_READ 63
+#define SYS_RECVFROM 207
+#define SYS_RECVMSG 212
 #define SYS_SENDTO 206
 #define SYS_SENDMSG 211
 #define SYS_SENDMMSG 269

@@ -41,8 +41,11 @@ INLINE u32 preempt_count(struct task_struct *current)
 	return count;
 }
 
-/* On the loopback device the receiver's softirq runs inside the sender's own system call. */
-INLINE bool is_sending(struct task_struct *current)
+/*
+ * On the loopback device the receiver's softirq runs inside the sender's own system call, and a blocked sender is woken
+ * inside that of the receiver, which has made room.
+ */
+INLINE bool is_moving_data(struct task_struct *current)
 {
 	struct pt_regs *registers;
 	long number;
@@ -54,7 +57,7 @@ INLINE bool is_sending(struct task_struct *current)
 		return false;
 	number = SYSCALL_NUMBER(registers);
 	return number == SYS_WRITE || number == SYS_WRITEV || number == SYS_SENDTO || number == SYS_SENDMSG ||
-	       number == SYS_SENDMMSG;
+	       number == SYS_SENDMMSG || number == SYS_READ || number == SYS_RECVFROM || number == SYS_RECVMSG;
 }
 
 INLINE u8 thread_kind(struct task_struct *current)
@@ -68,7 +71,7 @@ INLINE u8 softirq_kind(struct task_struct *current, struct cpu *cpu)
 {
 	u8 vector = cpu->softirq - 1;
 
-	if (vector == SOFTIRQ_NET_RX && cpu->is_own_softirq && is_sending(current))
+	if (vector == SOFTIRQ_NET_RX && cpu->is_own_softirq && is_moving_data(current))
 		return WAKER_THREAD;
 	if (vector == SOFTIRQ_NET_RX || vector == SOFTIRQ_NET_TX)
 		return WAKER_NETWORK;

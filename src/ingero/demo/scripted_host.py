@@ -8,7 +8,7 @@ from typing import Literal
 
 from ingero.demo.scripted_recording import ScriptedRecording
 from ingero.demo.scripted_steps import Actor, ns_of
-from ingero.events import OWN_REQUEST, STATES, THREAD_STATES, WAKER_KINDS
+from ingero.events import STATES, THREAD_STATES, WAKER_KINDS
 from ingero.ops import HostOp, IoOp, NetOp, Source, TcpOp
 from ingero.store.records import HaltLevel
 from ingero.store.vocabulary import CulpritKind
@@ -51,18 +51,18 @@ class ScriptedHost(ScriptedRecording):
         futex: int = 0,
         stack: Sequence[tuple[str, int, str]] = (),
         is_gpu_call: bool = False,
-        is_own_request: bool = False,
+        call: int = 0,
     ) -> None:
         """Writes an off-CPU interval of a thread (default: the main one); a sleep ends at woken_s (default: end_s).
 
-        stack: where the thread went to sleep, as in `sample`.
+        stack: where the thread went to sleep, as in `sample`. call: `events.SENDS` and so on.
         """
         begin, end = self.at(begin_s), self.at(end_s)
         known: dict[str, Value] = {"start_ns": begin, "duration_ns": end - begin, "state": THREAD_STATES.index(state)}
         known |= {"process": actor.number, "pid": actor.pid, "tid": tid or actor.pid, "comm": self.text(actor.name)}
         known |= {
             "cpu": cpu,
-            "futex": OWN_REQUEST if is_own_request else futex,
+            "futex": call or futex,
             "stack_hash": self.stack(stack) if stack else 0,
         }
         known["is_gpu_call"] = int(is_gpu_call)

@@ -16,12 +16,14 @@ from pathlib import Path
 
 from ingero.discover.memory import ProcessMemory, UnreadableMemoryError
 from ingero.discover.processes import PROC
+from ingero.events import ASKS_FILE_SYSTEM, LOCKS_FILE, RECEIVES, SENDS, WAITS_FOR_EVENTS
 from ingero.foreign_text import decoded
 
 _MAX_BYTES = 64 << 10  # of a status file
 _MAX_PATH = 512  # characters of a path or socket name that is kept
 _MAX_POLLED = 64  # descriptors of a poll that are read; more is a server's, which waits for any of them
 _WRITES = os.O_WRONLY | os.O_RDWR
+_TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console", "/dev/hvc")
 
 # System calls in which programs wait, by machine and number. Source: the table of the x86 system calls
 # (arch/x86/entry/syscalls/syscall_64.tbl), and the one that newer architectures share (asm-generic/unistd.h).
@@ -79,13 +81,14 @@ _POLLIN, _POLLOUT = 0x001, 0x004  # poll.h
 _POLLFD = struct.Struct("<ihh")
 _MUTEX = struct.Struct("<Iii")  # __lock, __count, __owner of glibc's and musl's 64-bit layout
 
-NETWORK_FILE_SYSTEMS = frozenset(
+_NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "9p", "gpfs", "beegfs", "afs", "glusterfs", "virtiofs", "wekafs"}
 )
 
 PIPE_READ, PIPE_WRITE = "pipe-read", "pipe-write"
 FUTEX, SHARED_FUTEX = "futex", "shared-futex"
 FILE_LOCK, NETWORK_FILE, FILE = "file-lock", "network-file", "file"
+TERMINAL_WRITE = "terminal-write"
 SOCKET_READ, SOCKET_WRITE, ACCEPT = "socket-read", "socket-write", "accept"
 TIMER, CHILD, EVENTS, SEMAPHORE, OTHER = "timer", "child", "events", "semaphore", "other"
 
@@ -136,13 +139,22 @@ def path_arguments() -> dict[int, int]:
     return {number: _OF_PATHS[name] for number, name in names.items() if name in _OF_PATHS}
 
 
-def own_requests() -> frozenset[int]:
-    """Numbers of the system calls in which a thread waits for its own request, on this architecture.
+def call_kinds() -> dict[int, int]:
+    """The kind (`events.SENDS` and so on) of each system call that has one, by its number on this architecture.
 
-    No request from outside ends a sleep in one of them: servers read, poll, accept or sleep at a futex.
+    No request from outside ends a sleep in a call that sends, locks, or asks a file system. Without select, with which
+    programs also sleep.
     """
-    names = {*_SENDS, *_OF_PATHS, *_ON_FILES, "flock", "fcntl"} - {"ioctl"}
-    return frozenset(number for number, name in _SYSCALLS.get(platform.machine(), {}).items() if name in names)
+    kinds = {
+        SENDS: _SENDS,
+        RECEIVES: _READS | {"poll", "ppoll"},
+        WAITS_FOR_EVENTS: _EPOLLS,
+        ASKS_FILE_SYSTEM: {*_OF_PATHS, *_ON_FILES} - {"ioctl"},
+        LOCKS_FILE: {"flock", "fcntl"},
+    }
+    by_name = {name: kind for kind, names in kinds.items() for name in names}
+    named = {**_SYSCALLS.get(platform.machine(), {}), **_BOTH}
+    return {number: by_name[name] for number, name in named.items() if name in by_name}
 
 
 def absolute(folder: str, path: str) -> str:
@@ -309,10 +321,12 @@ class _CallMeaning:
         target = str(found["target"])
         if target.startswith("pipe:") or (found["inode"] and target.startswith("/")):
             kind = PIPE_READ if is_read else PIPE_WRITE
+        elif target.startswith(_TERMINALS) and not is_read:
+            kind = TERMINAL_WRITE
         elif target.startswith("socket:"):
             kind = SOCKET_READ if is_read else SOCKET_WRITE
         elif target.startswith("/"):
-            kind = NETWORK_FILE if found.get("file_system") in NETWORK_FILE_SYSTEMS else FILE
+            kind = NETWORK_FILE if _is_served(str(found.get("file_system", ""))) else FILE
         else:
             kind = OTHER
         return {**found, "kind": kind}
@@ -326,7 +340,7 @@ class _CallMeaning:
                 self.folder, _fields(self.folder / "fdinfo" / str(number)).get("mnt_id", "")
             )
             found |= {"file_system": file_system, "source": source}
-            if file_system not in NETWORK_FILE_SYSTEMS:  # of these even to ask may wait for the server
+            if not _is_served(file_system):  # of these even to ask may wait for the server
                 found["inode"] = _fifo_inode(self.folder / "fd" / str(number))
         return found
 
@@ -339,8 +353,13 @@ class _CallMeaning:
         if not path.startswith("/"):
             path = f"{link_target(self.folder / 'cwd')}/{path}"
         file_system, source = mount_of(path, read_text(self.folder / "mountinfo", most=1 << 20))
-        kind = NETWORK_FILE if file_system in NETWORK_FILE_SYSTEMS else FILE
+        kind = NETWORK_FILE if _is_served(file_system) else FILE
         return {"kind": kind, "target": path[:_MAX_PATH], "file_system": file_system, "source": source}
+
+
+def _is_served(file_system: str) -> bool:
+    """Whether another host or process answers for the files of this file system."""
+    return file_system in _NETWORK_FILE_SYSTEMS or file_system == "fuse" or file_system.startswith("fuse.")
 
 
 def link_target(path: Path) -> str:

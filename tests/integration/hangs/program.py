@@ -46,6 +46,12 @@ def full_pipe(_step: Step) -> None:
         os.write(1, b"x" * 4096)  # here
 
 
+def stopped_terminal(_step: Step) -> None:
+    terminal = os.open(sys.argv[3], os.O_WRONLY | os.O_NOCTTY)
+    while True:
+        os.write(terminal, b"x" * 4096)  # here
+
+
 def forked_lock(_step: Step) -> None:
     lock = threading.Lock()
     results = _FORK.Queue()

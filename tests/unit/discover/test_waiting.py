@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ingero.discover import waiting
-from ingero.discover.waiting import FileLock, SocketPeer, SystemCall, own_requests, parse_call, parse_locks, read_wait
+from ingero.discover.waiting import FileLock, SocketPeer, SystemCall, call_kinds, parse_call, parse_locks, read_wait
+from ingero.events import ASKS_FILE_SYSTEM, LOCKS_FILE, RECEIVES, SENDS, WAITS_FOR_EVENTS
 from tests.unit.fake_proc import FIRST_PID, FUTEX_PRIVATE, FakeProc, call
 
 PID = FIRST_PID
@@ -38,10 +39,15 @@ def test_other_lines_are_none_or_have_no_name(line: str) -> None:
     assert found is None or found.name.startswith("system call")
 
 
-def test_nobodys_request_ends_a_write() -> None:
-    own = {SystemCall(number).name for number in own_requests()}
-    assert {"write", "openat", "close", "fsync"} <= own
-    assert not own & {"read", "poll", "epoll_wait", "futex", "accept4", "recvmsg", "ioctl", "wait4", "nanosleep"}
+def test_kinds_of_system_calls() -> None:
+    """Nobody's request ends a write; select and futex may be anything."""
+    kinds = {SystemCall(number).name: kind for number, kind in call_kinds().items()}
+    assert {kinds[name] for name in ("openat", "close", "fsync", "newfstatat", "getdents64")} == {ASKS_FILE_SYSTEM}
+    assert {kinds[name] for name in ("write", "sendmsg", "connect")} == {SENDS}
+    assert {kinds[name] for name in ("read", "recvfrom", "poll", "ppoll")} == {RECEIVES}
+    assert {kinds[name] for name in ("epoll_wait", "epoll_pwait2")} == {WAITS_FOR_EVENTS}
+    assert {kinds[name] for name in ("flock", "fcntl")} == {LOCKS_FILE}
+    assert not {"select", "pselect6", "futex", "accept4", "ioctl", "wait4", "nanosleep"} & set(kinds)
 
 
 def test_a_sleep_outside_of_calls_is_a_page_fault() -> None:
@@ -83,6 +89,8 @@ def test_the_kind_of_a_wait_follows_from_its_call(proc: FakeProc, syscall: str, 
         (call(44, 5), "socket:[77]", waiting.SOCKET_WRITE),
         (call(0, 5), "/data/shard", waiting.NETWORK_FILE),
         (call(74, 5), "/home/x", waiting.FILE),
+        (call(1, 5), "/dev/pts/3", waiting.TERMINAL_WRITE),
+        (call(0, 5), "/dev/pts/3", waiting.FILE),  # a person has not typed yet
         (call(73, 5, 2), "/home/x", waiting.FILE_LOCK),
         (call(72, 5, 7), "/home/x", waiting.FILE_LOCK),
         (call(0, 5), "anon_inode:[eventfd]", waiting.OTHER),

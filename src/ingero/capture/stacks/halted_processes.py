@@ -393,6 +393,10 @@ class WaitFollower:
         place = f"{wait.target} on {wait.source} ({wait.file_system})"
         return replace(halt, level=HaltLevel.NAMED, object=place)
 
+    def _terminal_write(self, halt: HaltedWait, above: frozenset[int]) -> HaltedWait:
+        del above
+        return replace(halt, level=HaltLevel.NAMED, object=halt.wait.target)
+
     def _socket(self, halt: HaltedWait, above: frozenset[int]) -> HaltedWait:
         """A socket; on an incoming connection it waits for a request: that is no halt."""
         del above
@@ -563,6 +567,7 @@ _FOLLOW: dict[str, _Follow] = {
     waiting.PIPE_WRITE: WaitFollower._pipe_write,
     waiting.FILE_LOCK: WaitFollower._file_lock,
     waiting.NETWORK_FILE: WaitFollower._network_file,
+    waiting.TERMINAL_WRITE: WaitFollower._terminal_write,
     waiting.SOCKET_READ: WaitFollower._socket,
     waiting.SOCKET_WRITE: WaitFollower._socket,
     waiting.CHILD: WaitFollower._child,

@@ -29,8 +29,8 @@ from ingero.capture.stacks.process_stacks import ProcessStacks
 from ingero.capture.stacks.python_layouts import layout_row
 from ingero.capture.stacks.stack_frames import MergedStack, merge, stack_row
 from ingero.discover.interpreters import Interpreter, UnreadableInterpreter
-from ingero.discover.waiting import own_requests
-from ingero.events import INTERPRETER_LOCK, OWN_REQUEST
+from ingero.discover.waiting import call_kinds
+from ingero.events import INTERPRETER_LOCK
 from ingero.store.writing.tables import Row
 
 Array = np.ndarray[Any, Any]
@@ -42,7 +42,8 @@ _PATIENCE_S = 3.0  # the rings are drained four times a second
 _SETTLING_S = 0.05  # at a time: until a copy is answered, calls of its place cannot be distinguished
 _HASH_MASK = (1 << 63) - 1  # hashes are stored as signed integers, 0 is none
 _LOWEST_FUTEX = 4096  # bpf/events.h: below it stands 2 * (number of another system call) + 2
-_OWN_REQUESTS = sorted(2 * number + 2 for number in own_requests())
+_CALL_KINDS = np.zeros(_LOWEST_FUTEX, np.uint64)
+_CALL_KINDS[[2 * number + 2 for number in call_kinds()]] = list(call_kinds().values())
 _PRIME = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: spreads the process number over all bits
 
 
@@ -146,11 +147,11 @@ class Stacks:
     def futexes(self, numbers: list[int], addresses: Array) -> Array:
         """The futex addresses of sleeps; bit INTERPRETER_LOCK marks the lock of the thread's interpreter.
 
-        Of other system calls OWN_REQUEST where it is one that asks for something, else 0. numbers: of their processes.
+        Of other system calls their kind (`events.SENDS` and so on), else 0. numbers: of their processes.
         """
         is_other = addresses < _LOWEST_FUTEX
-        is_own_request = is_other & np.isin(addresses, _OWN_REQUESTS)
-        marked: Array = np.where(is_own_request, OWN_REQUEST, np.where(is_other, 0, addresses))
+        kinds = _CALL_KINDS[np.where(is_other, addresses, 0)]
+        marked: Array = np.where(is_other, kinds, addresses)
         processes = np.array(numbers)
         for number in set(numbers):
             process = self._processes.get(number)

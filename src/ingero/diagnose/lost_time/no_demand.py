@@ -12,7 +12,7 @@ from ingero.diagnose.causes.host_code.polling_loops import polled_ns
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.lost_time.interval_sampling import sample_windows
 from ingero.diagnose.offcpu.critical_path import GIL, PathSegment
-from ingero.diagnose.samples.process_roles import data_workers, is_waiting_for_answer
+from ingero.diagnose.samples.process_roles import is_waiting_for_answer, trains
 from ingero.events import STATES
 from ingero.store.records import Process, WakerTotals
 from ingero.units import SECOND_NS
@@ -113,8 +113,7 @@ def _idle_of(evidence: Evidence, process: Process, sleeps: _Sleeps, sync_interva
     idle = np.zeros(len(sleeps.outside_ns))
     if not (sleeps.outside and is_waiting_for_answer(evidence, process, sleeps.outside)):
         idle += sleeps.outside_ns
-    trains = bool(data_workers(evidence, process))  # it waits for them, however often it wakes up meanwhile
-    if not trains and (_serves(idle, sleeps) or _polls(sleeps, sync_intervals)):
+    if not trains(evidence, process) and (_serves(idle, sleeps) or _polls(sleeps, sync_intervals)):
         idle += sleeps.timer_ns
     return idle
 
@@ -191,12 +190,10 @@ def _gap(
 def _may_lack_demand(evidence: Evidence, process: Process) -> bool:
     """Whether the network, processes outside, or timers where they count, ended enough of the process's sleep."""
     family = evidence.family(process.process)
-    trains = bool(data_workers(evidence, process))
-    slept = sum(
-        one.sleep_ns
-        for one in evidence.wakers(process.process)
-        if is_outside_waker(one, family) or (one.waker_kind == "timer" and not trains)
-    )
+    wakers = evidence.wakers(process.process)
+    slept = sum(one.sleep_ns for one in wakers if is_outside_waker(one, family))
+    if not trains(evidence, process):
+        slept += sum(one.sleep_ns for one in wakers if one.waker_kind == "timer")
     return slept > _MIN_DEMAND_RATIO * evidence.window.duration_ns
 
 
@@ -233,7 +230,7 @@ def is_outside_waker(waker: WakerTotals, family: set[int]) -> bool:
 
 def _may_be_request(segment: PathSegment, family: set[int]) -> bool:
     """Whether a process outside ended this sleep, as far as is known by requesting something."""
-    return is_outside(segment, family) and not segment.is_own_request
+    return is_outside(segment, family) and not segment.is_own_request and not segment.is_answer
 
 
 def is_outside(segment: PathSegment, family: set[int]) -> bool:

@@ -16,7 +16,16 @@ import numpy as np
 
 from ingero.diagnose.offcpu.gil_waits import gil_waits
 from ingero.diagnose.offcpu.split_waits import merge_split_waits
-from ingero.events import OWN_REQUEST, THREAD_STATES, WAKER_KINDS
+from ingero.events import (
+    ASKS_FILE_SYSTEM,
+    LAST_CALL_KIND,
+    LOCKS_FILE,
+    OWN_REQUESTS,
+    RECEIVES,
+    THREAD_STATES,
+    WAITS_FOR_EVENTS,
+    WAKER_KINDS,
+)
 from ingero.store.arrays.arrays import OFFCPU_DTYPE
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -37,7 +46,8 @@ class PathSegment:
     state: a name of STATES, or GIL for a thread that waits for the interpreter lock or holds it. Where the path ends,
     it is the state of the sleep that no further thread explains; waker_kind and waker_pid are of that sleep.
     culprit_pid, culprit_name: what ran instead of a runnable thread. depth: hops from the path's own thread.
-    is_own_request: the thread slept in a system call that requests something, such as a write. is_gpu_call: it was in
+    call: the kind of system call that the thread slept in (`events.SENDS` and so on), 0 of another one or none.
+    is_event_loop: the thread also waits for events (epoll), so that it gets its requests there. is_gpu_call: it was in
     a call that may wait for the GPU.
     """
 
@@ -53,8 +63,34 @@ class PathSegment:
     waker_kind: str = "none"
     waker_pid: int = 0
     depth: int = 0
-    is_own_request: bool = False
+    call: int = 0
+    is_event_loop: bool = False
     is_gpu_call: bool = False
+
+    @property
+    def is_own_request(self) -> bool:
+        """Whether the thread slept in a system call that requests something, such as a write."""
+        return self.call in OWN_REQUESTS
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether it read from one file, pipe or socket, or polled."""
+        return self.call == RECEIVES
+
+    @property
+    def asks_file_system(self) -> bool:
+        """Whether it opened, looked at, or closed a file."""
+        return self.call == ASKS_FILE_SYSTEM
+
+    @property
+    def locks_file(self) -> bool:
+        """Whether it wanted the lock of a file."""
+        return self.call == LOCKS_FILE
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether the sleep was for an answer: an event loop that reads elsewhere asked there itself."""
+        return self.is_receiving and self.is_event_loop
 
     @property
     def duration_ns(self) -> int:
@@ -98,6 +134,9 @@ class CriticalPaths:
             for mine in parts
         }
         self._gil = gil_waits({tid: thread.rows for tid, thread in self._of_thread.items()})
+        self._event_loops = {
+            tid for tid, thread in self._of_thread.items() if (thread.rows["futex"] == WAITS_FOR_EVENTS).any()
+        }
         self._pid_of = {tid: pid for tid, (_, pid) in threads.items()}
         self._pid_of |= {tid: int(thread.rows["pid"][0]) for tid, thread in self._of_thread.items()}
 
@@ -150,7 +189,8 @@ class CriticalPaths:
         if woken <= reach:
             return
         is_gil = interval.start_ns in self._gil[interval.tid]
-        if interval.waker_kind == _THREAD and depth < MAX_DEPTH and _state(state) == "sleep":
+        is_followed = depth or interval.futex not in OWN_REQUESTS  # who takes what it writes is the end of that wait
+        if interval.waker_kind == _THREAD and is_followed and depth < MAX_DEPTH and _state(state) == "sleep":
             first = len(found)
             self._follow(found, interval, reach, woken, depth + 1)
             if is_gil:
@@ -164,7 +204,8 @@ class CriticalPaths:
         """The segment of a sleep whose waker is not followed; an unknown waker thread counts as its own process."""
         tid = interval.waker_tid
         kind, pid = WAKER_KINDS[interval.waker_kind], interval.waker_pid or self._pid_of.get(tid, tid)
-        return _segment(interval, state, begin, end, depth, kind, pid)
+        segment = _segment(interval, state, begin, end, depth, kind, pid)
+        return replace(segment, is_event_loop=True) if interval.tid in self._event_loops else segment
 
     def _follow(self, found: list[PathSegment], sleeper: Any, begin_ns: int, at_ns: int, depth: int) -> None:
         """Adds what the waker of a sleep did until it woke the sleeper at at_ns."""
@@ -243,7 +284,7 @@ def _segment(
         waker_kind=waker_kind,
         waker_pid=waker_pid,
         depth=depth,
-        is_own_request=interval.futex == OWN_REQUEST,
+        call=interval.futex if interval.futex <= LAST_CALL_KIND else 0,
         is_gpu_call=bool(interval.is_gpu_call),
     )
 

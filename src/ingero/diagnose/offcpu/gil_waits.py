@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ingero.events import INTERPRETER_LOCK, OWN_REQUEST, THREAD_STATES, WAKER_KINDS
+from ingero.events import INTERPRETER_LOCK, LAST_CALL_KIND, THREAD_STATES, WAKER_KINDS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -62,7 +62,7 @@ def _lock_addresses(of_thread: Mapping[int, Array], waits: Mapping[int, set[int]
     """The addresses, in units of _ADDRESS_BYTES, at which the threads of one process wait for the lock."""
     certain, longer, total = Counter[int](), Counter[int](), Counter[int]()
     for tid, intervals in of_thread.items():
-        asleep = intervals[intervals["futex"] > OWN_REQUEST]
+        asleep = intervals[intervals["futex"] > LAST_CALL_KIND]
         address, slept = asleep["futex"] // _ADDRESS_BYTES, asleep["woken_ns"] - asleep["start_ns"]
         total.update(address.tolist())
         certain.update(address[np.isin(asleep["start_ns"], list(waits[tid]))].tolist())
@@ -73,7 +73,7 @@ def _lock_addresses(of_thread: Mapping[int, Array], waits: Mapping[int, set[int]
 
 def _begins_at(intervals: Array, addresses: Iterable[int]) -> Iterator[int]:
     """The begins of the sleeps at these addresses, in units of _ADDRESS_BYTES."""
-    mine = (intervals["futex"] > OWN_REQUEST) & np.isin(intervals["futex"] // _ADDRESS_BYTES, list(addresses))
+    mine = (intervals["futex"] > LAST_CALL_KIND) & np.isin(intervals["futex"] // _ADDRESS_BYTES, list(addresses))
     yield from intervals["start_ns"][mine].tolist()
 
 

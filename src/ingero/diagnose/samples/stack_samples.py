@@ -35,6 +35,16 @@ _FORKED = re.compile(r"/multiprocessing/process\.py$")
 _LOADER = re.compile(r"/utils/data/")
 _GETTERS = frozenset(("__getitem__", "__getitems__"))
 _WAITS_FOR_ITEMS = re.compile(r"/(queue|threading|selectors|concurrent/futures/\w+|asyncio/\w+)\.py$")
+_TAKES_ITEMS = re.compile(r"/(queue|multiprocessing/(queues|pool|connection)|concurrent/futures/\w+)\.py$|/utils/data/")
+_COMPILES = re.compile(
+    r"/(torch/(_inductor|_dynamo|_functorch/_aot_autograd|utils/cpp_extension)|triton/(compiler|runtime/build|backends)|"
+    r"jax/_src/(compiler|compilation_cache|pjit|interpreters/(mlir|pxla))|numba/cuda/(compiler|codegen|cudadrv/nvrtc))\b"
+)
+_EVENT_LOOP = re.compile(
+    r"/(ipykernel|tornado|IPython|prompt_toolkit|uvicorn|gunicorn|hypercorn|socketserver|wsgiref|asyncio/base_events|"
+    r"asyncio/selector_events|selectors|pdb|cmd|code)\b"
+)
+_TRAINS = re.compile(r"/(torch|minitorch)/(optim|autograd)\b|/(optax|apex/optimizers|deepspeed/runtime/zero)/")
 _GETS = re.compile(r"/queue\.py$|/multiprocessing/queues\.py$|/utils/data/")
 _ASKS_ANOTHER = re.compile(
     r"/(multiprocessing/managers|http/client|xmlrpc/client|ftplib|smtplib|urllib3/\w+|redis/\w+|grpc/_channel|"
@@ -50,6 +60,7 @@ class Doing(enum.Enum):
     COLLECTING = "collecting garbage"
     PASSING = "passing items between processes"
     LOADING = "loading data"
+    COMPILING = "compiling GPU code"
     COMPUTING = "computing"
 
 
@@ -104,6 +115,8 @@ def doing_of(stack: CallStack | None) -> Doing:
     frames = stack.python if stack else ()
     if frames and _PASSING.search(frames[0].file):
         return Doing.PASSING
+    if compiles(stack):
+        return Doing.COMPILING
     iterates = False
     for place in reversed(frames):
         iterates = iterates or place.function.rpartition(".")[2] == "__next__"
@@ -126,6 +139,26 @@ def waits_for_items(stack: CallStack | None) -> bool:
 def gets_an_item(stack: CallStack | None) -> bool:
     """Whether a sleeping thread waits at a queue or a data loader, even if it wakes up to check in between."""
     return bool(waits_for_items(stack) and stack and any(_GETS.search(place.file) for place in stack.python))
+
+
+def takes_items(stack: CallStack | None) -> bool:
+    """Whether a sleeping thread waits for what its workers make: at a queue, a pool or a data loader."""
+    return bool(stack and any(_TAKES_ITEMS.search(place.file) for place in stack.python)) and not compiles(stack)
+
+
+def compiles(stack: CallStack | None) -> bool:
+    """Whether a thread compiles GPU code, or waits for who does."""
+    return bool(stack and any(_COMPILES.search(place.file) for place in stack.python))
+
+
+def trains(stack: CallStack | None) -> bool:
+    """Whether a thread is in a backward pass or an optimizer."""
+    return bool(stack and any(_TRAINS.search(place.file) for place in stack.python))
+
+
+def waits_for_requests(stack: CallStack | None) -> bool:
+    """Whether a sleeping thread is in an event loop, a server's, or a person's prompt."""
+    return bool(stack and stack.python and _EVENT_LOOP.search(stack.python[0].file))
 
 
 def asks_another(stack: CallStack | None) -> bool:

@@ -105,4 +105,9 @@ def launching_threads(launching: Iterable[int], names: Iterable[tuple[int, str]]
 
     names: ids and names of the process's threads.
     """
-    return frozenset(launching) | {tid for tid, name in names if _AUTOGRAD.fullmatch(name)}
+    return frozenset(launching) | {tid for tid, name in names if is_autograd(name)}
+
+
+def is_autograd(name: str) -> bool:
+    """Whether a thread of this name is one of PyTorch's for backward passes."""
+    return bool(_AUTOGRAD.fullmatch(name))

@@ -96,6 +96,45 @@ def test_of_a_worker_that_was_always_too_slow_all_of_its_cycle_counts(tmp_path: 
     assert str(incident.line) == "fetch() at /srv/job/images.py:40"
 
 
+PREFETCH = (("/srv/job/loader.py", 22, "decode_item"), ("/srv/job/loader.py", 31, "prefetch"))
+LOOK = (("/srv/job/loader.py", 38, "wait_for_batch"), ("/srv/job/train.py", 90, "main"))
+OPTIMIZER = (("/usr/lib/torch/optim/adam.py", 220, "step"), ("/srv/job/train.py", 71, "main"))
+
+
+@pytest.mark.parametrize(
+    ("made", "looks", "expected"),
+    [
+        (True, (3, 5, 4, 6), ["data-starvation"]),
+        (False, (3, 5, 4, 6), ["sleep-in-loop"]),  # it looks for something that no thread of it makes
+        (True, (4,), ["sleep-in-loop"]),  # always as many: pauses, whatever another thread computes
+    ],
+)
+def test_a_loop_that_looks_for_what_its_own_thread_makes_waits_for_data(
+    tmp_path: Path, *, made: bool, looks: tuple[int, ...], expected: list[str]
+) -> None:
+    def looking(run: ScriptedRun, trainer: Actor) -> None:
+        run.sample(trainer, 1.0, OPTIMIZER)
+        run.off_cpu(trainer, 0.1, 0.2, "sleep", tid=105)
+        now, number = QUIET_S, 0
+        while now < LENGTH_S:
+            count = looks[number % len(looks)]
+            step = Step(idle_ms=0.5 + 2 * count, idle={"sleep": 2 * count})
+            ((begin, _, now),) = run.train(trainer, now, now + 1e-6, step)
+            for look in range(count):
+                at_s = begin + look * 0.002
+                run.off_cpu(trainer, at_s, at_s + 0.00199, "sleep", waker="timer", stack=LOOK)
+            if made:
+                run.sample(trainer, begin + 0.001, PREFETCH, tid=105, ms=2 * count)
+            number += 1
+
+    diagnosis = diagnosed(tmp_path, looking)
+    assert causes(diagnosis) == expected
+    (incident,) = diagnosis.incidents
+    if expected == ["data-starvation"]:
+        assert str(incident.line) == "decode_item() at /srv/job/loader.py:22"
+    assert ("it looks again and again" in incident.summary) is (not made)
+
+
 def test_the_line_of_a_computing_worker_is_named(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, lambda run, trainer: computing(run, trainer, QUIET_S, LENGTH_S, AUGMENT))
     assert causes(diagnosis) == ["data-starvation"]

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ingero.demo.scene import Actor, ScriptedRun, Step
-from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed
+from ingero.events import ASKS_FILE_SYSTEM, LOCKS_FILE, RECEIVES, SENDS, WAITS_FOR_EVENTS
+from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 
 PARTNER = Actor(number=0, pid=700, name="featurizer")
 SUBPROCESS = (
@@ -50,19 +51,106 @@ def test_a_client_is_known_by_its_frames(tmp_path: Path) -> None:
     assert str(diagnosis.incidents[0].line) == "main() at /srv/job/train.py:98"
 
 
+OPTIMIZER = (("/usr/lib/torch/optim/adam.py", 220, "step"), ("/srv/job/train.py", 71, "main"))
+KERNEL = (("/usr/lib/ipykernel/kernelbase.py", 545, "process_one"), ("/srv/job/launch.py", 3, "main"))
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "expected"),
+    [
+        ((("/srv/job/train.py", 34, "next_batch"),), ["ipc-bound"]),
+        (KERNEL, []),  # a notebook whose next cell has not been asked for
+    ],
+)
+def test_who_trains_waits_for_an_answer_except_in_an_event_loop(
+    tmp_path: Path, meanwhile: tuple[tuple[str, int, str], ...], expected: list[str]
+) -> None:
+    def training(run: ScriptedRun, trainer: Actor) -> None:
+        run.sample(trainer, 1.0, OPTIMIZER)
+        asking(run, trainer)
+        for tenth in range(10 * int(QUIET_S), 10 * int(LENGTH_S)):
+            run.sample(trainer, tenth / 10 + 0.004, meanwhile, state="sleep", ms=100)
+
+    assert causes(diagnosed(tmp_path, training)) == expected
+
+
+def test_an_event_loop_that_reads_elsewhere_waits_for_an_answer(tmp_path: Path) -> None:
+    """It gets its requests as events, in the first half too."""
+
+    def blocked(run: ScriptedRun, trainer: Actor) -> None:
+        run.off_cpu(trainer, 0.1, 0.2, "sleep", waker=Actor(number=0, pid=701, name="client"), call=WAITS_FOR_EVENTS)
+        writing(run, trainer, call=RECEIVES)
+
+    diagnosis = diagnosed(tmp_path, blocked)
+    assert causes(diagnosis) == ["ipc-bound"]
+    (incident,) = diagnosis.incidents
+    assert "blocking its event loop until featurizer [700] answered, log() at /srv/job/train.py:77" in incident.summary
+
+
+def unanswered(run: ScriptedRun, trainer: Actor, stack: tuple[tuple[str, int, str], ...]) -> None:
+    """It trains; 8 ms of each step in a poll until its own timeout."""
+    run.sample(trainer, 1.0, OPTIMIZER)
+    for begin, _, _ in run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=8.5, idle={"sleep": 8})):
+        run.off_cpu(trainer, begin, begin + 0.008, "sleep", waker="timer", stack=stack, call=RECEIVES)
+
+
+def test_a_timeout_is_no_sleep_of_the_programs_own(tmp_path: Path) -> None:
+    line = (("/usr/lib/python3.12/http/client.py", 300, "_read_status"), ("/srv/job/train.py", 41, "push"))
+    diagnosis = diagnosed(tmp_path, lambda run, trainer: unanswered(run, trainer, line))
+    assert causes(diagnosis) == ["ipc-bound"]
+    (incident,) = diagnosis.incidents
+    assert "an answer that did not come before its own timeout, push() at /srv/job/train.py:41" in incident.summary
+    assert incident.culprits == ()
+    assert incident.lost_ratio == pytest.approx(8 / 14.55, rel=0.05)
+
+
+def test_a_loader_that_looks_whether_its_workers_live_asks_nobody(tmp_path: Path) -> None:
+    line = (("/usr/lib/multiprocessing/connection.py", 1136, "wait"), ("/srv/job/train.py", 41, "next_batch"))
+    assert "ipc-bound" not in causes(diagnosed(tmp_path, lambda run, trainer: unanswered(run, trainer, line)))
+
+
+def test_an_answer_over_the_network_has_no_pid(tmp_path: Path) -> None:
+    def remote(run: ScriptedRun, trainer: Actor) -> None:
+        run.sample(trainer, 1.0, OPTIMIZER)
+        line = (("/srv/job/train.py", 34, "next_batch"),)
+        for begin, _, _ in run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=8.5, idle={"sleep": 8})):
+            run.off_cpu(trainer, begin, begin + 0.008, "sleep", waker="network", stack=line, call=RECEIVES)
+
+    diagnosis = diagnosed(tmp_path, remote)
+    assert causes(diagnosis) == ["ipc-bound"]
+    (incident,) = diagnosis.incidents
+    assert "waiting for the answer of the other end of its connection, next_batch()" in incident.summary
+    assert incident.culprits == ()
+    assert f"pid={100}," in incident.fixes[0].command
+
+
+@pytest.mark.parametrize(
+    ("call", "cause", "text"),
+    [
+        (SENDS, "ipc-bound", "until featurizer [700] had taken it"),
+        (LOCKS_FILE, "ipc-bound", "waiting for the lock of a file that featurizer [700] held"),
+        (ASKS_FILE_SYSTEM, "network-filesystem-wait", "served by featurizer [700]"),
+    ],
+)
+def test_what_it_asked_for_is_told_by_the_system_call(tmp_path: Path, call: int, cause: str, text: str) -> None:
+    diagnosis = diagnosed(tmp_path, lambda run, trainer: writing(run, trainer, call=call))
+    assert causes(diagnosis) == [cause]
+    assert text in diagnosis.incidents[0].summary
+
+
 def test_a_process_that_may_be_a_server_has_no_demand(tmp_path: Path) -> None:
     assert causes(diagnosed(tmp_path, asking)) == []
 
 
-def writing(run: ScriptedRun, trainer: Actor, *, is_own_request: bool) -> None:
+def writing(run: ScriptedRun, trainer: Actor, *, call: int) -> None:
     """8 ms asleep in each step, until the reader of a pipe has made room, or somebody writes to the one it reads."""
     line = (("/srv/job/train.py", 77, "log"),)
     for begin, _, _ in run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=8.5, idle={"sleep": 8})):
-        run.off_cpu(trainer, begin, begin + 0.008, "sleep", waker=PARTNER, stack=line, is_own_request=is_own_request)
+        run.off_cpu(trainer, begin, begin + 0.008, "sleep", waker=PARTNER, stack=line, call=call)
 
 
 def test_a_reader_that_takes_a_write_late_is_named_whoever_the_writer_is(tmp_path: Path) -> None:
-    diagnosis = diagnosed(tmp_path, lambda run, trainer: writing(run, trainer, is_own_request=True))
+    diagnosis = diagnosed(tmp_path, lambda run, trainer: writing(run, trainer, call=SENDS))
     assert causes(diagnosis) == ["ipc-bound"]
     (incident,) = diagnosis.incidents
     assert "until featurizer [700] had taken it, log() at /srv/job/train.py:77" in incident.summary
@@ -70,7 +158,30 @@ def test_a_reader_that_takes_a_write_late_is_named_whoever_the_writer_is(tmp_pat
 
 
 def test_a_read_at_the_same_line_may_be_the_next_request(tmp_path: Path) -> None:
-    assert causes(diagnosed(tmp_path, lambda run, trainer: writing(run, trainer, is_own_request=False))) == []
+    assert causes(diagnosed(tmp_path, lambda run, trainer: writing(run, trainer, call=RECEIVES))) == []
+
+
+def test_a_child_that_takes_records_late_makes_no_data(tmp_path: Path) -> None:
+    def logging(run: ScriptedRun, trainer: Actor) -> None:
+        child = run.process(300, "wandb-service", parent=trainer)
+        line = (("/srv/job/train.py", 77, "log"),)
+        for begin, _, _ in run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=8.5, idle={"sleep": 8})):
+            run.off_cpu(trainer, begin, begin + 0.008, "sleep", waker=child, stack=line, call=SENDS)
+            run.off_cpu(child, begin - 0.001, begin + 0.0078, "sleep", waker="timer")
+
+    diagnosis = diagnosed(tmp_path, logging)
+    assert causes(diagnosis) == ["ipc-bound"]
+    (incident,) = diagnosis.incidents
+    assert "until wandb-service [300] had taken it, log() at /srv/job/train.py:77" in incident.summary
+    assert [(one.pid, one.name) for one in incident.culprits] == [(300, "wandb-service")]
+
+
+def test_a_child_that_is_asked_elsewhere_than_in_a_queue_is_said_to_answer(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, lambda run, trainer: running(run, trainer, (("/srv/job/env.py", 9, "step"),)))
+    assert causes(diagnosis) == ["ipc-bound"]
+    (incident,) = diagnosis.incidents
+    assert "waiting for the answer of nvidia-smi [300], step() at /srv/job/env.py:9" in incident.summary
+    assert "nvidia-smi [300] spent 98% of that sleeping on a timer" in incident.summary
 
 
 def running(run: ScriptedRun, trainer: Actor, stack: tuple[tuple[str, int, str], ...]) -> None:
@@ -92,6 +203,39 @@ def test_a_program_that_the_loop_runs_is_no_data_worker(tmp_path: Path) -> None:
 def test_a_child_whose_items_the_loop_takes_is_one(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, lambda run, trainer: running(run, trainer, QUEUE))
     assert causes(diagnosis) == ["data-starvation"]
+
+
+SPINNING = (("/srv/vllm/shm_broadcast.py", 31, "acquire_read"), ("/srv/vllm/worker.py", 90, "busy_loop"))
+DECODING = (("/srv/vllm/worker.py", 97, "decode"),)
+SCHEDULING = (("/srv/vllm/core.py", 210, "update_from_output"),)
+
+
+@pytest.mark.parametrize("is_busy", [True, False])
+def test_a_worker_that_spins_waits_for_its_parent_if_that_is_busy(tmp_path: Path, *, is_busy: bool) -> None:
+    """30 ms of each step on a CPU, yielding it; the parent computes, or sleeps because nobody asks."""
+    path = tmp_path / "scene.db"
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        engine = run.process(90, "EngineCore")
+        worker = run.process(100, "VllmWorker", parent=engine)
+        run.off_cpu(engine, 0.1, 0.2, "sleep", waker="timer")
+        run.train(worker, 0, QUIET_S, Step())
+        for begin, _, _ in run.train(worker, QUIET_S, LENGTH_S, Step(idle_ms=31.0)):
+            for at_s in (0.002, 0.012, 0.022, 0.03):
+                run.sample(worker, begin + at_s, SPINNING, ms=8, native=("__sched_yield",))
+            run.sample(worker, begin + 0.0308, DECODING, ms=1)
+            if is_busy:
+                run.sample(engine, begin + 0.015, SCHEDULING, ms=30)
+            else:
+                run.off_cpu(engine, begin, begin + 0.0305, "sleep", waker="network")
+    diagnosis = diagnosed_file(path)
+    if not is_busy:
+        assert causes(diagnosis) == []
+        return
+    assert causes(diagnosis) == ["ipc-bound"]
+    (incident,) = diagnosis.incidents
+    assert "polling without a sleep for what EngineCore [90] gives it, acquire_read()" in incident.summary
+    assert "EngineCore [90] was busy for 100% of that, update_from_output()" in incident.summary
+    assert [(one.pid, one.name) for one in incident.culprits] == [(90, "EngineCore")]
 
 
 def held_up(run: ScriptedRun, trainer: Actor, waker: Actor, *, is_gpu_call: bool = False) -> None:

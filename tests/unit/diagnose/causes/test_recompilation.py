@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ingero.demo.scene import Actor, ScriptedRun, Step
 from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed
 
@@ -14,6 +16,37 @@ def test_loading_code_in_the_middle_of_a_run_is_named(tmp_path: Path) -> None:
         run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=4.5), calls=calls)
 
     assert causes(diagnosed(tmp_path, recompile)) == ["recompilation"]
+
+
+COMPILING = (
+    ("/usr/lib/python3.12/concurrent/futures/_base.py", 451, "result"),
+    ("/usr/lib/python3.12/site-packages/torch/_inductor/async_compile.py", 310, "wait"),
+    ("/srv/job/train.py", 60, "forward"),
+)
+
+
+def test_a_child_that_compiles_makes_no_input_data(tmp_path: Path) -> None:
+    def compiled(run: ScriptedRun, trainer: Actor) -> None:
+        child = run.process(300, "compile_worker", parent=trainer)
+        for begin, _, _ in run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=8.5, idle={"sleep": 8})):
+            run.off_cpu(trainer, begin, begin + 0.008, "sleep", waker=child, stack=COMPILING)
+
+    diagnosis = diagnosed(tmp_path, compiled)
+    assert causes(diagnosis) == ["recompilation"]
+    (incident,) = diagnosis.incidents
+    assert "while compile_worker [300] compiled GPU code for it, forward() at /srv/job/train.py:60" in incident.summary
+    assert [(one.pid, one.name) for one in incident.culprits] == [(300, "compile_worker")]
+    assert incident.lost_ratio == pytest.approx(8 / 14.55, rel=0.05)
+
+
+def test_a_compiler_in_the_launching_thread_is_no_computing_of_the_program(tmp_path: Path) -> None:
+    def compiling(run: ScriptedRun, trainer: Actor) -> None:
+        for begin, _, _ in run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=4.5))[::5]:
+            run.sample(trainer, begin + 0.002, COMPILING[1:])
+
+    diagnosis = diagnosed(tmp_path, compiling)
+    assert causes(diagnosis) == ["recompilation"]
+    assert str(diagnosis.incidents[0].line) == "forward() at /srv/job/train.py:60"
 
 
 def test_a_single_load_that_costs_nothing_is_silent(tmp_path: Path) -> None:

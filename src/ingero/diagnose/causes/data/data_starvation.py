@@ -9,12 +9,21 @@ from ingero.diagnose.cases.host_cpu_time import claim_run_time, run_growth
 from ingero.diagnose.causes.cpu.cpu_takers import KEPT_FROM_RUNNING
 from ingero.diagnose.causes.data.masked_workers import MaskedWorkers, find_masked_workers
 from ingero.diagnose.causes.data.producers import HELD, ON_CPU, TEXTS, Production, fixes, production, whole_cycles
+from ingero.diagnose.causes.host_code.polled_waits import is_timed, looks_per_step, maker_meanwhile
 from ingero.diagnose.causes.host_code.thread_waits import Wait, is_of_other_thread, own_thread_wait
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.evidence.recorded import CULPRITS
 from ingero.diagnose.findings import Bucket, Culprit, Finding, FindingKind, Fix, Link, severity_of
 from ingero.diagnose.offcpu.critical_path import PathSegment
-from ingero.diagnose.samples.stack_samples import Doing, SampledTime, at
+from ingero.diagnose.samples.stack_samples import (
+    SLEEP,
+    Doing,
+    SampledTime,
+    at,
+    group_samples,
+    sampled_time,
+    spans_of,
+)
 from ingero.units import format_ns, format_percent
 
 CAUSE = "data-starvation"
@@ -26,6 +35,8 @@ HIDDEN = "hidden by another cause"
 def explain(case: Case) -> Iterator[Finding]:
     """Waits for a worker or producing thread, loading in the launching thread, and workers masked by another cause."""
     if finding := _producer_finding(case):
+        yield finding
+    if finding := _polled_finding(case):
         yield finding
     if finding := _own_loading_finding(case):
         yield finding
@@ -82,6 +93,49 @@ def _producer_finding(case: Case) -> Finding | None:
             "sub-cause": _sub_cause(case, produced),
         },
         waited_for_pids=tuple(pid for pid, _, _ in produced.producers if pid != case.process.pid),
+    )
+
+
+def _polled_finding(case: Case) -> Finding | None:
+    """Sleeps between looks for an item, while another thread of the process was at work."""
+    sleeps = [wait for wait in case.waits if is_timed(wait)]
+    looks = looks_per_step(case, sleeps)
+    maker = maker_meanwhile(case, sleeps) if looks else None
+    claims = case.claimable_on_path(is_timed) if maker else {}
+    if maker is None or not claims:
+        return None
+    lost = sum(claims.values())
+    waiter = sampled_time(
+        group_samples(case.evidence, case.process.process, (case.window,), spans_of(sleeps), SLEEP)
+    ).line
+    return Finding(
+        cause=CAUSE,
+        resource="data",
+        root=str(case.process.pid),
+        summary=f"{case.who} waited {case.amount(lost)} {case.when_idle}, looking {looks:.0f} times per {case.noun} "
+        f"for what its thread {maker.name} [{maker.tid}] makes{at(waiter)}; the thread was computing"
+        f"{at(maker.work.line)}",
+        claims=claims,
+        culprits=(Culprit(pid=case.process.pid, name=maker.name, lost_ns=lost),),
+        line=maker.work.line or waiter,
+        chain=(
+            Link(
+                text=f"the launching thread slept again and again{at(waiter)}",
+                seen_ns=lost,
+                structure=f"{len(sleeps)} sleeps that only a timer ended, in varying numbers per {case.noun}",
+                order=f"{case.when_starving}, before the next launch",
+            ),
+            Link(
+                text=f"its thread {maker.name} was computing meanwhile{at(maker.work.line)}",
+                seen_ns=int(maker.share * lost),
+                structure=f"{maker.work.count} samples on its CPU; nothing shows who delivered",
+                order="during these sleeps",
+            ),
+        ),
+        fixes=(
+            Fix(text="make items in more threads or processes", command="DataLoader(num_workers=4, prefetch_factor=2)"),
+        ),
+        evidence={"looks": round(looks, 1), "samples": maker.work.count, "sub-cause": "a thread of its own, polled"},
     )
 
 
@@ -167,7 +221,8 @@ RULE = Rule(
     order=40,
     needs=("sync_intervals", "offcpu"),
     shows="the sleeps of the launching thread while the GPU was idle, followed through their wakers to a worker or "
-    "producing thread, what it did meanwhile, and its line; without workers, the loading in the launching thread; "
+    "producing thread, what it did meanwhile, and its line; sleeps between looks for an item while a thread of the "
+    "process computes; without workers, the loading in the launching thread; "
     "workers whose step is longer than the loop's best while another cause makes the loop as slow",
     limits="waits below 100 µs are not followed; a worker in another container than the trainer's is not seen; lines "
     "need stacks",

@@ -198,6 +198,10 @@ _TEXT_BY_KIND: dict[str, Callable[[HaltedProcess, HaltRow], str]] = {
     "shared-futex": _lock_text,
     "file-lock": _file_lock_text,
     "network-file": _object_text("waits for"),
+    "terminal-write": lambda _halt, row: (
+        f"waits in {row.syscall} for its terminal {row.object}, which takes no output: it was stopped (Ctrl-S, marked "
+        f"text), or nobody reads it"
+    ),
     "socket-read": _object_text("waits for data from"),
     "socket-write": _object_text("waits for its peer"),
     "timer": _timer_text,
@@ -346,6 +350,10 @@ _FIXES_BY_KIND: dict[str, Callable[[HaltedProcess, HaltRow], tuple[Fix, ...]]] =
             text="check whether the file server answers",
             command=f"findmnt -T {shell_word(row.object.split(' on ')[0])}; nfsstat -m",
         ),
+    ),
+    "terminal-write": lambda _halt, row: (
+        Fix(text=f"press Ctrl-Q in the terminal {row.object}, or close it"),
+        Fix(text="write the output to a file", command="python train.py > train.log 2>&1 < /dev/null &"),
     ),
     "socket-read": lambda _halt, row: (
         Fix(text="show the connection", command=f"sudo ss -tnpi | grep -A1 {shell_word('pid=' + str(row.pid) + ',')}"),

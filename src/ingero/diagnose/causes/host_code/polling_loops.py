@@ -1,21 +1,24 @@
 """Loops that poll for work without sleeping: always on a CPU, although there is no request.
 
-A server may poll its sockets with a timeout of zero, repeatedly. Its samples tell this from computing: part of them are
-in the system calls that poll.
+A server may poll its sockets with a timeout of zero, repeatedly, or memory that it shares with the process that gives
+it work. Its samples tell this from computing: part of them are in the system calls that poll, or yield the CPU. While
+that other process computes, there is a request.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.evidence.recorded import SAMPLES
-from ingero.diagnose.samples.process_roles import data_workers
-from ingero.diagnose.samples.stack_samples import RUN
+from ingero.diagnose.samples.process_roles import trains
+from ingero.diagnose.samples.stack_samples import RUN, SampleGroup
+from ingero.events import THREAD_STATES
 from ingero.store.arrays.spans import joined
 from ingero.store.call_stacks import CallStack
 from ingero.store.records import Process, Window
@@ -23,6 +26,8 @@ from ingero.store.records import Process, Window
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _POLLING_CALLS = re.compile(r"_*(GI_+)?(libc_)?(p?select|p?poll|epoll_p?wait2?|sched_yield)(64|32|_time64|_nocancel)*$")
+_ASLEEP = tuple(THREAD_STATES.index(name) for name in ("sleep", "io", "uninterruptible"))
+_MIN_BUSY_SHARE = 0.5  # of the time polled, in which who gives the work was busy: then there was a request
 _MIN_GAP_NS = 20_000_000  # of a gap: two ticks of the sampling clock
 _MIN_GAPS_RATIO = 0.01  # of the window, in such gaps
 _MIN_POLLING_RATIO = 0.1  # of the samples at a line, in such a call: the interpreter's own work takes the rest
@@ -33,13 +38,14 @@ _MIN_POLLING_SHARE_OF_GAP = 0.8  # of the samples of a gap, before all of it unt
 def polled_ns(evidence: Evidence, process: Process, gpu_stream: Array) -> Array:
     """How long the thread of each sync interval polled for work before it had any, ns.
 
-    Zero for a process that trains: it waits for its workers, in whatever way.
+    Zero for a process that trains: it waits for its data, in whatever way. Zero, too, while a process of its tree that
+    is no descendant of its own was busy.
     """
     idle = np.zeros(len(gpu_stream))
     gaps = np.flatnonzero(gpu_stream["idle_ns"] - np.maximum(gpu_stream["idle_sleep_ns"], 0) > _MIN_GAP_NS)
     awake_ns = int((gpu_stream["idle_ns"] - np.maximum(gpu_stream["idle_sleep_ns"], 0))[gaps].sum())
     is_worth = awake_ns >= _MIN_GAPS_RATIO * evidence.window.duration_ns
-    if not is_worth or evidence.why_unavailable((SAMPLES,)) or data_workers(evidence, process):
+    if not is_worth or evidence.why_unavailable((SAMPLES,)) or trains(evidence, process):
         return idle
     begins, ends = (
         gpu_stream["prev_sync_end_ns"][gaps],
@@ -57,13 +63,47 @@ def polled_ns(evidence: Evidence, process: Process, gpu_stream: Array) -> Array:
     if not polls.any():
         return idle
     firsts, lasts = np.searchsorted(rows["time_ns"], begins), np.searchsorted(rows["time_ns"], ends)
+    givers = work_givers(evidence, process)
     for gap, begin_ns, first, last in zip(gaps.tolist(), begins.tolist(), firsts.tolist(), lasts.tolist(), strict=True):
         is_of_thread = rows["tid"][first:last] == gpu_stream["prev_sync_tid"][gap]
         polled = _polled_in_gap_ns(
             rows[first:last][is_of_thread], polls[first:last][is_of_thread], begin_ns, int(gpu_stream["idle_ns"][gap])
         )
-        idle[gap] = polled
+        is_asked = polled and any(
+            busy_ns(evidence, giver, begin_ns, begin_ns + polled) > _MIN_BUSY_SHARE * polled for giver in givers
+        )
+        idle[gap] = 0 if is_asked else polled
     return idle
+
+
+def work_givers(evidence: Evidence, process: Process) -> list[Process]:
+    """The traced parent of a process, and its siblings: who may give it work."""
+    parent = evidence.process_at(process.parent_pid or 0)
+    if parent is None or not parent.is_traced or parent.process == process.process:
+        return []
+    others = evidence.family(parent.process) - evidence.family(process.process)
+    return [one for one in map(evidence.process_at, sorted(others)) if one]
+
+
+def busy_ns(evidence: Evidence, process: Process, begin_ns: int, end_ns: int) -> int:
+    """How long the main thread of a process was not asleep in a time range, ns; 0 if it was not alive all the while."""
+    if process.start_ns > begin_ns or (process.exit_ns or end_ns) < end_ns:
+        return 0
+    rows = evidence.critical_paths.intervals(process.pid, begin_ns, end_ns)
+    rows = rows[np.isin(rows["state"], _ASLEEP)]
+    begins = np.maximum(rows["start_ns"], begin_ns)
+    ends = np.minimum(np.where(rows["woken_ns"] > 0, rows["woken_ns"], rows["start_ns"] + rows["duration_ns"]), end_ns)
+    return end_ns - begin_ns - int(np.maximum(ends - begins, 0).sum())
+
+
+def polling_groups(groups: Sequence[SampleGroup]) -> list[SampleGroup]:
+    """The groups at places at which their threads poll, instead of computing."""
+    counts, polling = Counter[object](), Counter[object]()
+    for group in groups:
+        counts[_place(group.stack)] += group.count
+        polling[_place(group.stack)] += group.count if _is_polling(group.stack) else 0
+    places = _polling_places(counts, polling)
+    return [group for group in groups if _place(group.stack) in places]
 
 
 def _polled_in_gap_ns(rows: Array, polls: Array, begin_ns: int, length_ns: int) -> int:
@@ -91,14 +131,19 @@ def _polling_mask(evidence: Evidence, rows: Array) -> Array:
     for stack, count in zip(stacks, counts.tolist(), strict=True):
         count_by_place[_place(stack)] += count
         polling_by_place[_place(stack)] += count if _is_polling(stack) else 0
-    lines = {
-        line
-        for line, count in polling_by_place.items()
-        if line and count >= max(_MIN_SAMPLES, _MIN_POLLING_RATIO * count_by_place[line])
-    }
+    lines = _polling_places(count_by_place, polling_by_place)
     is_of_line = np.array([_place(stack) in lines for stack in stacks], bool)
     chosen: Array = is_of_line[inverse] if len(rows) else np.zeros(0, bool)
     return chosen
+
+
+def _polling_places(counts: Mapping[object, int], polling: Mapping[object, int]) -> set[object]:
+    """The places with enough samples in calls that poll. counts: of all samples there."""
+    return {
+        place
+        for place, count in polling.items()
+        if place and count >= max(_MIN_SAMPLES, _MIN_POLLING_RATIO * counts[place])
+    }
 
 
 def _is_polling(stack: CallStack | None) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ingero.diagnose.cases.case import Case
+from ingero.diagnose.causes.host_code.polled_waits import is_timed, looks_per_step
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.findings import Finding, FindingKind, Fix, Link
-from ingero.diagnose.offcpu.critical_path import PathSegment
 from ingero.diagnose.samples.stack_samples import (
     SLEEP,
     at,
@@ -24,10 +24,6 @@ _MIN_SHARE_OF_SAMPLES = 0.7  # of the sleeping samples
 
 def explain(case: Case) -> Iterator[Finding]:
     """Sleep of the launching thread that its own timer ended."""
-
-    def is_timed(segment: PathSegment) -> bool:
-        return segment.depth == 0 and segment.state == "sleep" and segment.waker_kind == "timer"
-
     waits = [wait for wait in case.waits if is_timed(wait)]
     claims = case.claimable_on_path(is_timed)
     if not waits or not claims:
@@ -39,11 +35,13 @@ def explain(case: Case) -> Iterator[Finding]:
     asleep = sampled_time(groups)
     if case.kind is FindingKind.BOTTLENECK and asleep.line is None:
         return  # a loop that has always slept may wait for work: only a line proves otherwise
+    looks = looks_per_step(case, waits)
+    looked = f", {looks:.0f} times per {case.noun}: it looks again and again for something" if looks else ""
     yield Finding(
         cause=CAUSE,
         resource="timer",
         root=str(case.process.pid),
-        summary=f"{case.who} lost {case.amount(lost)} sleeping on a timer{at(asleep.line)}",
+        summary=f"{case.who} lost {case.amount(lost)} sleeping on a timer{at(asleep.line)}{looked}",
         claims=claims,
         line=asleep.line,
         chain=(
@@ -55,7 +53,11 @@ def explain(case: Case) -> Iterator[Finding]:
                 order=f"{case.when_starving}, before the next launch",
             ),
         ),
-        fixes=(Fix(text="remove the sleep from the step (a callback, a retry, a rate limit)"),),
+        fixes=(
+            Fix(text="find out what it waits for: the sleeps only make it some milliseconds later")
+            if looks
+            else Fix(text="remove the sleep from the step (a callback, a retry, a rate limit)"),
+        ),
         evidence={"sleeps": len(waits), "samples": asleep.count},
     )
 

@@ -78,7 +78,8 @@ def own_thread_wait(case: Case, kind: Wait) -> OwnThreadWait | None:
     partner = by_thread.most_common(1)[0][0]
     if kind is Wait.LOCK and partner in case.evidence.launching(case.process.process).threads:
         return None  # a launching thread's work is the step itself
-    asleep = _sleeping_samples(case)
+    own = [wait for wait in case.waits if wait.pid == case.process.pid and wait.depth > 0]
+    asleep = [group for group in asleep_meanwhile(case, own) if group.stack]
     items = matching_share(asleep, waits_for_items)
     if (
         not asleep
@@ -116,20 +117,16 @@ def thread_running_meanwhile(
     return holder, [group for group in groups if group.tid == holder]
 
 
-def _sleeping_samples(case: Case) -> list[SampleGroup]:
-    """Samples of syncing and launching threads that slept while another thread was on the critical path."""
-    waiters = {
+def asleep_meanwhile(case: Case, waits: Iterable[PathSegment]) -> list[SampleGroup]:
+    """Where the process's own critical-path threads slept during these path segments."""
+    wait_spans = [(wait.begin_ns, wait.end_ns) for wait in waits]
+    if not wait_spans:
+        return []
+    threads = {
         int(tid) for name in ("prev_sync_tid", "first_launch_tid") for tid in set(case.sync_intervals[name].tolist())
     }
-    wait_spans = [
-        (wait.begin_ns, wait.end_ns) for wait in case.waits if wait.pid == case.process.pid and wait.depth > 0
-    ]
-    spans = dict.fromkeys(waiters, wait_spans)
-    return [
-        group
-        for group in group_samples(case.evidence, case.process.process, (case.window,), spans, SLEEP)
-        if group.stack
-    ]
+    spans = dict.fromkeys(threads, wait_spans)
+    return group_samples(case.evidence, case.process.process, (case.window,), spans, SLEEP)
 
 
 def _line_of_partner(case: Case, segments: list[PathSegment]) -> tuple[CodeLine | None, int]:

@@ -1,4 +1,4 @@
-"""The critical path waited for a file that is on no local disk: NFS, FUSE and the like."""
+"""The critical path waited for a file, or an answer about one, that is on no local disk: NFS, FUSE and the like."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.causes.storage.block_requests import DiskWaits, waker_of
 from ingero.diagnose.causes.storage.copied_faults import CopiedFaults, copied_faults
 from ingero.diagnose.findings import Culprit, Finding, Fix, Link
+from ingero.diagnose.lost_time.no_demand import is_outside
 from ingero.diagnose.offcpu.critical_path import PathSegment
 from ingero.diagnose.samples.stack_samples import line_of_kernel_waits
 from ingero.units import format_count
@@ -25,10 +26,13 @@ _READ_WHOLE = Fix(
 
 
 def explain(case: Case) -> Iterator[Finding]:
-    """Waits for file contents without a block request, ended by the network, a kernel worker or another job."""
+    """Waits for files without a block request, ended by the network, a kernel worker or another job."""
     waits = DiskWaits(case)
 
     def is_file(segment: PathSegment) -> bool:
+        if segment.state == "sleep":  # only a program that serves files ends such a sleep
+            is_of_process = segment.asks_file_system and segment.waker_kind == "thread"
+            return is_of_process and waits.is_of_family(segment) and is_outside(segment, case.family)
         if (
             segment.state != "io"
             or segment.waker_kind not in _WAKER_KINDS
@@ -109,7 +113,8 @@ RULE = Rule(
     needs=("sync_intervals", "offcpu", "IO"),
     improves_with=("thread_state_seconds",),
     shows="I/O waits of the critical path during which neither the process nor the kernel had a block request, and "
-    "who ended them; sleeps inside copies to the GPU that another process ended, while touched pages had to be read",
+    "who ended them; sleeps in an open, a stat or a close that another process ended; sleeps inside copies to the GPU "
+    "that another process ended, while touched pages had to be read",
     limits="a block device whose requests other threads issue (dm-crypt, md) looks the same; a FUSE file opened for "
     "direct I/O sleeps like any wait for another process, and is reported as data-starvation",
     explain=explain,

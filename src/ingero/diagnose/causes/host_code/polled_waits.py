@@ -1,0 +1,56 @@
+"""Timed sleeps of the launching thread: a pause, or a loop that looks again and again whether something is there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ingero.diagnose.cases.case import Case
+from ingero.diagnose.causes.host_code.thread_waits import thread_running_meanwhile
+from ingero.diagnose.offcpu.critical_path import PathSegment
+from ingero.diagnose.samples.stack_samples import SampledTime, sampled_time
+
+_MIN_LOOKS = 2.0  # sleeps per step that slept, before they are looks
+_IRREGULAR = 0.10  # of the steps that slept did so another number of times than most: a fixed number are pauses
+_MIN_SHARE_OF_SLEEP = 0.5  # in which another thread was seen at work, before it is what the loop looked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Maker:
+    """The thread of the process that computed while the loop looked. work: its samples. share: of the sleep, 0 to 1."""
+
+    tid: int
+    name: str
+    work: SampledTime
+    share: float
+
+
+def is_timed(segment: PathSegment) -> bool:
+    """Whether the launching thread itself slept until its own timer, in no call that reads or polls."""
+    is_sleep = segment.depth == 0 and segment.state == "sleep" and segment.waker_kind == "timer"
+    return is_sleep and not segment.is_receiving
+
+
+def looks_per_step(case: Case, sleeps: Sequence[PathSegment]) -> float:
+    """How often the loop looked, per step that slept; 0.0 where its sleeps are pauses: always as many."""
+    if not sleeps:
+        return 0.0
+    steps = np.searchsorted(case.sync_intervals["sync_end_ns"], [sleep.end_ns for sleep in sleeps])
+    counts = np.array(list(Counter(steps.tolist()).values()))
+    if counts.mean() < _MIN_LOOKS or float((counts != np.median(counts)).mean()) <= _IRREGULAR:
+        return 0.0
+    return float(counts.mean())
+
+
+def maker_meanwhile(case: Case, sleeps: Sequence[PathSegment]) -> Maker | None:
+    """The thread of the process that was seen at work for most of these sleeps; None: there is none."""
+    launching = set(case.evidence.launching(case.process.process).threads) | {sleep.tid for sleep in sleeps}
+    tid, groups = thread_running_meanwhile(case, sleeps, launching)
+    work, slept_ns = sampled_time(groups), sum(sleep.duration_ns for sleep in sleeps)
+    share = min(work.ns / max(slept_ns, 1), 1.0)
+    if not work.is_enough or share < _MIN_SHARE_OF_SLEEP:
+        return None
+    return Maker(tid=tid, name=case.evidence.thread_names.get(tid, ""), work=work, share=share)
