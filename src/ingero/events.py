@@ -22,10 +22,10 @@ STATE_TEXTS: dict[str, str] = {
 
 INTERPRETER_LOCK = 1  # bit of the address that a thread slept at, which is even: it is its interpreter's lock
 # In place of that address, the kind of another system call that it slept in:
-SENDS = 2  # write, send, connect
+SENDS = 2  # write, send, connect, open
 RECEIVES = 4  # read, receive, poll
 WAITS_FOR_EVENTS = 6  # epoll
-ASKS_FILE_SYSTEM = 8  # open, stat, getdents, fsync, close
+ASKS_FILE_SYSTEM = 8  # stat, getdents, fsync, close
 LOCKS_FILE = 10  # flock, fcntl
 OWN_REQUESTS = (SENDS, ASKS_FILE_SYSTEM, LOCKS_FILE)  # with these it asks for something itself
 LAST_CALL_KIND = 10  # larger numbers are addresses

@@ -173,3 +173,12 @@ def test_damaged_recordings_are_answered_with_a_sentence() -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["runs"] == found["commands"] > 0
+
+
+@pytest.mark.further
+def test_a_situation_that_people_met_is_explained_as_it_is(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bench.situations", "logger_child", "--short", "--keep", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "PASS" in done.stdout, done.stdout
+    assert (tmp_path / "logger_child.0.db").exists()

@@ -41,12 +41,19 @@ INLINE u32 preempt_count(struct task_struct *current)
 	return count;
 }
 
-/*
- * On the loopback device the receiver's softirq runs inside the sender's own system call, and a blocked sender is woken
- * inside that of the receiver, which has made room.
- */
-INLINE bool is_moving_data(struct task_struct *current)
+INLINE bool is_send(long number)
 {
+	return number == SYS_WRITE || number == SYS_WRITEV || number == SYS_SENDTO || number == SYS_SENDMSG ||
+	       number == SYS_SENDMMSG;
+}
+
+/*
+ * On the loopback device the receiver's softirq runs inside the sender's own system call; a thread that was blocked in a
+ * send is woken inside that of the receiver, which has made room.
+ */
+INLINE bool is_moving_data(struct task_struct *current, struct thread *woken)
+{
+	u64 slept_at = woken->last_futex;
 	struct pt_regs *registers;
 	long number;
 
@@ -56,8 +63,9 @@ INLINE bool is_moving_data(struct task_struct *current)
 	if (!registers)
 		return false;
 	number = SYSCALL_NUMBER(registers);
-	return number == SYS_WRITE || number == SYS_WRITEV || number == SYS_SENDTO || number == SYS_SENDMSG ||
-	       number == SYS_SENDMMSG || number == SYS_READ || number == SYS_RECVFROM || number == SYS_RECVMSG;
+	if (number == SYS_READ || number == SYS_RECVFROM || number == SYS_RECVMSG)
+		return slept_at >= OTHER_CALL(0) && slept_at < LOWEST_FUTEX && is_send((long)slept_at / 2 - 1);
+	return is_send(number);
 }
 
 INLINE u8 thread_kind(struct task_struct *current)
@@ -67,11 +75,11 @@ INLINE u8 thread_kind(struct task_struct *current)
 	return current->flags & PF_WQ_WORKER ? WAKER_KWORKER : WAKER_THREAD;
 }
 
-INLINE u8 softirq_kind(struct task_struct *current, struct cpu *cpu)
+INLINE u8 softirq_kind(struct task_struct *current, struct cpu *cpu, struct thread *woken)
 {
 	u8 vector = cpu->softirq - 1;
 
-	if (vector == SOFTIRQ_NET_RX && cpu->is_own_softirq && is_moving_data(current))
+	if (vector == SOFTIRQ_NET_RX && cpu->is_own_softirq && is_moving_data(current, woken))
 		return WAKER_THREAD;
 	if (vector == SOFTIRQ_NET_RX || vector == SOFTIRQ_NET_TX)
 		return WAKER_NETWORK;
@@ -93,7 +101,7 @@ INLINE void note_waker(struct thread *thread)
 	if (count & IN_HARDIRQ)
 		kind = cpu->hardirq ? cpu->hardirq : WAKER_INTERRUPT;
 	else if (count & IN_SOFTIRQ)
-		kind = cpu->softirq ? softirq_kind(current, cpu) : WAKER_INTERRUPT;
+		kind = cpu->softirq ? softirq_kind(current, cpu, thread) : WAKER_INTERRUPT;
 	else
 		kind = thread_kind(current);
 	if (kind == WAKER_INTERRUPT && thread->state == STATE_IO)

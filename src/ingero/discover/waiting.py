@@ -85,6 +85,8 @@ _NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "9p", "gpfs", "beegfs", "afs", "glusterfs", "virtiofs", "wekafs"}
 )
 
+_LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs", "fuse.overlayfs", "fuse.lxcfs", "fuse.portal", "fuse.ntfs-3g"})
+
 PIPE_READ, PIPE_WRITE = "pipe-read", "pipe-write"
 FUTEX, SHARED_FUTEX = "futex", "shared-futex"
 FILE_LOCK, NETWORK_FILE, FILE = "file-lock", "network-file", "file"
@@ -146,10 +148,10 @@ def call_kinds() -> dict[int, int]:
     programs also sleep.
     """
     kinds = {
-        SENDS: _SENDS,
+        SENDS: _SENDS | {"open", "openat"},  # of a pipe with a name, whose other end opens it
         RECEIVES: _READS | {"poll", "ppoll"},
         WAITS_FOR_EVENTS: _EPOLLS,
-        ASKS_FILE_SYSTEM: {*_OF_PATHS, *_ON_FILES} - {"ioctl"},
+        ASKS_FILE_SYSTEM: {*_OF_PATHS, *_ON_FILES} - {"ioctl", "open", "openat"},
         LOCKS_FILE: {"flock", "fcntl"},
     }
     by_name = {name: kind for kind, names in kinds.items() for name in names}
@@ -358,7 +360,9 @@ class _CallMeaning:
 
 
 def _is_served(file_system: str) -> bool:
-    """Whether another host or process answers for the files of this file system."""
+    """Whether another host or process answers for the files of this file system, from elsewhere than a local disk."""
+    if file_system in _LOCAL_FUSE:
+        return False
     return file_system in _NETWORK_FILE_SYSTEMS or file_system == "fuse" or file_system.startswith("fuse.")
 
 

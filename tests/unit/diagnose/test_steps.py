@@ -178,7 +178,7 @@ ACCURACY = (("/srv/job/metrics.py", 12, "accuracy"), ("/srv/job/train.py", 90, "
     ("percent", "slept_ms", "lost"),
     [
         (45, 0.0, 0.457),  # NVML's error: one second of twelve, and its whole numbers
-        (45, 1.0, 0.457),  # a part asleep, which is idle first
+        (45, 1.0, 0.457),  # a part asleep, which may have been idle time, too
         (80, 0.0, None),  # a loop computes and launches for so much of its time anyway
         (None, 0.0, None),
     ],

@@ -327,7 +327,7 @@ class _GpuStream:
         waited_ns, proven_ns = sum(against_zero.values()), 0
         if run_ns := int(run_while_idle_ns(sync_intervals) * scale):
             idle_ns = idle_at_least_ns(wall, used, self._copied_bytes(window))
-            proven_ns = int(min(max(idle_ns - waited_ns, 0.0), run_ns))  # longer than all waits: it ran meanwhile
+            proven_ns = int(min(max(idle_ns - (wall - run_ns), 0.0), run_ns))  # longer than all time it did not run
             against_zero |= {_RUN_OF_STEP: proven_ns} if proven_ns else {}
         lost = waited_ns + proven_ns
         if lost < max(BOTTLENECK_RATIO * wall, MIN_LOST_NS):

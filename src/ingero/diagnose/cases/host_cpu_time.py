@@ -20,6 +20,7 @@ from ingero.diagnose.samples.stack_samples import (
     host_spans,
     sampled_time,
 )
+from ingero.events import STATES
 from ingero.store.records import Window
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+_ENOUGH_SAMPLES = 20  # of the baseline, before their share of its on-CPU time is taken for more than chance
 _MIN_GROWTH = 1.25  # times the baseline's samples, before time counts as grown
 _MAX_CHANCE = 0.01  # of as many samples where nothing has changed: many kinds of time and places are tested
 _SEARCHED_SHARE = 0.9  # of the lost time: the intervals that lost most are searched (docs/adr/0030)
@@ -35,7 +37,8 @@ _SEARCHED_SHARE = 0.9  # of the lost time: the intervals that lost most are sear
 class HostSampleGroups(NamedTuple):
     """Sample groups on the critical path: `now` of the sync intervals that lost, `before` of the baseline's.
 
-    scale: factor for `before`, to as many sync intervals as `now` has.
+    scale: factor for `before`, to as many sync intervals as `now` has, and to as large a share of the on-CPU time that
+    was sampled: ticks miss a thread that timers wake at the same moments.
     """
 
     now: Sequence[SampleGroup]
@@ -89,9 +92,34 @@ def sample_count(groups: Sequence[SampleGroup]) -> int:
 def host_sample_groups(case: Case) -> HostSampleGroups:
     """The samples of a case in the intervals that lost most: half of all others exceed their median anyway."""
     losing = case.sync_intervals[intervals_holding(_searched_share(case), case.excess_ns)]
-    return HostSampleGroups(
-        _launching_sample_groups(case, (case.window,), losing), *_baseline_sample_groups(case, len(losing))
-    )
+    process = case.process.process
+    whole = (case.evidence.sync_intervals(window, process) for window in case.baseline_windows)
+    baseline = np.concatenate([case.evidence.no_sync_intervals, *whole])
+    now = _launching_sample_groups(case, (case.window,), losing)
+    before = _launching_sample_groups(case, case.baseline_windows, baseline)
+    scale = len(losing) / max(len(baseline), 1)
+    return HostSampleGroups(now, before, scale * _missed_before(now, losing, before, baseline))
+
+
+def _missed_before(now: Sequence[SampleGroup], losing: Array, before: Sequence[SampleGroup], baseline: Array) -> float:
+    """How many times larger the sampled share of the host's on-CPU time is than in the baseline; at least 1.
+
+    The time in calls is not sampled and counts as missed: a smaller share of calls may look like more of the samples,
+    and never like less.
+    """
+    if sample_count(before) < _ENOUGH_SAMPLES:
+        return 1.0
+    shares = [
+        sum(group.ns for group in groups) / max(_run_ns(intervals), 1)
+        for groups, intervals in ((now, losing), (before, baseline))
+    ]
+    return max(shares[0] / shares[1], 1.0) if shares[1] else 1.0
+
+
+def _run_ns(sync_intervals: Array) -> int:
+    run = STATES.index("run")
+    clocks = (sync_intervals[f"{part}_state_ns"][:, run] for part in ("idle", "launch"))
+    return int(sum(np.maximum(mine, 0).sum() for mine in clocks))
 
 
 def _launching_sample_groups(case: Case, windows: Sequence[Window], sync_intervals: Array) -> list[SampleGroup]:
@@ -147,14 +175,3 @@ def claim_run_time(case: Case, grown: SampledTime | None, *, but_ns: float = 0.0
     sampled_ns = (grown.ns if is_rough else grown.at_most_ns) * case.scale / _searched_share(case)
     unclaimed_ns = sum(case.claimable(parts, states).values())
     return case.claimable(parts, states, min(sampled_ns, max(unclaimed_ns - but_ns, 0.0)))
-
-
-def _baseline_sample_groups(case: Case, sync_intervals: int) -> tuple[list[SampleGroup], float]:
-    """The samples in the baseline's intervals, and the factor that scales them to so many sync intervals."""
-    process = case.process.process
-    windows = case.baseline_windows
-    baseline = np.concatenate(
-        [case.evidence.no_sync_intervals, *(case.evidence.sync_intervals(window, process) for window in windows)]
-    )
-    before = _launching_sample_groups(case, case.baseline_windows, baseline)
-    return before, sync_intervals / max(len(baseline), 1)

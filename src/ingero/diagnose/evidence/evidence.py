@@ -66,7 +66,7 @@ class Evidence(ProcessEvidence, ThreadEvidence, CallEvidence, HostEvidence):
         self.is_live = is_live
         self._reads = reads or IntervalCache()
         self.gpu_idle: dict[int, GpuIdle] = {}  # answers of `steps.gpu_idle`, by process
-        self.trains: dict[int, bool] = {}  # answers of `samples.process_roles`, by process
+        self.trainers = self._reads.trainers  # numbers of processes, as `samples.process_roles` finds them
         self._launching: dict[int, LaunchingThreads] = {}
         self._leads: dict[int, HostLeads] = {}
         self._works: dict[int, FullyTracedWork] = {}

@@ -1,4 +1,4 @@
-"""A cache of whole sync intervals, because several rules read the same baseline."""
+"""What a live diagnosis keeps from pass to pass: whole sync intervals, because several rules read the same baseline."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ _MAX_BYTES_BETWEEN = 1 << 20  # between passes: reading them again would make a 
 
 
 class IntervalCache:
-    """Arrays by window and process: the last used ones, as many as fit. Callers must not change them."""
+    """Arrays by window and process: the last used ones, as many as fit. Callers must not change them.
+
+    trainers: numbers of processes that were found to train; what shows it may be over when they wait.
+    """
 
     def __init__(self) -> None:
+        self.trainers: set[int] = set()
         self._arrays: OrderedDict[_Key, Array] = OrderedDict()
         self._bytes = 0
         self._asked: set[_Key] = set()

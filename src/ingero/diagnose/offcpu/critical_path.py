@@ -79,7 +79,7 @@ class PathSegment:
 
     @property
     def asks_file_system(self) -> bool:
-        """Whether it opened, looked at, or closed a file."""
+        """Whether it looked at a file, synced or closed it."""
         return self.call == ASKS_FILE_SYSTEM
 
     @property

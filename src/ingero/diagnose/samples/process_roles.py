@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.offcpu.critical_path import PathSegment
 from ingero.diagnose.samples import stack_samples
 from ingero.diagnose.samples.stack_samples import (
+    MIN_SAMPLES,
     RUN,
     SLEEP,
     SampleGroup,
@@ -20,22 +23,43 @@ from ingero.diagnose.samples.stack_samples import (
     waits_for_requests,
 )
 from ingero.diagnose.steps.launching_threads import is_autograd
+from ingero.events import WAITS_FOR_EVENTS
 from ingero.store.records import Process, Window
 
 _DATA_WORKER = re.compile(r"pt_data_worker")  # the name that PyTorch gives its data workers
-_TRAINING_KERNEL = re.compile(r"backward|bwd|[dw]grad|grad_input|multi_tensor_apply|adam|sgd|lamb", re.IGNORECASE)
+# Kernels of backward passes and optimizers, by their names without template arguments.
+_TRAINING_KERNEL = re.compile(
+    r"[Bb]ackward|(?<![a-z])bwd|wgrad|grad_input|multi_tensor_apply|[Ff]used_?[Aa]dam|lamb_stage"
+)
 _MIN_SHARE = 0.7  # of the samples of its sleep, before a process counts as a client, or as waiting for requests
 
 
 def is_waiting_for_answer(evidence: Evidence, process: Process, waits: Iterable[PathSegment]) -> bool:
     """Whether these waits for a process outside its own tree are for answers, not for the next request.
 
-    A process that trains wants nothing but to go on, except in an event loop or at a person's prompt.
+    A process that trains wants nothing but to go on, except where it waits for events (epoll), in an event loop, or at
+    a person's prompt: so does one that has trained and was not asked to go on, as in a notebook.
     """
-    groups = group_samples(evidence, process.process, (evidence.window,), spans_of(waits), SLEEP)
+    if data_workers(evidence, process):
+        return True
+    waits = list(waits)
+    spans = spans_of(waits)
+    groups = group_samples(evidence, process.process, (evidence.window,), spans, SLEEP)
     if matching_share(groups, lambda stack: asks_another(stack) or runs_program(stack)) >= _MIN_SHARE:
         return True
-    return trains(evidence, process) and matching_share(groups, waits_for_requests) < _MIN_SHARE
+    for_events_ns = sum(wait.duration_ns for wait in waits if wait.call == WAITS_FOR_EVENTS)
+    if 2 * for_events_ns >= sum(wait.duration_ns for wait in waits) or not trains(evidence, process):
+        return False
+    asleep = _asleep(evidence, process, waits)
+    return bool(asleep) and matching_share(asleep, waits_for_requests) <= 1 - _MIN_SHARE
+
+
+def _asleep(evidence: Evidence, process: Process, waits: Sequence[PathSegment]) -> list[SampleGroup]:
+    """Where the threads of the process's steps slept meanwhile, as far as their Python frames are known."""
+    threads = np.unique(evidence.gpu_streams[process.process]["prev_sync_tid"]).tolist()
+    meanwhile = [(wait.begin_ns, wait.end_ns) for wait in waits]
+    groups = group_samples(evidence, process.process, (evidence.window,), dict.fromkeys(threads, meanwhile), SLEEP)
+    return [group for group in groups if group.stack and group.stack.python]
 
 
 def trains(evidence: Evidence, process: Process) -> bool:
@@ -44,10 +68,9 @@ def trains(evidence: Evidence, process: Process) -> bool:
     It has data workers or PyTorch's threads for backward passes, launches kernels of those or of optimizers, or was
     seen in one.
     """
-    known = evidence.trains.get(process.process)
-    if known is None:
-        known = evidence.trains[process.process] = _trains(evidence, process)
-    return known
+    if process.process not in evidence.trainers and _trains(evidence, process):
+        evidence.trainers.add(process.process)
+    return process.process in evidence.trainers
 
 
 def _trains(evidence: Evidence, process: Process) -> bool:
@@ -56,10 +79,10 @@ def _trains(evidence: Evidence, process: Process) -> bool:
         return True
     if evidence.reader.is_recorded("raw_kernel_launches"):
         launched = evidence.reader.kernel_launches(evidence.window, process=process.process)
-        if any(_TRAINING_KERNEL.search(kernel.name) for kernel in launched):
+        if any(_TRAINING_KERNEL.search(kernel.short_name) for kernel in launched):
             return True
-    seen: list[SampleGroup] = group_samples(evidence, process.process, (evidence.window,), None, RUN)
-    return any(stack_samples.trains(group.stack) for group in seen)
+    seen = group_samples(evidence, process.process, (evidence.window,), None, RUN)
+    return sum(group.count for group in seen if stack_samples.trains(group.stack)) >= MIN_SAMPLES
 
 
 def data_workers(evidence: Evidence, process: Process) -> list[Process]:

@@ -35,16 +35,24 @@ _FORKED = re.compile(r"/multiprocessing/process\.py$")
 _LOADER = re.compile(r"/utils/data/")
 _GETTERS = frozenset(("__getitem__", "__getitems__"))
 _WAITS_FOR_ITEMS = re.compile(r"/(queue|threading|selectors|concurrent/futures/\w+|asyncio/\w+)\.py$")
-_TAKES_ITEMS = re.compile(r"/(queue|multiprocessing/(queues|pool|connection)|concurrent/futures/\w+)\.py$|/utils/data/")
-_COMPILES = re.compile(
-    r"/(torch/(_inductor|_dynamo|_functorch/_aot_autograd|utils/cpp_extension)|triton/(compiler|runtime/build|backends)|"
-    r"jax/_src/(compiler|compilation_cache|pjit|interpreters/(mlir|pxla))|numba/cuda/(compiler|codegen|cudadrv/nvrtc))\b"
+_TAKES_ITEMS = re.compile(
+    r"/(queue|multiprocessing/(queues|pool|connection|synchronize)|concurrent/futures/\w+)\.py$|/utils/data/|"
+    r"/nvidia/dali/_multiproc/"
 )
+# Where compilers begin. What they have compiled runs in frames of the same packages, some of these files among them.
+_COMPILES = re.compile(
+    r"/(torch/_dynamo/(convert_frame|symbolic_convert)|torch/_inductor/(compile_fx|async_compile|codecache)|"
+    r"torch/utils/cpp_extension|triton/compiler/(compiler|code_generator)|triton/runtime/build|"
+    r"jax/_src/(compiler|compilation_cache|interpreters/mlir)|numba/cuda/(compiler|codegen))\.py$"
+)
+_RUNS_COMPILED = frozenset(("__call__", "run", "current_callable", "launch_metadata", "__getattribute__"))
 _EVENT_LOOP = re.compile(
     r"/(ipykernel|tornado|IPython|prompt_toolkit|uvicorn|gunicorn|hypercorn|socketserver|wsgiref|asyncio/base_events|"
     r"asyncio/selector_events|selectors|pdb|cmd|code)\b"
 )
-_TRAINS = re.compile(r"/(torch|minitorch)/(optim|autograd)\b|/(optax|apex/optimizers|deepspeed/runtime/zero)/")
+_OPTIMIZER = re.compile(r"/(torch|minitorch)/optim\b|/(optax|apex/optimizers)/")
+_AUTOGRAD = re.compile(r"/(torch|minitorch)/autograd\b")
+_BACKWARD = frozenset(("backward", "_engine_run_backward"))  # its functions; others run in inference, too
 _GETS = re.compile(r"/queue\.py$|/multiprocessing/queues\.py$|/utils/data/")
 _ASKS_ANOTHER = re.compile(
     r"/(multiprocessing/managers|http/client|xmlrpc/client|ftplib|smtplib|urllib3/\w+|redis/\w+|grpc/_channel|"
@@ -119,8 +127,8 @@ def doing_of(stack: CallStack | None) -> Doing:
         return Doing.COMPILING
     iterates = False
     for place in reversed(frames):
-        iterates = iterates or place.function.rpartition(".")[2] == "__next__"
-        if _LOADER.search(place.file) or (iterates and place.function.rpartition(".")[2] in _GETTERS):
+        iterates = iterates or _name(place) == "__next__"
+        if _LOADER.search(place.file) or (iterates and _name(place) in _GETTERS):
             return Doing.LOADING
     return Doing.COMPUTING
 
@@ -147,13 +155,25 @@ def takes_items(stack: CallStack | None) -> bool:
 
 
 def compiles(stack: CallStack | None) -> bool:
-    """Whether a thread compiles GPU code, or waits for who does."""
-    return bool(stack and any(_COMPILES.search(place.file) for place in stack.python))
+    """Whether a thread compiles GPU code, or waits for who does; not where it runs what was compiled."""
+    return bool(
+        stack and any(_COMPILES.search(place.file) and _name(place) not in _RUNS_COMPILED for place in stack.python)
+    )
 
 
 def trains(stack: CallStack | None) -> bool:
     """Whether a thread is in a backward pass or an optimizer."""
-    return bool(stack and any(_TRAINS.search(place.file) for place in stack.python))
+    return bool(
+        stack
+        and any(
+            _OPTIMIZER.search(place.file) or (_AUTOGRAD.search(place.file) and _name(place) in _BACKWARD)
+            for place in stack.python
+        )
+    )
+
+
+def _name(place: PythonPlace) -> str:
+    return place.function.rpartition(".")[2]
 
 
 def waits_for_requests(stack: CallStack | None) -> bool:

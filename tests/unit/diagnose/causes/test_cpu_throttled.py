@@ -44,21 +44,25 @@ def test_the_quota_is_told_with_what_would_have_been_enough(tmp_path: Path) -> N
     assert "at least 0.72 CPUs" in incident.fixes[0].text
 
 
-@pytest.mark.parametrize(("own_ms", "share"), [(150, "70%"), (450, "")])
-def test_who_else_uses_the_quota_is_told_by_what_the_job_cannot_have_used(
-    tmp_path: Path, own_ms: int, share: str
+@pytest.mark.parametrize(("own_ms", "other_ms", "share"), [(150, 0, "70%"), (450, 0, ""), (150, 300, "")])
+def test_who_else_uses_the_quota_is_told_by_what_was_not_traced(
+    tmp_path: Path, own_ms: int, other_ms: int, share: str
 ) -> None:
-    """Ten periods a second used up 50 ms each, of which the job had no more than all of its running time."""
+    """Ten periods a second used up 50 ms each, of which it and another rank had no more than all of their time."""
 
     def throttled(run: ScriptedRun, trainer: Actor) -> None:
+        rank = run.process(200, "python", cgroup_id=5)
         run.train(trainer, QUIET_S, LENGTH_S, Step(return_delay_ms=3, sync={"throttled": 2.95}))
         run.scheduling(trainer.pid, QUIET_S, process=trainer.number, quota_us=50_000, period_us=100_000)
         for second in range(int(QUIET_S), int(LENGTH_S)):
             run.second(trainer, second, run=own_ms, throttled=300)
+            run.second(rank, second, run=other_ms)
             run.append(tables.CGROUP_THROTTLING, start_ns=run.at(second), cgroup_id=5, nr_throttled=10, throttled_ns=1)
 
     incident = diagnosed(tmp_path, throttled, cgroup_id=5).incidents[0]
-    assert (f"was used up, at least {share} of it by other processes of its cgroup" in incident.summary) is bool(share)
+    assert (
+        f"was used up, at least {share} of it by processes of its cgroup that are not traced" in incident.summary
+    ) is bool(share)
     assert any("OMP_NUM_THREADS" in fix.command for fix in incident.fixes) is not bool(share)
     assert ("see who else uses its quota" in incident.fixes[0].text) is bool(share)
 

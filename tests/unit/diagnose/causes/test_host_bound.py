@@ -60,6 +60,23 @@ def test_the_same_line_that_takes_much_longer_has_no_owner(tmp_path: Path) -> No
     assert causes(decoding(tmp_path, Step(idle_ms=3.5), more=2.5)) == ["unexplained"]
 
 
+SAMPLER = (("/srv/job/model.py", 80, "sample"), ("/srv/job/train.py", 90, "main"))
+
+
+def test_ticks_that_missed_the_thread_before_show_no_growth(tmp_path: Path) -> None:
+    """0.5 ms a step more on the CPU, by its clock: of what it ran before, a fifth as much was sampled."""
+    path = tmp_path / "scene.db"
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        trainer = run.process(100, "python")
+        for idle_ms, begin_s, end_s, every in ((0.5, 0, QUIET_S, 15), (1.0, QUIET_S, LENGTH_S, 3)):
+            steps = run.train(trainer, begin_s, end_s, Step(idle_ms=idle_ms))
+            for begin, _, _ in steps[::every]:
+                run.sample(trainer, begin + 0.0001, DECODE, ms=1.2)
+            for begin, _, _ in steps[1::60]:
+                run.sample(trainer, begin + 0.0002, SAMPLER, ms=1.2)
+    assert causes(diagnosed_file(path)) == []
+
+
 RECORD_MS = 0.02
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from ingero.demo.scene import Actor, ScriptedRun, Step
+from ingero.diagnose.samples import process_roles
+from ingero.diagnose.samples.stack_samples import MIN_SAMPLES
 from ingero.events import ASKS_FILE_SYSTEM, LOCKS_FILE, RECEIVES, SENDS, WAITS_FOR_EVENTS
 from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 
@@ -55,6 +57,12 @@ OPTIMIZER = (("/usr/lib/torch/optim/adam.py", 220, "step"), ("/srv/job/train.py"
 KERNEL = (("/usr/lib/ipykernel/kernelbase.py", 545, "process_one"), ("/srv/job/launch.py", 3, "main"))
 
 
+def trained(run: ScriptedRun, trainer: Actor) -> None:
+    """It was seen in an optimizer."""
+    for tick in range(MIN_SAMPLES):
+        run.sample(trainer, 1 + tick / 10, OPTIMIZER)
+
+
 @pytest.mark.parametrize(
     ("meanwhile", "expected"),
     [
@@ -66,12 +74,41 @@ def test_who_trains_waits_for_an_answer_except_in_an_event_loop(
     tmp_path: Path, meanwhile: tuple[tuple[str, int, str], ...], expected: list[str]
 ) -> None:
     def training(run: ScriptedRun, trainer: Actor) -> None:
-        run.sample(trainer, 1.0, OPTIMIZER)
+        trained(run, trainer)
         asking(run, trainer)
         for tenth in range(10 * int(QUIET_S), 10 * int(LENGTH_S)):
             run.sample(trainer, tenth / 10 + 0.004, meanwhile, state="sleep", ms=100)
 
     assert causes(diagnosed(tmp_path, training)) == expected
+
+
+def test_an_idle_notebook_is_woken_by_its_server_through_a_thread_without_frames(tmp_path: Path) -> None:
+    """Its next cell comes through a thread of ZeroMQ, which waits for events."""
+
+    def idle(run: ScriptedRun, trainer: Actor) -> None:
+        trained(run, trainer)
+        thread = Actor(number=trainer.number, pid=105, name="ZMQbg/IO/0")
+        for begin, _, _ in run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=8.5, idle={"sleep": 8})):
+            run.off_cpu(trainer, begin, begin + 0.008, "sleep", waker=thread, stack=KERNEL)
+            run.off_cpu(trainer, begin, begin + 0.0079, "sleep", waker=PARTNER, tid=105, call=WAITS_FOR_EVENTS)
+
+    assert causes(diagnosed(tmp_path, idle)) == []
+
+
+@pytest.mark.parametrize(
+    ("kernel", "is_training"),
+    [
+        ("vectorized_elementwise_kernel<...>", False),
+        ("at::native::(anonymous namespace)::multi_tensor_apply_kernel<...>", True),
+        ("cunn_SoftMaxBackward<...>", True),
+        ("flash_bwd_dq_dk_dv_loop_kernel<...>", True),
+        ("sm80_xmma_wgrad_implicit_gemm", True),
+        ("sm80_xmma_dgrad_implicit_gemm", False),  # of a transposed convolution
+        ("void lambda_kernel", False),
+    ],
+)
+def test_kernels_of_backward_passes_and_optimizers_show_training(kernel: str, *, is_training: bool) -> None:
+    assert bool(process_roles._TRAINING_KERNEL.search(kernel)) is is_training
 
 
 def test_an_event_loop_that_reads_elsewhere_waits_for_an_answer(tmp_path: Path) -> None:
@@ -89,7 +126,7 @@ def test_an_event_loop_that_reads_elsewhere_waits_for_an_answer(tmp_path: Path) 
 
 def unanswered(run: ScriptedRun, trainer: Actor, stack: tuple[tuple[str, int, str], ...]) -> None:
     """It trains; 8 ms of each step in a poll until its own timeout."""
-    run.sample(trainer, 1.0, OPTIMIZER)
+    trained(run, trainer)
     for begin, _, _ in run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=8.5, idle={"sleep": 8})):
         run.off_cpu(trainer, begin, begin + 0.008, "sleep", waker="timer", stack=stack, call=RECEIVES)
 
@@ -111,7 +148,7 @@ def test_a_loader_that_looks_whether_its_workers_live_asks_nobody(tmp_path: Path
 
 def test_an_answer_over_the_network_has_no_pid(tmp_path: Path) -> None:
     def remote(run: ScriptedRun, trainer: Actor) -> None:
-        run.sample(trainer, 1.0, OPTIMIZER)
+        trained(run, trainer)
         line = (("/srv/job/train.py", 34, "next_batch"),)
         for begin, _, _ in run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=8.5, idle={"sleep": 8})):
             run.off_cpu(trainer, begin, begin + 0.008, "sleep", waker="network", stack=line, call=RECEIVES)
@@ -211,17 +248,19 @@ SCHEDULING = (("/srv/vllm/core.py", 210, "update_from_output"),)
 
 
 @pytest.mark.parametrize("is_busy", [True, False])
-def test_a_worker_that_spins_waits_for_its_parent_if_that_is_busy(tmp_path: Path, *, is_busy: bool) -> None:
-    """30 ms of each step on a CPU, yielding it; the parent computes, or sleeps because nobody asks."""
+def test_a_worker_that_spins_waits_for_its_parent_if_that_computes(tmp_path: Path, *, is_busy: bool) -> None:
+    """30 ms of each step on a CPU, yielding it, as another worker; the parent computes, or sleeps as nobody asks."""
     path = tmp_path / "scene.db"
     with ScriptedRun(path, seconds=LENGTH_S) as run:
         engine = run.process(90, "EngineCore")
         worker = run.process(100, "VllmWorker", parent=engine)
+        other = run.process(101, "VllmWorker", parent=engine)
         run.off_cpu(engine, 0.1, 0.2, "sleep", waker="timer")
         run.train(worker, 0, QUIET_S, Step())
         for begin, _, _ in run.train(worker, QUIET_S, LENGTH_S, Step(idle_ms=31.0)):
             for at_s in (0.002, 0.012, 0.022, 0.03):
                 run.sample(worker, begin + at_s, SPINNING, ms=8, native=("__sched_yield",))
+                run.sample(other, begin + at_s, SPINNING, ms=8, native=("__sched_yield",))
             run.sample(worker, begin + 0.0308, DECODING, ms=1)
             if is_busy:
                 run.sample(engine, begin + 0.015, SCHEDULING, ms=30)
@@ -234,7 +273,8 @@ def test_a_worker_that_spins_waits_for_its_parent_if_that_is_busy(tmp_path: Path
     assert causes(diagnosis) == ["ipc-bound"]
     (incident,) = diagnosis.incidents
     assert "polling without a sleep for what EngineCore [90] gives it, acquire_read()" in incident.summary
-    assert "EngineCore [90] was busy for 100% of that, update_from_output()" in incident.summary
+    assert "EngineCore [90] was computing for 97% of the time before the first launch" in incident.summary
+    assert "update_from_output() at /srv/vllm/core.py:210" in incident.summary
     assert [(one.pid, one.name) for one in incident.culprits] == [(90, "EngineCore")]
 
 

@@ -49,6 +49,24 @@ def test_a_compiler_in_the_launching_thread_is_no_computing_of_the_program(tmp_p
     assert str(diagnosis.incidents[0].line) == "forward() at /srv/job/train.py:60"
 
 
+PACKAGES = "/usr/lib/python3.12/site-packages"
+RUNNING = (
+    (f"{PACKAGES}/triton/compiler/compiler.py", 410, "CompiledKernel.launch_metadata"),
+    (f"{PACKAGES}/torch/_inductor/codecache.py", 1131, "CompiledFxGraph.__call__"),
+    (f"{PACKAGES}/torch/_functorch/_aot_autograd/runtime_wrappers.py", 260, "runtime_wrapper"),
+    (f"{PACKAGES}/torch/_dynamo/eval_frame.py", 600, "_fn"),
+    ("/srv/job/train.py", 60, "forward"),
+)
+
+
+def test_what_was_compiled_runs_in_the_same_packages(tmp_path: Path) -> None:
+    def running(run: ScriptedRun, trainer: Actor) -> None:
+        for begin, _, _ in run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=4.5))[::5]:
+            run.sample(trainer, begin + 0.002, RUNNING)
+
+    assert causes(diagnosed(tmp_path, running)) == ["host-bound"]
+
+
 def test_a_single_load_that_costs_nothing_is_silent(tmp_path: Path) -> None:
     def once(run: ScriptedRun, trainer: Actor) -> None:
         run.train(trainer, QUIET_S, LENGTH_S, Step())

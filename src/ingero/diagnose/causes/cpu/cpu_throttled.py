@@ -40,7 +40,7 @@ def explain(case: Case) -> Iterator[Finding]:
     threads_text = f" by {threads} threads of its own" if threads > 1 else ""
     is_by_others = others >= _MOST
     if is_by_others:
-        threads_text = f", at least {format_percent(others)} of it by other processes of its cgroup"
+        threads_text = f", at least {format_percent(others)} of it by processes of its cgroup that are not traced"
     periods_text = f", in {format_count(periods)} periods" if periods else ""
     yield Finding(
         cause=CAUSE,
@@ -104,12 +104,20 @@ def _throttled_threads(case: Case) -> int:
 
 
 def _share_of_others(case: Case, quota: Quota, rows: Sequence[Throttling]) -> float:
-    """The least share of the quota of the throttled periods that processes outside the job used, 0 to 1.
+    """The least share of the quota of the throttled periods that processes used which were not traced, 0 to 1.
 
-    Each such period used the quota up; no more of that than all of its running time is the job's own.
+    Each such period used the quota up; no more of that than all of their running time is of the job and the other
+    traced processes of the cgroup. 0.0 where the quota changed meanwhile.
     """
-    used_ns = sum(row.nr_throttled for row in rows if row.cgroup_id == case.process.cgroup_id) * quota.quota_us * 1000
-    own = [row.clocks.run_ns for row in case.evidence.thread_state_totals(case.window) if row.process in case.members]
+    group, window = case.process.cgroup_id, case.window
+    mine = {
+        one.process for one in case.evidence.processes.values() if one.pid in case.job or one.cgroup_id == group
+    } | set(case.members)
+    changes = SchedulerFacts(case).history(case.process.pid, case.process.pid)
+    if any(window.begin_ns < one.time_ns < window.end_ns and one.quota_us != quota.quota_us for one in changes):
+        return 0.0
+    used_ns = sum(row.nr_throttled for row in rows if row.cgroup_id == group) * quota.quota_us * 1000
+    own = [row.clocks.run_ns for row in case.evidence.thread_state_totals(window) if row.process in mine]
     return max(1 - sum(own) / used_ns, 0.0) if used_ns and own else 0.0
 
 
@@ -153,7 +161,7 @@ RULE = Rule(
     order=10,
     needs=("sync_intervals", "thread_state_seconds"),
     shows="the kernel's throttled time of the critical-path thread, the quota and its period, in how many periods it "
-    "was used up, and how much of that at least by processes outside the job",
+    "was used up, and how much of that at least by processes that were not traced",
     limits="before Linux 6.18 a task throttled through a parent group shows in its own run queue's time",
     explain=explain,
 )

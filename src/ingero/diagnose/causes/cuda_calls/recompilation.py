@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from ingero.diagnose.cases.call_growth import claim_inside_calls, grown_calls
 from ingero.diagnose.cases.case import Case
-from ingero.diagnose.cases.host_cpu_time import claim_run_time, run_growth
+from ingero.diagnose.cases.host_cpu_time import claim_run_time, is_more, run_growth, sample_count
 from ingero.diagnose.causes.data.producers import production
+from ingero.diagnose.causes.host_code.extra_computing import MAX_CPU_SLOWDOWN
 from ingero.diagnose.causes.host_code.thread_waits import asleep_meanwhile
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.findings import Bucket, Finding, Fix, Link, Part
@@ -41,11 +42,11 @@ def _waiting(case: Case) -> Finding | None:
 
     waits = [wait for wait in case.waits if is_other(wait)]
     asleep = asleep_meanwhile(case, waits)
-    if matching_share(asleep, compiles) < _MIN_SHARE_OF_SAMPLES:
-        return None
-    claims, made = case.claimable_on_path(is_other), production(case, waits)
+    share = matching_share(asleep, compiles)
+    claims = case.claimable_on_path(is_other, share) if share >= _MIN_SHARE_OF_SAMPLES else {}
     if not claims:
         return None
+    made = production(case, waits)
     lost, where = sum(claims.values()), sampled_time([group for group in asleep if compiles(group.stack)])
     return Finding(
         cause=CAUSE,
@@ -69,7 +70,10 @@ def _waiting(case: Case) -> Finding | None:
 
 
 def _compiling(case: Case) -> Finding | None:
-    """On-CPU time of the launching thread in a compiler."""
+    """On-CPU time of the launching thread in a compiler, more than a slower CPU makes of the baseline's."""
+    now, before, scale = case.host_sample_groups.of(Doing.COMPILING)
+    if not is_more(sample_count(now), sample_count(before), MAX_CPU_SLOWDOWN * scale):
+        return None
     grown = run_growth(case).get(Doing.COMPILING)
     claims: dict[Bucket, int] = claim_run_time(case, grown)
     if grown is None or not claims:

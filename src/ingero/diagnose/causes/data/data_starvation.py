@@ -113,8 +113,7 @@ def _polled_finding(case: Case) -> Finding | None:
         resource="data",
         root=str(case.process.pid),
         summary=f"{case.who} waited {case.amount(lost)} {case.when_idle}, looking {looks:.0f} times per {case.noun} "
-        f"for what its thread {maker.name} [{maker.tid}] makes{at(waiter)}; the thread was computing"
-        f"{at(maker.work.line)}",
+        f"for an item{at(waiter)}, while its thread {maker.name} [{maker.tid}] was computing{at(maker.work.line)}",
         claims=claims,
         culprits=(Culprit(pid=case.process.pid, name=maker.name, lost_ns=lost),),
         line=maker.work.line or waiter,

@@ -18,7 +18,7 @@ from ingero.diagnose.samples.stack_samples import MIN_SAMPLES, Doing, SampledTim
 _Place: TypeAlias = "CodeLine | tuple[str, str] | None"
 _PlaceOf: TypeAlias = Callable[[SampleGroup], _Place]
 
-_MAX_CPU_SLOWDOWN = 3.0  # times as long for the same work on a slower CPU; a larger growth is more work
+MAX_CPU_SLOWDOWN = 3.0  # times as long for the same work on a slower CPU; a larger growth is more work
 
 
 def extra_computing_time(case: Case) -> SampledTime | None:
@@ -62,7 +62,7 @@ def _busier_places(
         if others < MIN_SAMPLES:
             now_others, others = total, baseline_total
         slower = now_others / max(scale * others, 1.0)
-        return is_more(count, baseline[place], scale * min(_MAX_CPU_SLOWDOWN, max(1.0, slower)))
+        return is_more(count, baseline[place], scale * min(MAX_CPU_SLOWDOWN, max(1.0, slower)))
 
     return {place for place, count in counts.items() if not before or is_busier(place, count)}
 

@@ -339,20 +339,22 @@ def _pipe_fixes(halt: HaltedProcess, row: HaltRow) -> tuple[Fix, ...]:
     return (Fix(text="check whether its workers are alive", command=f"ps --ppid {row.pid} -o pid,stat,wchan:20,args"),)
 
 
+def _file_server_fixes(halt: HaltedProcess, row: HaltRow) -> tuple[Fix, ...]:
+    del halt
+    nfs = "; nfsstat -m" if "(nfs" in row.object else ""
+    mount = shell_word(row.object.split(" on ")[0])
+    return (Fix(text="check whether the file server answers", command=f"findmnt -T {mount}{nfs}"),)
+
+
 _FIXES_BY_KIND: dict[str, Callable[[HaltedProcess, HaltRow], tuple[Fix, ...]]] = {
     "futex": _lock_fixes,
     "shared-futex": _lock_fixes,
     "file-lock": _holder_fixes,
     "pipe-read": _pipe_fixes,
     "pipe-write": _pipe_fixes,
-    "network-file": lambda _halt, row: (
-        Fix(
-            text="check whether the file server answers",
-            command=f"findmnt -T {shell_word(row.object.split(' on ')[0])}; nfsstat -m",
-        ),
-    ),
+    "network-file": _file_server_fixes,
     "terminal-write": lambda _halt, row: (
-        Fix(text=f"press Ctrl-Q in the terminal {row.object}, or close it"),
+        Fix(text=f"press Ctrl-Q in the terminal {row.object}"),
         Fix(text="write the output to a file", command="python train.py > train.log 2>&1 < /dev/null &"),
     ),
     "socket-read": lambda _halt, row: (

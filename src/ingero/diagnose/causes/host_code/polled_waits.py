@@ -10,12 +10,18 @@ import numpy as np
 
 from ingero.diagnose.cases.case import Case
 from ingero.diagnose.causes.host_code.thread_waits import thread_running_meanwhile
+from ingero.diagnose.findings import FindingKind
 from ingero.diagnose.offcpu.critical_path import PathSegment
-from ingero.diagnose.samples.stack_samples import SampledTime, sampled_time
+from ingero.diagnose.samples.stack_samples import RUN, SampledTime, group_samples, sampled_time
+from ingero.store.arrays.spans import length_ns
 
+_MIN_STEPS = 10  # that slept, before the numbers of their sleeps are compared
 _MIN_LOOKS = 2.0  # sleeps per step that slept, before they are looks
 _IRREGULAR = 0.10  # of the steps that slept did so another number of times than most: a fixed number are pauses
 _MIN_SHARE_OF_SLEEP = 0.5  # in which another thread was seen at work, before it is what the loop looked for
+_MIN_GROWTH = (
+    1.25  # times the share of the baseline's time in which it was: one that always computes makes nothing late
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,17 +46,28 @@ def looks_per_step(case: Case, sleeps: Sequence[PathSegment]) -> float:
         return 0.0
     steps = np.searchsorted(case.sync_intervals["sync_end_ns"], [sleep.end_ns for sleep in sleeps])
     counts = np.array(list(Counter(steps.tolist()).values()))
-    if counts.mean() < _MIN_LOOKS or float((counts != np.median(counts)).mean()) <= _IRREGULAR:
+    if (
+        len(counts) < _MIN_STEPS
+        or counts.mean() < _MIN_LOOKS
+        or float((counts != np.median(counts)).mean()) <= _IRREGULAR
+    ):
         return 0.0
     return float(counts.mean())
 
 
 def maker_meanwhile(case: Case, sleeps: Sequence[PathSegment]) -> Maker | None:
-    """The thread of the process that was seen at work for most of these sleeps; None: there is none."""
+    """The thread of the process that was at work for most of these sleeps, and less in the baseline; None: no such."""
     launching = set(case.evidence.launching(case.process.process).threads) | {sleep.tid for sleep in sleeps}
     tid, groups = thread_running_meanwhile(case, sleeps, launching)
     work, slept_ns = sampled_time(groups), sum(sleep.duration_ns for sleep in sleeps)
     share = min(work.ns / max(slept_ns, 1), 1.0)
-    if not work.is_enough or share < _MIN_SHARE_OF_SLEEP:
+    usual_ns = sum(
+        group.ns
+        for group in group_samples(case.evidence, case.process.process, case.baseline_windows, None, RUN)
+        if group.tid == tid
+    )
+    usual = usual_ns / max(length_ns(case.baseline_windows), 1)
+    is_late = case.kind is FindingKind.INCIDENT and share > _MIN_GROWTH * usual
+    if not work.is_enough or share < _MIN_SHARE_OF_SLEEP or not is_late:
         return None
     return Maker(tid=tid, name=case.evidence.thread_names.get(tid, ""), work=work, share=share)

@@ -2,7 +2,7 @@
 
 A server may poll its sockets with a timeout of zero, repeatedly, or memory that it shares with the process that gives
 it work. Its samples tell this from computing: part of them are in the system calls that poll, or yield the CPU. While
-that other process computes, there is a request.
+its parent computes, there is a request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.evidence.recorded import SAMPLES
 from ingero.diagnose.samples.process_roles import trains
 from ingero.diagnose.samples.stack_samples import RUN, SampleGroup
-from ingero.events import THREAD_STATES
+from ingero.store.arrays.arrays import SAMPLE_DTYPE
 from ingero.store.arrays.spans import joined
 from ingero.store.call_stacks import CallStack
 from ingero.store.records import Process, Window
@@ -26,8 +26,8 @@ from ingero.store.records import Process, Window
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _POLLING_CALLS = re.compile(r"_*(GI_+)?(libc_)?(p?select|p?poll|epoll_p?wait2?|sched_yield)(64|32|_time64|_nocancel)*$")
-_ASLEEP = tuple(THREAD_STATES.index(name) for name in ("sleep", "io", "uninterruptible"))
-_MIN_BUSY_SHARE = 0.5  # of the time polled, in which who gives the work was busy: then there was a request
+_NO_SAMPLES = np.zeros(0, SAMPLE_DTYPE)
+MIN_PARENT_SHARE = 0.5  # of the time polled, in which the parent computed: then there was a request
 _MIN_GAP_NS = 20_000_000  # of a gap: two ticks of the sampling clock
 _MIN_GAPS_RATIO = 0.01  # of the window, in such gaps
 _MIN_POLLING_RATIO = 0.1  # of the samples at a line, in such a call: the interpreter's own work takes the rest
@@ -38,8 +38,7 @@ _MIN_POLLING_SHARE_OF_GAP = 0.8  # of the samples of a gap, before all of it unt
 def polled_ns(evidence: Evidence, process: Process, gpu_stream: Array) -> Array:
     """How long the thread of each sync interval polled for work before it had any, ns.
 
-    Zero for a process that trains: it waits for its data, in whatever way. Zero, too, while a process of its tree that
-    is no descendant of its own was busy.
+    Zero for a process that trains: it waits for its data, in whatever way. Zero, too, while its parent computed.
     """
     idle = np.zeros(len(gpu_stream))
     gaps = np.flatnonzero(gpu_stream["idle_ns"] - np.maximum(gpu_stream["idle_sleep_ns"], 0) > _MIN_GAP_NS)
@@ -63,37 +62,37 @@ def polled_ns(evidence: Evidence, process: Process, gpu_stream: Array) -> Array:
     if not polls.any():
         return idle
     firsts, lasts = np.searchsorted(rows["time_ns"], begins), np.searchsorted(rows["time_ns"], ends)
-    givers = work_givers(evidence, process)
+    parent = _ParentAtWork(evidence, process)
     for gap, begin_ns, first, last in zip(gaps.tolist(), begins.tolist(), firsts.tolist(), lasts.tolist(), strict=True):
         is_of_thread = rows["tid"][first:last] == gpu_stream["prev_sync_tid"][gap]
         polled = _polled_in_gap_ns(
             rows[first:last][is_of_thread], polls[first:last][is_of_thread], begin_ns, int(gpu_stream["idle_ns"][gap])
         )
-        is_asked = polled and any(
-            busy_ns(evidence, giver, begin_ns, begin_ns + polled) > _MIN_BUSY_SHARE * polled for giver in givers
-        )
-        idle[gap] = 0 if is_asked else polled
+        idle[gap] = 0 if polled and parent.share(begin_ns, begin_ns + polled) >= MIN_PARENT_SHARE else polled
     return idle
 
 
-def work_givers(evidence: Evidence, process: Process) -> list[Process]:
-    """The traced parent of a process, and its siblings: who may give it work."""
+def parent_of(evidence: Evidence, process: Process) -> Process | None:
+    """The traced parent of a process without a GPU stream of its own, which may give it work; None: there is none."""
     parent = evidence.process_at(process.parent_pid or 0)
-    if parent is None or not parent.is_traced or parent.process == process.process:
-        return []
-    others = evidence.family(parent.process) - evidence.family(process.process)
-    return [one for one in map(evidence.process_at, sorted(others)) if one]
+    is_giver = parent and parent.is_traced and parent.process not in {process.process, *evidence.gpu_streams}
+    return parent if is_giver else None
 
 
-def busy_ns(evidence: Evidence, process: Process, begin_ns: int, end_ns: int) -> int:
-    """How long the main thread of a process was not asleep in a time range, ns; 0 if it was not alive all the while."""
-    if process.start_ns > begin_ns or (process.exit_ns or end_ns) < end_ns:
-        return 0
-    rows = evidence.critical_paths.intervals(process.pid, begin_ns, end_ns)
-    rows = rows[np.isin(rows["state"], _ASLEEP)]
-    begins = np.maximum(rows["start_ns"], begin_ns)
-    ends = np.minimum(np.where(rows["woken_ns"] > 0, rows["woken_ns"], rows["start_ns"] + rows["duration_ns"]), end_ns)
-    return end_ns - begin_ns - int(np.maximum(ends - begins, 0).sum())
+class _ParentAtWork:
+    """The samples of a process's parent at which it computed."""
+
+    def __init__(self, evidence: Evidence, process: Process) -> None:
+        parent = parent_of(evidence, process)
+        rows = evidence.samples((evidence.window,), parent.process) if parent else _NO_SAMPLES
+        rows = np.sort(rows[rows["state"] == RUN], order="time_ns")
+        rows = rows[~_polling_mask(evidence, rows)] if len(rows) else rows
+        self._times, self._sums = rows["time_ns"], np.concatenate(([0], np.cumsum(rows["weight_ns"])))
+
+    def share(self, begin_ns: int, end_ns: int) -> float:
+        """The share of a time range in which it computed, 0 to 1."""
+        first, last = np.searchsorted(self._times, (begin_ns, end_ns)).tolist()
+        return min(float(self._sums[last] - self._sums[first]) / max(end_ns - begin_ns, 1), 1.0)
 
 
 def polling_groups(groups: Sequence[SampleGroup]) -> list[SampleGroup]:

@@ -113,7 +113,7 @@ RULE = Rule(
     needs=("sync_intervals", "offcpu", "IO"),
     improves_with=("thread_state_seconds",),
     shows="I/O waits of the critical path during which neither the process nor the kernel had a block request, and "
-    "who ended them; sleeps in an open, a stat or a close that another process ended; sleeps inside copies to the GPU "
+    "who ended them; sleeps in a stat, an fsync or a close that another process ended; sleeps inside copies to the GPU "
     "that another process ended, while touched pages had to be read",
     limits="a block device whose requests other threads issue (dm-crypt, md) looks the same; a FUSE file opened for "
     "direct I/O sleeps like any wait for another process, and is reported as data-starvation",

@@ -1,0 +1,163 @@
+"""An asyncio inference server whose handler makes a synchronous query: the event loop stands still meanwhile.
+
+The handler asks a feature store by a blocking client written in C (psycopg2, a database driver): the user's own line is
+all that its stack shows. Then a query takes 35 ms. Requests wait unread, the engine's queue is empty, and the GPU is
+idle for half of the time, although four clients always want something.
+
+Source: https://github.com/ogx-ai/ogx/issues/1457
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import socket
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.situations.expected import Expected, at
+from bench.situations.program import has_begun, logged_steps, play
+from ingero.demo.workloads import lifecycle
+from ingero.demo.workloads.minitorch import cuda, naming, no_grad, runtime
+from ingero.demo.workloads.serve_inference import LanguageModel
+
+if TYPE_CHECKING:
+    from bench.situations.situation import Situation
+
+_TOKENS, _CLIENTS, _BATCH = 8, 4, 8
+
+
+def store(folder: Path) -> None:
+    """The feature store: one connection, one query after the other."""
+    naming.name_this_thread("feature-store")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        lifecycle.announce("ready", listening.getsockname()[1])
+        connection, _ = listening.accept()
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while connection.recv(64):
+            time.sleep(0.035 if has_begun(folder) else 0.001)
+            connection.sendall(b"features")
+
+
+def query(connection: socket.socket) -> bytes:
+    """A synchronous query, as of a driver in C: nothing below this line is Python."""
+    connection.sendall(b"SELECT")
+    return connection.recv(64)
+
+
+@dataclass
+class Request:
+    """A request that is being served. tokens: how many it still needs."""
+
+    done: asyncio.Future[None]
+    tokens: int = _TOKENS
+
+
+class Engine:
+    """Owns the model: makes one token for each running request, with one sync per token."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.waiting: queue.Queue[Request] = queue.Queue()
+        self._loop = loop
+        self._running: list[Request] = []
+
+    def serve(self, folder: Path) -> None:
+        """Makes tokens while there is something to do, sleeps in the queue when there is not."""
+        naming.name_this_thread("engine")
+        cuda.enter()
+        model = LanguageModel(1, 500, 500)  # 2.5 ms a token
+        with no_grad():
+            for _ in logged_steps(folder):
+                self._admit()
+                model.decode()
+                self._finish()
+
+    def _admit(self) -> None:
+        while len(self._running) < _BATCH:
+            try:
+                self._running.append(self.waiting.get(block=not self._running))
+            except queue.Empty:
+                return
+
+    def _finish(self) -> None:
+        for request in self._running:
+            request.tokens -= 1
+        for request in [one for one in self._running if not one.tokens]:
+            self._running.remove(request)
+            self._loop.call_soon_threadsafe(request.done.set_result, None)
+
+
+async def serve(folder: Path, store_port: int) -> None:
+    """Answers each line with a line, once the features are looked up and the tokens are made."""
+    loop = asyncio.get_running_loop()
+    features = socket.create_connection(("127.0.0.1", store_port))
+    features.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    engine = Engine(loop)
+    threading.Thread(target=engine.serve, args=(folder,), name="engine", daemon=True).start()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.readline():
+            query(features)  # blocks the event loop
+            request = Request(loop.create_future())
+            engine.waiting.put(request)
+            await request.done
+            writer.write(b"done\n")
+            await writer.drain()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    lifecycle.announce("ready", server.sockets[0].getsockname()[1])
+    await server.serve_forever()
+
+
+def server(folder: Path, store_port: str) -> None:
+    """The inference server."""
+    naming.name_this_thread("api-server")
+    runtime.library()
+    cuda.init(0)
+    asyncio.run(serve(folder, int(store_port)))
+
+
+def load(_folder: Path, port: str) -> None:
+    """Clients that each send the next request as soon as the last one is answered."""
+    naming.name_this_thread("load")
+
+    def client() -> None:
+        with socket.create_connection(("127.0.0.1", int(port))) as connection:
+            while True:
+                connection.sendall(b"prompt\n")
+                if not connection.recv(64):
+                    return
+
+    for _ in range(_CLIENTS):
+        threading.Thread(target=client, daemon=True).start()
+    lifecycle.announce("ready")
+    threading.Event().wait()
+
+
+def make(situation: Situation) -> None:
+    """Only the server is traced."""
+    [store_port] = situation.start("store")
+    [port] = situation.start("server", store_port)
+    situation.start("load", port)
+    situation.record("server")
+
+
+EXPECTED = Expected(
+    answer="""an incident of the server: its event loop waits at query for the answer of feature-store [<store>], and
+    the engine with its GPU waits for the event loop (ipc-bound or the like, with that line). Wrong: silence ("no work
+    requested"): four clients wait all the time; the client load [<load>] as culprit; data-starvation with
+    DataLoader(num_workers=N) for a server; lock-contention, gpu-slower.""",
+    wanted=(r"<store>|feature-store", at("query")),
+    never=(
+        r"^(?:lock-contention|gil|gpu-slower|host-bound|sleep-in-loop|unexplained):",
+        r"<load>",
+        r"DataLoader\(",
+    ),
+    slower=1.2,
+)
+
+if __name__ == "__main__":
+    play({"store": store, "server": server, "load": load})
