@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ MIN_PARENT_SHARE = 0.5  # of the time polled, in which the parent computed: then
 _MIN_GAP_NS = 20_000_000  # of a gap: two ticks of the sampling clock
 _MIN_GAPS_RATIO = 0.01  # of the window, in such gaps
 _MIN_POLLING_RATIO = 0.1  # of the samples at a line, in such a call: the interpreter's own work takes the rest
+_MIN_LOOP_RATIO = 0.5  # of the samples in a function, in such a call, before all of it polls
 _MIN_SAMPLES = 5  # in such a call, before a line is said to poll
 _MIN_POLLING_SHARE_OF_GAP = 0.8  # of the samples of a gap, before all of it until the last poll counts as idle
 
@@ -96,13 +97,13 @@ class _ParentAtWork:
 
 
 def polling_groups(groups: Sequence[SampleGroup]) -> list[SampleGroup]:
-    """The groups at places at which their threads poll, instead of computing."""
+    """The groups in functions in which their threads hardly do anything but poll: a loop has several lines."""
     counts, polling = Counter[object](), Counter[object]()
     for group in groups:
-        counts[_place(group.stack)] += group.count
-        polling[_place(group.stack)] += group.count if _is_polling(group.stack) else 0
-    places = _polling_places(counts, polling)
-    return [group for group in groups if _place(group.stack) in places]
+        counts[_function(group.stack)] += group.count
+        polling[_function(group.stack)] += group.count if _is_polling(group.stack) else 0
+    loops = {one for one, count in polling.items() if one and count >= max(_MIN_SAMPLES, _MIN_LOOP_RATIO * counts[one])}
+    return [group for group in groups if _function(group.stack) in loops]
 
 
 def _polled_in_gap_ns(rows: Array, polls: Array, begin_ns: int, length_ns: int) -> int:
@@ -130,24 +131,24 @@ def _polling_mask(evidence: Evidence, rows: Array) -> Array:
     for stack, count in zip(stacks, counts.tolist(), strict=True):
         count_by_place[_place(stack)] += count
         polling_by_place[_place(stack)] += count if _is_polling(stack) else 0
-    lines = _polling_places(count_by_place, polling_by_place)
+    lines = {
+        line
+        for line, count in polling_by_place.items()
+        if line and count >= max(_MIN_SAMPLES, _MIN_POLLING_RATIO * count_by_place[line])
+    }
     is_of_line = np.array([_place(stack) in lines for stack in stacks], bool)
     chosen: Array = is_of_line[inverse] if len(rows) else np.zeros(0, bool)
     return chosen
 
 
-def _polling_places(counts: Mapping[object, int], polling: Mapping[object, int]) -> set[object]:
-    """The places with enough samples in calls that poll. counts: of all samples there."""
-    return {
-        place
-        for place, count in polling.items()
-        if place and count >= max(_MIN_SAMPLES, _MIN_POLLING_RATIO * counts[place])
-    }
-
-
 def _is_polling(stack: CallStack | None) -> bool:
     """Whether a stack is in a system call that polls."""
     return bool(stack and stack.native and _POLLING_CALLS.fullmatch(stack.native[0].symbol))
+
+
+def _function(stack: CallStack | None) -> object:
+    """A stack's Python function; without one, its place."""
+    return (stack.python[0].file, stack.python[0].function) if stack and stack.python else _place(stack)
 
 
 def _place(stack: CallStack | None) -> object:
