@@ -27,8 +27,10 @@ RECEIVES = 4  # read, receive, poll
 WAITS_FOR_EVENTS = 6  # epoll
 ASKS_FILE_SYSTEM = 8  # stat, getdents, fsync, close
 LOCKS_FILE = 10  # flock, fcntl
+WAITS_FOR_CHILD = 12  # wait4, waitid
+PAGE_FAULT = 14  # in no call: a page that it touched was not there
 OWN_REQUESTS = (SENDS, ASKS_FILE_SYSTEM, LOCKS_FILE)  # with these it asks for something itself
-LAST_CALL_KIND = 10  # larger numbers are addresses
+LAST_CALL_KIND = 14  # larger numbers are addresses
 
 # From here on: names and numbers of the enumerations of bpf/events.h. A test compares them with the compiled objects.
 THREAD_STATES: tuple[str, ...] = ("init", *STATES)

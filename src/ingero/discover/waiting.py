@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ingero.discover.memory import ProcessMemory, UnreadableMemoryError
 from ingero.discover.processes import PROC
-from ingero.events import ASKS_FILE_SYSTEM, LOCKS_FILE, RECEIVES, SENDS, WAITS_FOR_EVENTS
+from ingero.events import ASKS_FILE_SYSTEM, LOCKS_FILE, RECEIVES, SENDS, WAITS_FOR_CHILD, WAITS_FOR_EVENTS
 from ingero.foreign_text import decoded
 
 _MAX_BYTES = 64 << 10  # of a status file
@@ -153,6 +153,7 @@ def call_kinds() -> dict[int, int]:
         WAITS_FOR_EVENTS: _EPOLLS,
         ASKS_FILE_SYSTEM: {*_OF_PATHS, *_ON_FILES} - {"ioctl", "open", "openat"},
         LOCKS_FILE: {"flock", "fcntl"},
+        WAITS_FOR_CHILD: _CHILDREN,
     }
     by_name = {name: kind for kind, names in kinds.items() for name in names}
     named = {**_SYSCALLS.get(platform.machine(), {}), **_BOTH}

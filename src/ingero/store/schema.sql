@@ -169,8 +169,9 @@ CREATE TABLE raw_offcpu (
     waker_tid    INTEGER NOT NULL DEFAULT 0,
     waker_name   INTEGER NOT NULL DEFAULT 0,   -- string
     futex        INTEGER NOT NULL DEFAULT 0,   -- address that it slept at; odd: its interpreter's lock; 0: none; 2 to
-                                               -- 10: in a call of a kind (2 sends, 4 receives, 6 waits for events, 8
-                                               -- asks a file system, 10 locks a file)
+                                               -- 14: in a call of a kind (2 sends, 4 receives, 6 waits for events, 8
+                                               -- asks a file system, 10 locks a file, 12 waits for a child), or in a
+                                               -- page fault (14)
     stack_hash   INTEGER NOT NULL DEFAULT 0,   -- its Python frames as it went to sleep; 0: not read
     is_gpu_call  INTEGER NOT NULL DEFAULT 0    -- 1: in a call that may wait for the GPU
 ) STRICT;

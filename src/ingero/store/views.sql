@@ -266,8 +266,8 @@ SELECT i.session, (SELECT node FROM raw_sessions WHERE session = i.session) AS n
        (SELECT text FROM raw_strings WHERE string = i.culprit_name) AS culprit_name,
        nullif(i.culprit_ns, 0) AS culprit_ns, (SELECT name FROM waker_kinds WHERE id = i.waker_kind) AS waker_kind,
        nullif(i.waker_pid, 0) AS waker_pid, nullif(i.waker_tid, 0) AS waker_tid,
-       (SELECT text FROM raw_strings WHERE string = i.waker_name) AS waker_name, iif(i.futex > 10, i.futex & ~1, NULL) AS futex,
-       iif(i.futex > 10, i.futex & 1, NULL) AS is_interpreter_lock, i.futex IN (2, 8, 10) AS is_own_request,
+       (SELECT text FROM raw_strings WHERE string = i.waker_name) AS waker_name, iif(i.futex > 14, i.futex & ~1, NULL) AS futex,
+       iif(i.futex > 14, i.futex & 1, NULL) AS is_interpreter_lock, i.futex IN (2, 8, 10) AS is_own_request,
        nullif(i.stack_hash, 0) AS stack_hash, i.is_gpu_call,
        (SELECT cgroup_id FROM raw_processes WHERE process = i.process) AS cgroup_id,
        (SELECT rank FROM raw_processes WHERE process = i.process) AS rank

@@ -10,7 +10,7 @@ import pytest
 
 from ingero.discover import waiting
 from ingero.discover.waiting import FileLock, SocketPeer, SystemCall, call_kinds, parse_call, parse_locks, read_wait
-from ingero.events import ASKS_FILE_SYSTEM, LOCKS_FILE, RECEIVES, SENDS, WAITS_FOR_EVENTS
+from ingero.events import ASKS_FILE_SYSTEM, LOCKS_FILE, RECEIVES, SENDS, WAITS_FOR_CHILD, WAITS_FOR_EVENTS
 from tests.unit.fake_proc import FIRST_PID, FUTEX_PRIVATE, FakeProc, call
 
 PID = FIRST_PID
@@ -47,7 +47,8 @@ def test_kinds_of_system_calls() -> None:
     assert {kinds[name] for name in ("read", "recvfrom", "poll", "ppoll")} == {RECEIVES}
     assert {kinds[name] for name in ("epoll_wait", "epoll_pwait2")} == {WAITS_FOR_EVENTS}
     assert {kinds[name] for name in ("flock", "fcntl")} == {LOCKS_FILE}
-    assert not {"select", "pselect6", "futex", "accept4", "ioctl", "wait4", "nanosleep"} & set(kinds)
+    assert {kinds[name] for name in ("wait4", "waitid")} == {WAITS_FOR_CHILD}
+    assert not {"select", "pselect6", "futex", "accept4", "ioctl", "nanosleep"} & set(kinds)
 
 
 def test_a_sleep_outside_of_calls_is_a_page_fault() -> None:

@@ -56,6 +56,7 @@ from ingero.discover.libraries import LibraryCopy, UnreadableLibrary
 from ingero.discover.numa import numa_nodes
 from ingero.discover.processes import read_thread_name
 from ingero.discover.ranks import Membership
+from ingero.events import THREAD_STATES
 from ingero.ops import Library
 from ingero.sandbox.nursery import Nursery
 from ingero.step_counts import How
@@ -515,7 +516,7 @@ class Recorder:
 
     def _on_offcpu(self, batch: np.ndarray[Any, Any]) -> None:
         numbers = self._rows.process_numbers(batch["process_slot"])
-        futexes = self.stacks.futexes(numbers, batch["futex"])
+        futexes = self.stacks.futexes(numbers, batch["futex"], batch["state"] == THREAD_STATES.index("sleep"))
         self._rows.offcpu(batch, numbers, futexes, self.stacks.hashes(numbers, batch["python_stack"]))
         self._wakers.add(batch)
 

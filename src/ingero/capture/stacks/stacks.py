@@ -30,7 +30,7 @@ from ingero.capture.stacks.python_layouts import layout_row
 from ingero.capture.stacks.stack_frames import MergedStack, merge, stack_row
 from ingero.discover.interpreters import Interpreter, UnreadableInterpreter
 from ingero.discover.waiting import call_kinds
-from ingero.events import INTERPRETER_LOCK
+from ingero.events import INTERPRETER_LOCK, PAGE_FAULT
 from ingero.store.writing.tables import Row
 
 Array = np.ndarray[Any, Any]
@@ -144,14 +144,16 @@ class Stacks:
             self.worker.do(lambda: self._pending.update({_PendingStack(*part): now for part in new}))
         return [found[part] for part in parts]
 
-    def futexes(self, numbers: list[int], addresses: Array) -> Array:
+    def futexes(self, numbers: list[int], addresses: Array, is_asleep: Array) -> Array:
         """The futex addresses of sleeps; bit INTERPRETER_LOCK marks the lock of the thread's interpreter.
 
-        Of other system calls their kind (`events.SENDS` and so on), else 0. numbers: of their processes.
+        Of other system calls their kind (`events.SENDS` and so on), else 0; PAGE_FAULT for a sleep in none. numbers: of
+        their processes. is_asleep: a mask of the intervals that are sleeps.
         """
         is_other = addresses < _LOWEST_FUTEX
         kinds = _CALL_KINDS[np.where(is_other, addresses, 0)]
         marked: Array = np.where(is_other, kinds, addresses)
+        marked[(addresses == 0) & is_asleep] = PAGE_FAULT
         processes = np.array(numbers)
         for number in set(numbers):
             process = self._processes.get(number)

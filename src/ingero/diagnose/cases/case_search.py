@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from ingero.diagnose.lost_time.best_regime import (
 from ingero.diagnose.lost_time.buckets import buckets
 from ingero.diagnose.lost_time.interval_sampling import sample_windows, weighted_windows
 from ingero.diagnose.lost_time.no_demand import no_demand_ns, without_no_demand
-from ingero.diagnose.lost_time.resync import Resync, find_resync, is_same_work_per_launch, lost_buckets
+from ingero.diagnose.lost_time.resync import Resync, find_resync, has_same_shares, is_same_work_per_launch, lost_buckets
 from ingero.diagnose.lost_time.time_ranges import (
     MIN_LOST_NS,
     MIN_SINGLE_STALL_NS,
@@ -246,7 +246,8 @@ class _GpuStream:
         """The case of a time range that is compared per launch; None where its launches are of other work."""
         members = self._sync_intervals[found.inside]
         now, before = (self._sample(intervals) for intervals in (members, self._sync_intervals[found.baseline]))
-        if not is_same_work_per_launch(now, before):
+        windows = tuple(_window_of(self._sync_intervals[one]) for one in (found.inside, found.baseline))
+        if not is_same_work_per_launch(now, before) or not self._has_same_kernels(*windows):
             return None
         wall = int((members["sync_end_ns"] - members["prev_sync_end_ns"]).sum())
         return Case(
@@ -264,6 +265,20 @@ class _GpuStream:
             buckets=lost_buckets(now, before, int(members["launches"].sum())),
             resync=found,
         )
+
+    def _has_same_kernels(self, *windows: Window) -> bool:
+        """Whether the same kernels have about the same shares of the launches in both windows, as far as is known."""
+        if not self._evidence.reader.is_recorded("raw_kernel_launches"):
+            return True
+        process = self._process.process
+        counts: list[dict[Hashable, int]] = [
+            {
+                (one.function, one.name): one.count
+                for one in self._evidence.reader.kernel_launches(window, process=process)
+            }
+            for window in windows
+        ]
+        return has_same_shares(*counts)
 
     def _proven(self, members: Array, sync_intervals: Array, scale: float) -> dict[Bucket, int]:
         """Proven lost time of intervals with untraced launches. sync_intervals: the sample of members, for `scale`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -12,8 +13,8 @@ from ingero.diagnose.causes.host_code.polling_loops import polled_ns
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.lost_time.interval_sampling import sample_windows
 from ingero.diagnose.offcpu.critical_path import GIL, PathSegment
-from ingero.diagnose.samples.process_roles import is_waiting_for_answer, trains
-from ingero.events import STATES
+from ingero.diagnose.samples.process_roles import data_workers, is_waiting_for_answer, trains
+from ingero.events import STATES, WAITS_FOR_EVENTS
 from ingero.store.records import Process, WakerTotals
 from ingero.units import SECOND_NS
 
@@ -28,6 +29,8 @@ _MIN_DEMAND_RATIO = 0.001  # of the window asleep until a process outside ended 
 _ALWAYS = 0.95  # of the sync intervals have a sleep that the thread's own timer ends: that is their pace
 _IRREGULAR = 0.10  # of the sync intervals that sleep do so another number of times than most: the process polls
 _MIN_PAUSES = 100  # sync intervals that slept, before a pause that was always there belongs to the step
+_MANY_LOOKS = 10  # sleeps in one gap that a timer ends: no step has so many pauses
+_MOSTLY = 0.9  # of a time asleep, before the looks for work in between are part of the wait
 _MAX_PAUSE_NOISE = 0.05  # MAD/median of these pauses
 _MAX_GIL_SHARE = 0.10  # of waits for the interpreter lock, which are as long as such sleeps: more prove no poll
 
@@ -37,6 +40,7 @@ class _Sleeps:
     """Sleeps of the syncing thread while the GPU was idle, per gap, by what ended them; gil_ns as in `_Gap`."""
 
     outside_ns: Array
+    event_ns: Array
     timer_ns: Array
     timers: Array
     gil_ns: int = 0
@@ -45,9 +49,13 @@ class _Sleeps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Gap:
-    """Sleeps of the syncing thread in one gap, by what ended them; gil_ns: waits for the interpreter lock."""
+    """Sleeps of the syncing thread in one gap, by what ended them.
+
+    event_ns: of timer_ns, in a wait for events (epoll). gil_ns: waits for the interpreter lock.
+    """
 
     outside_ns: int
+    event_ns: int
     timer_ns: int
     timers: int
     gil_ns: int
@@ -113,7 +121,9 @@ def _idle_of(evidence: Evidence, process: Process, sleeps: _Sleeps, sync_interva
     idle = np.zeros(len(sleeps.outside_ns))
     if not (sleeps.outside and is_waiting_for_answer(evidence, process, sleeps.outside)):
         idle += sleeps.outside_ns
-    if not trains(evidence, process) and (_serves(idle, sleeps) or _polls(sleeps, sync_intervals)):
+    if trains(evidence, process):  # it waits for its data, however often it wakes up meanwhile; not in an event loop
+        idle += 0 if data_workers(evidence, process) else sleeps.event_ns
+    elif _serves(idle, sleeps) or _polls(sleeps, sync_intervals):
         idle += sleeps.timer_ns
     return idle
 
@@ -140,7 +150,8 @@ def _sampled(gpu_stream: Array, gaps: Array) -> Array:
 
 
 def _followed(evidence: Evidence, process: Process, gpu_stream: Array, chosen: Array) -> _Sleeps:
-    sleeps = _Sleeps(np.zeros(len(chosen)), np.zeros(len(chosen)), np.zeros(len(chosen)))
+    none = np.zeros(len(chosen))
+    sleeps = _Sleeps(none.copy(), none.copy(), none.copy(), none)
     family = evidence.family(process.process)
     is_step = evidence.main_streams[process.process].is_steps
     times = zip(
@@ -156,7 +167,7 @@ def _followed(evidence: Evidence, process: Process, gpu_stream: Array, chosen: A
             end_ns,
             partial(_gap, evidence, process.pid, family, (tid, begin_ns, end_ns), asleep_ns, is_step),
         )
-        sleeps.outside_ns[index] = gap.outside_ns
+        sleeps.outside_ns[index], sleeps.event_ns[index] = gap.outside_ns, gap.event_ns
         sleeps.timer_ns[index], sleeps.timers[index] = gap.timer_ns, gap.timers
         sleeps.gil_ns += gap.gil_ns
         sleeps.outside += gap.outside
@@ -172,6 +183,7 @@ def _gap(
     asleep = [segment for segment in mine if segment.state == "sleep"]
     outside = [segment for segment in asleep if _may_be_request(segment, family)]
     timers = [segment for segment in asleep if segment.waker_kind == "timer" and segment.depth == 0]
+    for_events = [segment for segment in timers if segment.call == WAITS_FOR_EVENTS]
     outside_ns = sum(segment.duration_ns for segment in outside)
     if 2 * outside_ns > sum(segment.duration_ns for segment in path if segment.state == "sleep"):
         # no work was requested before the last request came, whatever the thread that received it did
@@ -180,20 +192,29 @@ def _gap(
         outside_ns = max(outside_ns, asleep_ns - answering_ns)
     return _Gap(
         outside_ns=outside_ns,
-        timer_ns=sum(segment.duration_ns for segment in timers),
+        event_ns=_with_looks_ns(for_events, gap[1]),
+        timer_ns=_with_looks_ns(timers, gap[1]),
         timers=len(timers),
         gil_ns=sum(segment.duration_ns for segment in mine if segment.state == GIL),
         outside=tuple(outside),
     )
 
 
+def _with_looks_ns(sleeps: Sequence[PathSegment], begin_ns: int) -> int:
+    """The length of these sleeps; where they fill a gap from its begin on, with the looks for work between them."""
+    slept_ns = sum(sleep.duration_ns for sleep in sleeps)
+    until_ns = max((sleep.end_ns for sleep in sleeps), default=begin_ns)
+    return until_ns - begin_ns if slept_ns >= _MOSTLY * (until_ns - begin_ns) else slept_ns
+
+
 def _may_lack_demand(evidence: Evidence, process: Process) -> bool:
     """Whether the network, processes outside, or timers where they count, ended enough of the process's sleep."""
     family = evidence.family(process.process)
-    wakers = evidence.wakers(process.process)
-    slept = sum(one.sleep_ns for one in wakers if is_outside_waker(one, family))
-    if not trains(evidence, process):
-        slept += sum(one.sleep_ns for one in wakers if one.waker_kind == "timer")
+    slept = sum(
+        one.sleep_ns
+        for one in evidence.wakers(process.process)
+        if is_outside_waker(one, family) or one.waker_kind == "timer"
+    )
     return slept > _MIN_DEMAND_RATIO * evidence.window.duration_ns
 
 
@@ -204,13 +225,15 @@ def _serves(outside_ns: Array, sleeps: _Sleeps) -> bool:
 
 
 def _polls(sleeps: _Sleeps, sync_intervals: int) -> bool:
-    """Whether timed sleeps are a loop that checks for work: their number per sync interval varies.
+    """Whether timed sleeps are a loop that checks for work: their number per sync interval varies, or is large.
 
     A pause in a callback comes once in each step and is always as long, or the loop did without it before.
     """
     counts = sleeps.timers[sleeps.timers > 0]
     if not len(counts) or sleeps.gil_ns > _MAX_GIL_SHARE * sleeps.timer_ns.sum():
         return False
+    if 2 * float(sleeps.timer_ns[sleeps.timers >= _MANY_LOOKS].sum()) > float(sleeps.timer_ns.sum()):
+        return True
     if float((counts != np.median(counts)).mean()) > _IRREGULAR:
         return True
     return len(counts) >= _ALWAYS * sync_intervals and not _is_steady(sleeps.timer_ns[sleeps.timers > 0])

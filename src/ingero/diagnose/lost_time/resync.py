@@ -7,6 +7,7 @@ compared with the time before, second by second.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +26,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 MORE_SYNCS = 1.5  # syncs per launch in the time range, at least this many times those of the baseline
 _SAME_SYNCS = 1.15  # syncs per launch in the baseline, at most this many times the fewest
 _SAME_WORK = 1.25  # bytes per launch differ by at most this factor; otherwise the loop does other work
+_MIN_KERNEL_SHARE = 0.02  # of the launches; rarer kernels are too few in a second
 _MIN_SECONDS = 2  # of the time range, and of the baseline
 _MIN_LAUNCHES = 0.25  # of the median second's; seconds with fewer are starts, ends and pauses
 _MIN_SYNCS_PER_STEP = 0.5  # in the time range
@@ -140,6 +142,16 @@ def is_same_work_per_launch(now: Array, baseline: Array) -> bool:
     """Whether the launches of both arrays of whole sync intervals move as many bytes each."""
     work = [float(one["bytes"].sum()) / max(float(one["launches"].sum()), 1.0) for one in (now, baseline)]
     return max(work) <= _SAME_WORK * max(min(work), 1.0)
+
+
+def has_same_shares(now: Mapping[Hashable, int], baseline: Mapping[Hashable, int]) -> bool:
+    """Whether each kernel of both has about the same share of the launches.
+
+    An optimizer that steps after more batches is other work. Kernels of one of both only may be what a wait brought.
+    """
+    shares = [{kernel: count / max(sum(one.values()), 1) for kernel, count in one.items()} for one in (now, baseline)]
+    pairs = [(shares[0][kernel], shares[1][kernel]) for kernel in now.keys() & baseline.keys()]
+    return all(max(pair) < _MIN_KERNEL_SHARE or max(pair) <= _SAME_WORK * min(pair) for pair in pairs)
 
 
 def lost_buckets(now: Array, baseline: Array, launches: int) -> dict[Bucket, int]:

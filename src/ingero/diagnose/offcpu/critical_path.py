@@ -21,6 +21,7 @@ from ingero.events import (
     LAST_CALL_KIND,
     LOCKS_FILE,
     OWN_REQUESTS,
+    PAGE_FAULT,
     RECEIVES,
     THREAD_STATES,
     WAITS_FOR_EVENTS,
@@ -81,6 +82,11 @@ class PathSegment:
     def asks_file_system(self) -> bool:
         """Whether it looked at a file, synced or closed it."""
         return self.call == ASKS_FILE_SYSTEM
+
+    @property
+    def is_page_fault(self) -> bool:
+        """Whether it touched a page that was not there."""
+        return self.call == PAGE_FAULT
 
     @property
     def locks_file(self) -> bool:

@@ -39,13 +39,16 @@ _TAKES_ITEMS = re.compile(
     r"/(queue|multiprocessing/(queues|pool|connection|synchronize)|concurrent/futures/\w+)\.py$|/utils/data/|"
     r"/nvidia/dali/_multiproc/"
 )
-# Where compilers begin. What they have compiled runs in frames of the same packages, some of these files among them.
-_COMPILES = re.compile(
-    r"/(torch/_dynamo/(convert_frame|symbolic_convert)|torch/_inductor/(compile_fx|async_compile|codecache)|"
-    r"torch/utils/cpp_extension|triton/compiler/(compiler|code_generator)|triton/runtime/build|"
-    r"jax/_src/(compiler|compilation_cache|interpreters/mlir)|numba/cuda/(compiler|codegen))\.py$"
+# Files of compilers, whole ones and those that also have what runs compiled code: of these, the functions that compile.
+_COMPILERS = re.compile(
+    r"/(torch/_inductor/async_compile|torch/_inductor/compile_worker/\w+|torch/utils/cpp_extension|"
+    r"triton/compiler/code_generator|triton/runtime/build|jax/_src/compilation_cache)\.py$"
 )
-_RUNS_COMPILED = frozenset(("__call__", "run", "current_callable", "launch_metadata", "__getattribute__"))
+_ALSO_COMPILES = re.compile(
+    r"/(torch/_dynamo/convert_frame|torch/_inductor/(compile_fx|codecache)|triton/(compiler/compiler|runtime/jit)|"
+    r"jax/_src/(compiler|interpreters/mlir)|numba/cuda/(compiler|codegen))\.py$"
+)
+_COMPILE = re.compile(r"(^|_)compile(?!d|_wrapper)|codegen|convert_frame|make_ir|lower_jaxpr")
 _EVENT_LOOP = re.compile(
     r"/(ipykernel|tornado|IPython|prompt_toolkit|uvicorn|gunicorn|hypercorn|socketserver|wsgiref|asyncio/base_events|"
     r"asyncio/selector_events|selectors|pdb|cmd|code)\b"
@@ -157,7 +160,11 @@ def takes_items(stack: CallStack | None) -> bool:
 def compiles(stack: CallStack | None) -> bool:
     """Whether a thread compiles GPU code, or waits for who does; not where it runs what was compiled."""
     return bool(
-        stack and any(_COMPILES.search(place.file) and _name(place) not in _RUNS_COMPILED for place in stack.python)
+        stack
+        and any(
+            _COMPILERS.search(place.file) or (_ALSO_COMPILES.search(place.file) and _COMPILE.search(_name(place)))
+            for place in stack.python
+        )
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from ingero.demo.scene import Actor, ScriptedRun, Step
 from ingero.diagnose.samples import process_roles
 from ingero.diagnose.samples.stack_samples import MIN_SAMPLES
-from ingero.events import ASKS_FILE_SYSTEM, LOCKS_FILE, RECEIVES, SENDS, WAITS_FOR_EVENTS
+from ingero.events import ASKS_FILE_SYSTEM, LOCKS_FILE, RECEIVES, SENDS, WAITS_FOR_CHILD, WAITS_FOR_EVENTS
 from tests.unit.diagnose.causes.golden import LENGTH_S, QUIET_S, causes, diagnosed, diagnosed_file
 
 PARTNER = Actor(number=0, pid=700, name="featurizer")
@@ -91,6 +91,21 @@ def test_an_idle_notebook_is_woken_by_its_server_through_a_thread_without_frames
         for begin, _, _ in run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=8.5, idle={"sleep": 8})):
             run.off_cpu(trainer, begin, begin + 0.008, "sleep", waker=thread, stack=KERNEL)
             run.off_cpu(trainer, begin, begin + 0.0079, "sleep", waker=PARTNER, tid=105, call=WAITS_FOR_EVENTS)
+
+    assert causes(diagnosed(tmp_path, idle)) == []
+
+
+def test_an_idle_notebook_whose_event_loop_has_a_timer_is_idle(tmp_path: Path) -> None:
+    """It looks after its heartbeat one to three times until the next cell comes."""
+
+    def idle(run: ScriptedRun, trainer: Actor) -> None:
+        trained(run, trainer)
+        for number, (begin, _, _) in enumerate(
+            run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=24.5, idle={"sleep": 24}))
+        ):
+            for beat in range(number % 3 + 1):
+                at_s, length_s = begin + beat * 0.024 / (number % 3 + 1), 0.0239 / (number % 3 + 1)
+                run.off_cpu(trainer, at_s, at_s + length_s, "sleep", waker="timer", call=WAITS_FOR_EVENTS)
 
     assert causes(diagnosed(tmp_path, idle)) == []
 
@@ -243,6 +258,7 @@ def test_a_child_whose_items_the_loop_takes_is_one(tmp_path: Path) -> None:
 
 
 SPINNING = (("/srv/vllm/shm_broadcast.py", 31, "acquire_read"), ("/srv/vllm/worker.py", 90, "busy_loop"))
+LOOKING = (("/srv/vllm/shm_broadcast.py", 30, "acquire_read"), *SPINNING[1:])
 DECODING = (("/srv/vllm/worker.py", 97, "decode"),)
 SCHEDULING = (("/srv/vllm/core.py", 210, "update_from_output"),)
 
@@ -261,6 +277,7 @@ def test_a_worker_that_spins_waits_for_its_parent_if_that_computes(tmp_path: Pat
             for at_s in (0.002, 0.012, 0.022, 0.03):
                 run.sample(worker, begin + at_s, SPINNING, ms=8, native=("__sched_yield",))
                 run.sample(other, begin + at_s, SPINNING, ms=8, native=("__sched_yield",))
+            run.sample(worker, begin + 0.026, LOOKING, ms=4)
             run.sample(worker, begin + 0.0308, DECODING, ms=1)
             if is_busy:
                 run.sample(engine, begin + 0.015, SCHEDULING, ms=30)
@@ -276,6 +293,52 @@ def test_a_worker_that_spins_waits_for_its_parent_if_that_computes(tmp_path: Pat
     assert "EngineCore [90] was computing for 97% of the time before the first launch" in incident.summary
     assert "update_from_output() at /srv/vllm/core.py:210" in incident.summary
     assert [(one.pid, one.name) for one in incident.culprits] == [(90, "EngineCore")]
+
+
+def test_a_program_run_from_c_code_is_known_by_the_wait_for_its_end(tmp_path: Path) -> None:
+    """`os.system` has no frames of its own."""
+
+    def running_c(run: ScriptedRun, trainer: Actor) -> None:
+        line = (("/srv/job/train.py", 51, "log_gpu_memory"),)
+        child = run.process(300, "sh", parent=trainer)
+        for begin, _, _ in run.train(trainer, QUIET_S, LENGTH_S, Step(idle_ms=8.5, idle={"sleep": 8})):
+            run.off_cpu(trainer, begin, begin + 0.008, "sleep", waker=child, stack=line, call=WAITS_FOR_CHILD)
+            run.off_cpu(child, begin - 0.001, begin + 0.0078, "sleep", waker="timer")
+
+    diagnosis = diagnosed(tmp_path, running_c)
+    assert causes(diagnosis) == ["ipc-bound"]
+    assert "waiting for sh [300], a program that it ran, log_gpu_memory()" in diagnosis.incidents[0].summary
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_who_ends_the_waits_of_several_ranks_may_pass_on_that_the_last_has_come(
+    tmp_path: Path, *, is_late: bool
+) -> None:
+    """Rank 0 sleeps 8 ms a step until the store wakes it, right after the end of rank 1's GPU work or in mid-step."""
+    path, store = tmp_path / "scene.db", Actor(number=0, pid=700, name="c10d-store")
+    line = (("/srv/job/train.py", 60, "barrier"),)
+    with ScriptedRun(path, seconds=LENGTH_S) as run:
+        first, second = run.process(100, "python", rank=0), run.process(101, "python", rank=1)
+        trained(run, first)
+        run.train(first, 0, QUIET_S, Step(noise=0))
+        steps = run.train(first, QUIET_S, LENGTH_S, Step(idle_ms=8.5, idle={"sleep": 8}, noise=0))
+        for begin, _, _ in steps:
+            run.off_cpu(first, begin, begin + 0.008, "sleep", waker=store, stack=line, call=RECEIVES)
+        run.train(second, 0, QUIET_S, Step(noise=0))
+        length_s = steps[1][0] - steps[0][0]
+        shift_s = 0.0079 if is_late else 0.003  # of the end of each of its steps
+        run.train(second, QUIET_S, steps[0][0] + shift_s, Step(noise=0))
+        run.train(second, steps[0][0] + shift_s, LENGTH_S, Step(idle_ms=length_s * 1e3 - 6.05, noise=0))
+        run.off_cpu(second, 1.0, 1.0005, "sleep", waker=store, call=RECEIVES)
+    found = {one.root: one for one in diagnosed_file(path).incidents if one.cause == "ipc-bound"}
+    (incident,) = found.values()
+    if is_late:
+        assert "waiting until python [101], another rank, had come, barrier()" in incident.summary
+        assert "c10d-store [700] passed that on" in incident.summary
+        assert [one.pid for one in incident.culprits] == [101]
+    else:
+        assert "may only pass on that one of them is late" in incident.summary
+        assert incident.culprits == ()
 
 
 def held_up(run: ScriptedRun, trainer: Actor, waker: Actor, *, is_gpu_call: bool = False) -> None:

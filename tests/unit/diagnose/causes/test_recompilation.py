@@ -53,6 +53,7 @@ PACKAGES = "/usr/lib/python3.12/site-packages"
 RUNNING = (
     (f"{PACKAGES}/triton/compiler/compiler.py", 410, "CompiledKernel.launch_metadata"),
     (f"{PACKAGES}/torch/_inductor/codecache.py", 1131, "CompiledFxGraph.__call__"),
+    (f"{PACKAGES}/torch/_inductor/compile_fx.py", 520, "copy_misaligned_inputs"),
     (f"{PACKAGES}/torch/_functorch/_aot_autograd/runtime_wrappers.py", 260, "runtime_wrapper"),
     (f"{PACKAGES}/torch/_dynamo/eval_frame.py", 600, "_fn"),
     ("/srv/job/train.py", 60, "forward"),

@@ -23,6 +23,7 @@ from ingero.diagnose.samples.stack_samples import (
     sampled_time,
     takes_items,
 )
+from ingero.events import WAITS_FOR_CHILD
 from ingero.store.call_stacks import CallStack
 from ingero.units import format_percent
 
@@ -41,7 +42,7 @@ def child_wait(case: Case) -> IpcWait | None:
 
     waits = [wait for wait in case.waits if is_child(wait)]
     asleep = asleep_meanwhile(case, waits)
-    is_program = matching_share(asleep, runs_program) >= _MIN_SHARE_OF_SAMPLES
+    is_program = max(matching_share(asleep, runs_program), _share_until_end(case, waits)) >= _MIN_SHARE_OF_SAMPLES
     share = 1.0 if is_program else _share_of_answers(asleep)
     if share < _MIN_SHARE_OF_SAMPLES:
         return None
@@ -64,6 +65,15 @@ def child_wait(case: Case) -> IpcWait | None:
         runs=len(pids[by_name.most_common(1)[0][0]]) if is_program else 0,
         doing="" if is_program else _doing_text(case, waits),
     )
+
+
+def _share_until_end(case: Case, waits: Sequence[PathSegment]) -> float:
+    """The share of these waits, 0 to 1, in which the process's main thread slept until a child ended (`os.system`)."""
+    until_end_ns = 0
+    for wait in waits:
+        rows = case.evidence.critical_paths.intervals(case.process.pid, wait.begin_ns, wait.end_ns)
+        until_end_ns += wait.duration_ns if (rows["futex"] == WAITS_FOR_CHILD).any() else 0
+    return until_end_ns / max(sum(wait.duration_ns for wait in waits), 1)
 
 
 def _share_of_answers(asleep: Sequence[SampleGroup]) -> float:

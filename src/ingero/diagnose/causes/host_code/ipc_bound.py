@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from ingero.diagnose.cases.case import Case
 from ingero.diagnose.cases.kernel_waits import PathWaits
 from ingero.diagnose.causes.host_code.child_waits import child_wait
 from ingero.diagnose.causes.host_code.ipc_waits import IpcWait, WaitKind
+from ingero.diagnose.causes.host_code.rank_waits import asked_by_others, late_rank
 from ingero.diagnose.causes.host_code.spin_waits import spin_wait
 from ingero.diagnose.causes.rule import Rule
 from ingero.diagnose.findings import Culprit, Finding, Fix, Link
@@ -57,6 +59,7 @@ _FIXES = {
     WaitKind.READ: Fix(text="ask without blocking the event loop", command="await asyncio.to_thread(query, ...)"),
     WaitKind.LOCK: Fix(text="hold the lock for less, or give each job a file of its own (a cache, a download)"),
     WaitKind.ANSWER: Fix(text="or ask for the next answer before this step ends, so that both work side by side"),
+    WaitKind.BARRIER: Fix(text="see what that rank did meanwhile: its own incident, or its time breakdown"),
     WaitKind.SPIN: Fix(text="make its part of a step shorter, or let it prepare the next step meanwhile"),
     WaitKind.TIMEOUT: Fix(
         text="ask from a thread of its own, or with a shorter timeout: the loop need not wait for it"
@@ -64,6 +67,7 @@ _FIXES = {
 }
 _STRUCTURES = {
     WaitKind.PROGRAM: "what the program did while it waited, and its stack",
+    WaitKind.BARRIER: "who ended its waits ends those of other ranks, right after the end of that rank's GPU work",
     WaitKind.SPIN: "its samples in calls that poll, and those of its parent meanwhile",
     WaitKind.TIMEOUT: "only a timer ended it, in a call that reads or polls",
 }
@@ -83,6 +87,8 @@ def explain(case: Case) -> Iterator[Finding]:
         waits = [wait for wait in case.waits if is_wanted(wait)]
         if waits and _is_proven(case, kind, waits):
             wait_found = _ipc_wait(case, kind, waits, is_wanted)
+            if kind is WaitKind.ANSWER:
+                wait_found = _of_ranks(case, wait_found, waits)
             if wait_found.claims:
                 yield _finding(case, wait_found)
 
@@ -162,9 +168,24 @@ def _ipc_wait(
     )
 
 
+def _of_ranks(case: Case, found: IpcWait, waits: Sequence[PathSegment]) -> IpcWait:
+    """The wait for the last rank, where the process that ended it ends those of other ranks, too, as a store does."""
+    (pid, name, _), *_ = found.partners
+    others = asked_by_others(case, pid) if pid else []
+    if not others:
+        return found
+    if late := late_rank(case, [wait for wait in waits if wait.waker_pid == pid], others):
+        doing = f"; {name} [{pid}] passed that on"
+        partner = (late.pid, case.evidence.thread_names.get(late.pid) or late.name, sum(found.claims.values()))
+        return replace(found, kind=WaitKind.BARRIER, partners=[partner], doing=doing)
+    doing = "; it answers other processes with GPU work, too, and may only pass on that one of them is late"
+    return replace(found, doing=doing, may_relay=True)
+
+
 def _finding(case: Case, wait: IpcWait) -> Finding:
     lost, total = sum(wait.claims.values()), sum(ns for _, _, ns in wait.partners)
     culprits = tuple(Culprit(pid=pid, name=name, lost_ns=lost * ns // total) for pid, name, ns in wait.partners if pid)
+    culprits = () if wait.may_relay else culprits
     first, name, _ = wait.partners[0]
     other_end = "another host" if wait.kind is WaitKind.LOCK else _OTHER_END
     partner = f"{name or 'pid'} [{first}]" if first else other_end

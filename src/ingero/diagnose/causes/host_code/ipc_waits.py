@@ -21,6 +21,7 @@ class WaitKind(enum.Enum):
     READ = ("blocking its event loop until {partner} answered", "until {partner} woke it")
     LOCK = ("waiting for the lock of a file that {partner} held", "until {partner} released the lock")
     ANSWER = ("waiting for the answer of {partner}", "until {partner} woke it")
+    BARRIER = ("waiting until {partner}, another rank, had come", "until {partner} had come")
     SPIN = ("polling without a sleep for what {partner} gives it", "polled until {partner} was done")
     TIMEOUT = ("waiting for an answer that did not come before its own timeout", "until its own timeout ended the wait")
 
@@ -30,7 +31,7 @@ class IpcWait:
     """Waits of one kind.
 
     partners: (pid, name, ns), longest first; pid 0: on another host, or none. runs: how often the program was run.
-    doing: what the partner did, as text.
+    doing: what the partner did, as text. may_relay: the partner may only pass on that another rank has come.
     """
 
     kind: WaitKind
@@ -40,3 +41,4 @@ class IpcWait:
     samples: int
     runs: int = 0
     doing: str = ""
+    may_relay: bool = False

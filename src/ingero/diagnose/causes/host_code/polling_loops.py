@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -98,12 +98,16 @@ class _ParentAtWork:
 
 def polling_groups(groups: Sequence[SampleGroup]) -> list[SampleGroup]:
     """The groups in functions in which their threads hardly do anything but poll: a loop has several lines."""
-    counts, polling = Counter[object](), Counter[object]()
-    for group in groups:
-        counts[_function(group.stack)] += group.count
-        polling[_function(group.stack)] += group.count if _is_polling(group.stack) else 0
-    loops = {one for one, count in polling.items() if one and count >= max(_MIN_SAMPLES, _MIN_LOOP_RATIO * counts[one])}
+    loops = _polling_functions((group.stack, group.count) for group in groups)
     return [group for group in groups if _function(group.stack) in loops]
+
+
+def _polling_functions(seen: Iterable[tuple[CallStack | None, int]]) -> set[object]:
+    counts, polling = Counter[object](), Counter[object]()
+    for stack, count in seen:
+        counts[_function(stack)] += count
+        polling[_function(stack)] += count if _is_polling(stack) else 0
+    return {one for one, count in polling.items() if one and count >= max(_MIN_SAMPLES, _MIN_LOOP_RATIO * counts[one])}
 
 
 def _polled_in_gap_ns(rows: Array, polls: Array, begin_ns: int, length_ns: int) -> int:
@@ -123,7 +127,7 @@ def _polled_in_gap_ns(rows: Array, polls: Array, begin_ns: int, length_ns: int) 
 
 
 def _polling_mask(evidence: Evidence, rows: Array) -> Array:
-    """Which of these samples are at lines at which their thread polls for work."""
+    """Which of these samples are at lines, or in functions, in which their thread polls for work."""
     hashes, inverse, counts = np.unique(rows["stack_hash"], return_inverse=True, return_counts=True)
     evidence.stacks.read(hashes.tolist())
     stacks = [evidence.stacks.of(stack_hash) for stack_hash in hashes.tolist()]
@@ -136,7 +140,8 @@ def _polling_mask(evidence: Evidence, rows: Array) -> Array:
         for line, count in polling_by_place.items()
         if line and count >= max(_MIN_SAMPLES, _MIN_POLLING_RATIO * count_by_place[line])
     }
-    is_of_line = np.array([_place(stack) in lines for stack in stacks], bool)
+    loops = _polling_functions(zip(stacks, counts.tolist(), strict=True))
+    is_of_line = np.array([_place(stack) in lines or _function(stack) in loops for stack in stacks], bool)
     chosen: Array = is_of_line[inverse] if len(rows) else np.zeros(0, bool)
     return chosen
 

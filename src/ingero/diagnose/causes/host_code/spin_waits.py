@@ -25,9 +25,9 @@ def spin_wait(case: Case) -> IpcWait | None:
     is_more_now = is_more(sample_count(polls), sample_count(polled_before), scale) or not before
     grown = growth_beyond(polls, polled_before, scale) if polls and is_more_now else None
     computing = growth_beyond(now, before, scale)
-    share = min(grown.ns / computing.ns, 1.0) if grown and grown.is_enough and computing else 0.0
+    polled = min(grown.ns / computing.ns, 1.0) if grown and grown.is_enough and computing else 0.0
     parts, states = (Part.IDLE, Part.LAUNCH), ("run",)
-    claims = case.claimable(parts, states, share * sum(case.claimable(parts, states).values()))
+    claims = case.claimable(parts, states, polled * sum(case.claimable(parts, states).values()))
     spans = sorted(one for mine in idle_spans(case.sync_intervals).values() for one in mine)
     whole_ns = sum(end - begin for begin, end in spans)
     if grown is None or not claims or whole_ns <= 0:

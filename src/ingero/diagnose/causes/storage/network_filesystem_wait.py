@@ -31,8 +31,8 @@ def explain(case: Case) -> Iterator[Finding]:
 
     def is_file(segment: PathSegment) -> bool:
         if segment.state == "sleep":  # only a program that serves files ends such a sleep
-            is_of_process = segment.asks_file_system and segment.waker_kind == "thread"
-            return is_of_process and waits.is_of_family(segment) and is_outside(segment, case.family)
+            is_served = segment.waker_kind == "thread" and is_outside(segment, case.family)
+            return is_served and waits.is_of_family(segment) and (segment.asks_file_system or segment.is_page_fault)
         if (
             segment.state != "io"
             or segment.waker_kind not in _WAKER_KINDS
@@ -113,8 +113,8 @@ RULE = Rule(
     needs=("sync_intervals", "offcpu", "IO"),
     improves_with=("thread_state_seconds",),
     shows="I/O waits of the critical path during which neither the process nor the kernel had a block request, and "
-    "who ended them; sleeps in a stat, an fsync or a close that another process ended; sleeps inside copies to the GPU "
-    "that another process ended, while touched pages had to be read",
+    "who ended them; sleeps in a stat, an fsync, a close or a page fault that another process ended; sleeps inside "
+    "copies to the GPU that another process ended, while touched pages had to be read",
     limits="a block device whose requests other threads issue (dm-crypt, md) looks the same; a FUSE file opened for "
     "direct I/O sleeps like any wait for another process, and is reported as data-starvation",
     explain=explain,
