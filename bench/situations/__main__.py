@@ -1,8 +1,9 @@
-"""Is what people met with services, children, mounts, terminals and quotas around a GPU job explained as it is?
+"""Is what people met around a GPU job explained as it is, and is a healthy program left alone?
 
 Each situation is made on the simulated GPU and recorded at default limits: some seconds without it, then some with it.
-One incident must name cause, process and line, none may say what would send people the wrong way; a run in which the
-programs were not slower proves nothing (NOT THERE). Each module says what was met where, and what is right.
+Of a fault one incident must name cause, process and line, and none may say what would send people the wrong way; of a
+healthy program nothing must be said but what is true and harmless. A run proves nothing (NOT THERE) if a fault did not
+make its programs slower, or something else a healthy one. Each module says what was met where, and what is right.
 
 Run as root: python -m bench.situations [NAME ...] [--runs N] [--keep FOLDER] [--short] [--list]
 """
@@ -24,7 +25,7 @@ from types import ModuleType
 
 from bench.agent import require_quiet_kernel
 from bench.incidents.ambient import favored
-from bench.situations.expected import Expected
+from bench.situations.expected import Expected, Healthy, in_words
 from bench.situations.situation import SHORT, Situation, Times
 from ingero import open_recording
 from ingero.demo.faults import cgroups
@@ -40,7 +41,7 @@ _SHOWN = 240  # characters of what was said
 
 
 class Verdict(enum.Enum):
-    """What came of a run."""
+    """What came of a run: explained as it is, or left alone if healthy; or not so; or it proves nothing."""
 
     RIGHT = "PASS"
     WRONG = "FAIL"
@@ -57,7 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     if options.list:
         for name in options.names:
-            print(f"{name:20} {(_module(name).__doc__ or '').splitlines()[0]}")
+            module = _module(name)
+            kind = "healthy" if isinstance(module.EXPECTED, Healthy) else "fault"
+            print(f"{name:22} {kind:8} {(module.__doc__ or '').splitlines()[0]}")
         return 0
     require_quiet_kernel()
     options.keep.mkdir(parents=True, exist_ok=True)
@@ -126,13 +129,13 @@ def _judged(made: Situation, expected: Expected, said: Sequence[str]) -> Verdict
     """Prints the verdict, with the reasons where it is not right."""
     before, after = made.rates
     problems = expected.problems(said, made.pids)
-    is_there = before >= expected.slower * after
+    is_there = expected.is_there(before, after)
     verdict = Verdict.NOT_THERE if not is_there else Verdict.WRONG if problems else Verdict.RIGHT
     causes = ", ".join(text.partition(":")[0] for text in said) or "no incident"
     print(f"{verdict.value}  {made.name}: {before:.1f} steps/s, {after:.1f} with it; {causes}")
     if verdict is Verdict.WRONG:
         shown = [f"said: {text[:_SHOWN]}" for text in said]
-        for line in (*problems, *shown, f"expected: {expected.in_words(made.pids)}"):
+        for line in (*problems, *shown, f"expected: {in_words(expected.answer, made.pids)}"):
             print(f"      {line}")
     sys.stdout.flush()
     return verdict

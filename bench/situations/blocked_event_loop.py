@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.situations.expected import Expected, at
+from bench.situations.expected import Fault, at
 from bench.situations.program import has_begun, logged_steps, play
 from ingero.demo.workloads import lifecycle
 from ingero.demo.workloads.minitorch import cuda, naming, no_grad, runtime
@@ -145,7 +145,7 @@ def make(situation: Situation) -> None:
     situation.record("server")
 
 
-EXPECTED = Expected(
+EXPECTED = Fault(
     answer="""an incident of the server: its event loop waits at query for the answer of feature-store [<store>], and
     the engine with its GPU waits for the event loop (ipc-bound or the like, with that line). Wrong: silence ("no work
     requested"): four clients wait all the time; the client load [<load>] as culprit; data-starvation with

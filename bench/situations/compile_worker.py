@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.situations.expected import Expected
+from bench.situations.expected import Fault
 from bench.situations.program import Gpu, has_begun, logged_steps, play
 from ingero.demo.workloads import lifecycle
 
@@ -121,7 +121,7 @@ def make(situation: Situation) -> None:
     situation.record("trainer")
 
 
-EXPECTED = Expected(
+EXPECTED = Fault(
     answer="""recompilation: the trainer waits at forward/recompile for its compile_worker [<worker>], which compiles
     GPU code (torch/_inductor), and loads it; use fixed or dynamic shapes, TORCH_LOGS=recompiles. Wrong: data-starvation
     ("waited for input data", more DataLoader workers): the child makes kernels; periodic-spike without a reason.""",

@@ -12,7 +12,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.situations.expected import Expected, at
+from bench.situations.expected import Fault, at
 from bench.situations.program import BATCH_BYTES, Gpu, compute, has_begun, logged_steps, play
 from ingero.demo.workloads import lifecycle
 from ingero.demo.workloads.minitorch import naming
@@ -67,7 +67,7 @@ def make(situation: Situation) -> None:
     situation.record("trainer")
 
 
-EXPECTED = Expected(
+EXPECTED = Fault(
     answer="""data-starvation or ipc-bound that names data-service [<service>] as what the trainer waited for, at
     next_batch: the trainer asked first, and the answer is late. Wrong: silence, because a wait that a process outside
     its tree ends is taken for "no work requested"; host-bound, gpu-slower or cpu-contention.""",

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.situations.expected import Expected, at
+from bench.situations.expected import Fault, at
 from bench.situations.program import Gpu, has_begun, logged_steps, play
 from ingero.demo.workloads import lifecycle, slow_mount
 from ingero.demo.workloads.minitorch import naming
@@ -79,7 +79,7 @@ def make(situation: Situation) -> None:
     situation.record("trainer")
 
 
-EXPECTED = Expected(
+EXPECTED = Fault(
     answer="""network-filesystem-wait: the trainer waits at check_flags in stat() for a file of a FUSE mount, served by
     gcsfuse [<mount_server>]. Wrong: ipc-bound about a write that a reader takes late (QueueHandler): right process,
     wrong thing to do; data-starvation, block-io, sleep-in-loop; silence.""",

@@ -14,7 +14,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.situations.expected import Expected, at
+from bench.situations.expected import Fault, at
 from bench.situations.program import Gpu, has_begun, logged_steps, play
 from ingero.demo.workloads import lifecycle
 from ingero.demo.workloads.minitorch import naming
@@ -70,7 +70,7 @@ def make(situation: Situation) -> None:
     situation.record("trainer")
 
 
-EXPECTED = Expected(
+EXPECTED = Fault(
     answer="""the trainer waits at push_metrics for the answer of a peer (127.0.0.1:PORT, metrics-gw [<gateway>]) that
     does not come until its timeout: a wait for the network or another process. Wrong: sleep-in-loop ("sleeping on a
     timer, remove the sleep"), because only a timer ended the poll(): there is no sleep to remove; periodic-spike

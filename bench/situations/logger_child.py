@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.situations.expected import Expected, at
+from bench.situations.expected import Fault, at
 from bench.situations.program import Gpu, has_begun, logged_steps, play
 from ingero.demo.workloads import lifecycle
 from ingero.demo.workloads.minitorch import naming
@@ -63,7 +63,7 @@ def make(situation: Situation) -> None:
     situation.record("trainer")
 
 
-EXPECTED = Expected(
+EXPECTED = Fault(
     answer="""ipc-bound: the trainer lost its time in a write (log_metrics) until its child wandb-service [<shipper>]
     had taken it, which slept in upload. Wrong: data-starvation ("waited for input data", more DataLoader workers): the
     child makes no data, it takes records; sleep-in-loop of the trainer; host-bound.""",

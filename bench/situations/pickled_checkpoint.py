@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.situations.expected import Expected, at
+from bench.situations.expected import Fault, at
 from bench.situations.program import Gpu, has_begun, logged_steps, play
 from ingero.demo.workloads import lifecycle
 from ingero.demo.workloads.minitorch import naming
@@ -71,7 +71,7 @@ def make(situation: Situation) -> None:
     situation.record("trainer")
 
 
-EXPECTED = Expected(
+EXPECTED = Fault(
     answer="""gil: the training thread waits for the interpreter lock, held by its thread ckpt-writer at serialize
     (pickle.dumps). Wrong: block-io (only the other thread waits for the disk), periodic-spike or sleep-in-loop (its
     waits end by 5 ms timers), garbage-collection, host-bound or lock-contention.""",

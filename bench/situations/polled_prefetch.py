@@ -15,7 +15,7 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.situations.expected import Expected, at
+from bench.situations.expected import Fault, at
 from bench.situations.program import Gpu, has_begun, logged_steps, play
 from ingero.demo.workloads import lifecycle
 from ingero.demo.workloads.minitorch import naming
@@ -66,7 +66,7 @@ def make(situation: Situation) -> None:
     situation.record("trainer")
 
 
-EXPECTED = Expected(
+EXPECTED = Fault(
     answer="""data-starvation: the loop waits (wait_for_batch, polling on a timer) for its own thread prefetch, which
     computes in decode_item. Wrong: silence, because sleeps of varying number are taken for a server that polls for
     work; sleep-in-loop ("remove the sleep from the step"), which would make it spin and gain nothing; host-bound at

@@ -58,10 +58,10 @@ def compute(seconds: float) -> int:
 class Gpu:
     """A training step of about 12.5 ms on the simulated GPU, in 37 launches and copies, with one sync at its end."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: int = 0) -> None:
         runtime.library()
         self._arena = Arena(1, BATCH_BYTES)
-        cuda.init(0)
+        cuda.init(device)
         self._arena.register()
         self._trainer = Trainer(train_options.parser().parse_args(_OPTIONS))
         self._batch = Batch(index=0, pointer=self._arena.address(0), nbytes=BATCH_BYTES, is_pinned=False)

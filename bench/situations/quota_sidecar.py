@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.situations.expected import Expected
+from bench.situations.expected import Fault
 from bench.situations.program import Gpu, compute, has_begun, logged_steps, play
 from ingero.demo.faults import cgroups
 from ingero.demo.workloads import lifecycle
@@ -54,7 +54,7 @@ def make(situation: Situation) -> None:
         situation.record("trainer")
 
 
-EXPECTED = Expected(
+EXPECTED = Fault(
     answer="""cpu-throttled, with how much of the quota was used by other processes of the cgroup (the agent does not
     see which: it was log-shipper [<sidecar>]), while the trainer used a part of its share only. Wrong: cpu-throttled
     that leaves the trainer's own threads as the only suspects ("run fewer threads at once", OMP_NUM_THREADS=1);

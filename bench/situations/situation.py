@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,7 @@ class Situation:
 
     name: of its module. folder: for what its programs share, and for the recording. stack: ends its programs, the last
     one first. pids: of its programs, by their names. rates: steps a second without the situation, and with it.
+    devices: of the simulated driver, to be set before the first start.
     """
 
     name: str
@@ -46,23 +48,27 @@ class Situation:
     times: Times
     pids: dict[str, int] = field(default_factory=dict)
     rates: tuple[float, float] = (0.0, 0.0)
+    devices: int = 1
     _programs: dict[str, Program] = field(default_factory=dict)
 
-    def start(self, role: str, *words: object, name: str = "") -> list[str]:
+    def start(self, role: str, *words: object, name: str = "", variables: Mapping[str, str] | None = None) -> list[str]:
         """Starts a role of the module and waits until it is ready; returns what it announces.
+
+        variables: of its environment, beside those of all roles.
 
         Raises:
             WorkloadError: it ended before.
         """
         module = f"{__package__}.{self.name}"
         command = [sys.executable, "-m", module, "--role", role, str(self.folder), *map(str, words)]
-        program = self.stack.enter_context(Program(command, environment={**os.environ, **self._driver()}))
+        merged = {**os.environ, **(variables or {}), **self._driver()}
+        program = self.stack.enter_context(Program(command, environment=merged))
         self._programs[name or role], self.pids[name or role] = program, program.pid
         return program.wait_for("ready")[1:]
 
-    def name_child(self, parent: str, name: str) -> None:
-        """Gives the first child of a program a name."""
-        self.pids[name] = tree(self.pids[parent])[1]
+    def name_child(self, parent: str, name: str, number: int = 1) -> None:
+        """Gives a child of a program a name; number: from 1 on."""
+        self.pids[name] = tree(self.pids[parent])[number]
 
     def record(self, *names: str) -> None:
         """Records these programs, by an agent with its own limits.
@@ -82,7 +88,7 @@ class Situation:
 
     def _driver(self) -> dict[str, str]:
         """The variables with which programs find the simulated GPU, and the agent its NVML."""
-        return environment(build(), ctl=self.folder / "knobs", sched="block", devices=1)
+        return environment(build(), ctl=self.folder / "knobs", sched="block", devices=self.devices)
 
     def _wait(self, tracer: Tracer, seconds: float) -> None:
         """Reads what the agent says of its seconds, while all programs live."""

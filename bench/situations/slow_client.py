@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.situations.expected import Expected, at
+from bench.situations.expected import Fault, at
 from bench.situations.program import Gpu, has_begun, logged_steps, play
 from ingero.demo.workloads import lifecycle
 from ingero.demo.workloads.minitorch import naming
@@ -64,7 +64,7 @@ def make(situation: Situation) -> None:
     situation.record("server")
 
 
-EXPECTED = Expected(
+EXPECTED = Fault(
     answer="""ipc-bound or a network cause: the server blocks in a send (stream_chunk) until a peer that reads slowly
     takes it: slow-client [<slow>], or its address. Wrong: unexplained; fast-client [<fast>]; network-retransmit
     (nothing was sent again); silence as "no work requested"; data-starvation.""",

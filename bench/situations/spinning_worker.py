@@ -15,7 +15,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.situations.expected import Expected, at
+from bench.situations.expected import Fault, at
 from bench.situations.program import Gpu, compute, has_begun, logged_steps, play
 from ingero.demo.workloads import lifecycle
 from ingero.demo.workloads.minitorch import naming
@@ -82,7 +82,7 @@ def make(situation: Situation) -> None:
     situation.record("engine")
 
 
-EXPECTED = Expected(
+EXPECTED = Fault(
     answer="""an incident of VllmWorker [<worker>]: its GPU is idle while it spins in acquire_read for EngineCore
     [<engine>], which computes in update_from_output (a CPU bottleneck in serving). Wrong: silence ("no work
     requested"): there are requests all the time; host-bound at acquire_read with DataLoader(num_workers=N);

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.situations.expected import Expected, at
+from bench.situations.expected import Fault, at
 from bench.situations.program import Gpu, has_begun, logged_steps, play
 from ingero.demo.workloads import lifecycle
 from ingero.demo.workloads.minitorch import naming
@@ -60,7 +60,7 @@ def make(situation: Situation) -> None:
     situation.record("trainer")
 
 
-EXPECTED = Expected(
+EXPECTED = Fault(
     answer="""host-hang, CRITICAL while it lasts: the program has made no step since Ctrl-S; it waits in write() for its
     terminal (/dev/pts/N, output stopped or not read), at print_progress. Wrong: no incident at all, or "no lost time";
     "polls for something"; hung-call; a pipe or a lock.""",
