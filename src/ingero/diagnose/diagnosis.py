@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ingero.diagnose.cases.case import Case
 from ingero.diagnose.cases.case_search import BOTTLENECK_RATIO, WORK_RATIO, find_cases
-from ingero.diagnose.causes.cpu import cpu_steal
+from ingero.diagnose.causes.cpu import cpu_steal, self_oversubscription
 from ingero.diagnose.causes.cpu.cold_caches import cold_cache_ns
 from ingero.diagnose.causes.gpu.growing_work import has_growing_work
 from ingero.diagnose.causes.host_code.extra_computing import computes_at_same_places
@@ -48,7 +48,7 @@ _MIN_CAUSE_NS = MIN_LOST_NS // 2  # of a cause: lost time that is just long enou
 _MIN_LARGEST_SHARE = 1 / 3  # of clearly lost time, from which its largest cause is named even if no cause is enough
 MIN_EXPLAINED_SHARE = 0.80  # of the lost time by all causes together, else the verdict is "unexplained"
 FAILED = "its check failed"  # how the reason begins
-MAX_CPU_SLOWDOWN_RATIO = 0.10  # of wall time: a shared CPU may take this much longer for the same work
+MAX_CPU_SLOWDOWN_RATIO = 0.10  # of wall time: a shared CPU, or own threads on it, may cost this much without a fault
 _PROGRAM_STATES = frozenset(("run", "sleep"))  # thread states that a line of the program explains
 
 
@@ -129,7 +129,8 @@ def _explain(case: Case, rules: Iterable[Rule], failed: dict[str, str]) -> list[
     # against the case alone: its lost time as a whole has already been judged against the time around it
     min_ns = max(MIN_CAUSE_SHARE * case.lost_ns, min_wall_ratio * case.wall_ns, _MIN_CAUSE_NS)
     findings = subsume(case.findings, case.amount)
-    for partial in (finding for finding in findings if not finding.stands_alone):
+    partial_findings = [finding for finding in findings if not finding.stands_alone]
+    for partial in partial_findings:
         case.release_claims(partial)
     findings = [finding for finding in findings if finding.stands_alone]
     large = [finding for finding in findings if finding.lost_ns >= _min_lost_ns(case, finding, min_ns)]
@@ -142,7 +143,8 @@ def _explain(case: Case, rules: Iterable[Rule], failed: dict[str, str]) -> list[
     rest_ns = (1 - explained) * case.lost_ns
     min_rest_ns = max(min_wall_ratio, NORMAL_VARIATION_RATIO) * case.surrounding_wall_ns
     is_explained = explained >= MIN_EXPLAINED_SHARE or rest_ns < min_rest_ns
-    if is_explained or rest_ns - _benign_slowdown_ns(case) < min_rest_ns:
+    benign_ns = _benign_slowdown_ns(case) + (0.0 if named else _own_crowding_ns(case, partial_findings))
+    if is_explained or rest_ns - benign_ns < min_rest_ns:
         return named + masked
     if not case.knows_idle and case.kind is FindingKind.BOTTLENECK:
         return named + masked  # what a step usually consists of is no lost time by itself
@@ -199,6 +201,15 @@ def _benign_slowdown_ns(case: Case) -> float:
         most_ns = MAX_CPU_SLOWDOWN_RATIO * case.wall_ns if computes_at_same_places(case) else cold_cache_ns(case)
         benign_ns += min(slower_ns, most_ns)
     return benign_ns + gpu_ns if gpu_ns and has_growing_work(case) else benign_ns
+
+
+def _own_crowding_ns(case: Case, partial_findings: Iterable[Finding]) -> float:
+    """Lost time in which threads of the job had the CPU, though nothing shows that they use more of it than before.
+
+    Where they sit on the CPUs differs from one healthy minute to the next.
+    """
+    crowded_ns = sum(one.lost_ns for one in partial_findings if one.cause == self_oversubscription.CAUSE)
+    return min(crowded_ns, MAX_CPU_SLOWDOWN_RATIO * case.wall_ns)
 
 
 def _is_normal_for_the_loop(case: Case, finding: Finding) -> bool:

@@ -218,6 +218,19 @@ def test_where_nobody_came_to_use_the_cpus_more_nobody_is_named(tmp_path: Path) 
     assert causes(diagnosed(tmp_path, crowd)) == ["unexplained"]
 
 
+def test_a_little_more_behind_its_own_threads_is_how_healthy_minutes_differ(tmp_path: Path) -> None:
+    """0.5 ms a step, a tenth of the wall time at most, and neither job nor others use the CPUs more than before."""
+
+    def crowd(run: ScriptedRun, trainer: Actor) -> None:
+        worker = run.process(101, "pt_data_worker", parent=trainer)
+        late(run, trainer, {(worker.pid, worker.name): 1.0}, ms=0.5)
+        for second in range(int(LENGTH_S)):
+            run.second(worker, second, run=400)
+        run.cpus(0, int(LENGTH_S), (0.5, 0.4))
+
+    assert causes(diagnosed(tmp_path, crowd)) == []
+
+
 def test_workers_that_are_started_anew_did_not_all_run_at_once(tmp_path: Path) -> None:
     def crowd(run: ScriptedRun, trainer: Actor) -> None:
         """From QUIET_S on a new worker each second, as busy as the one before; a build fills the CPU it ran on."""
