@@ -16,7 +16,7 @@ import numpy as np
 
 from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.evidence.recorded import SAMPLES
-from ingero.diagnose.samples.process_roles import trains
+from ingero.diagnose.samples.process_roles import data_workers
 from ingero.diagnose.samples.stack_samples import RUN, SampleGroup
 from ingero.store.arrays.arrays import SAMPLE_DTYPE
 from ingero.store.arrays.spans import joined
@@ -39,13 +39,13 @@ _MIN_POLLING_SHARE_OF_GAP = 0.8  # of the samples of a gap, before all of it unt
 def polled_ns(evidence: Evidence, process: Process, gpu_stream: Array) -> Array:
     """How long the thread of each sync interval polled for work before it had any, ns.
 
-    Zero for a process that trains: it waits for its data, in whatever way. Zero, too, while its parent computed.
+    Zero for a process with data workers: it waits for them, in whatever way. Zero, too, while its parent computed.
     """
     idle = np.zeros(len(gpu_stream))
     gaps = np.flatnonzero(gpu_stream["idle_ns"] - np.maximum(gpu_stream["idle_sleep_ns"], 0) > _MIN_GAP_NS)
     awake_ns = int((gpu_stream["idle_ns"] - np.maximum(gpu_stream["idle_sleep_ns"], 0))[gaps].sum())
     is_worth = awake_ns >= _MIN_GAPS_RATIO * evidence.window.duration_ns
-    if not is_worth or evidence.why_unavailable((SAMPLES,)) or trains(evidence, process):
+    if not is_worth or evidence.why_unavailable((SAMPLES,)) or data_workers(evidence, process):
         return idle
     begins, ends = (
         gpu_stream["prev_sync_end_ns"][gaps],
