@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +15,8 @@ from ingero.diagnose.evidence.evidence import Evidence
 from ingero.diagnose.lost_time.interval_sampling import sample_windows
 from ingero.diagnose.offcpu.critical_path import GIL, PathSegment
 from ingero.diagnose.samples.process_roles import data_workers, is_waiting_for_answer, trains
-from ingero.events import STATES, WAITS_FOR_EVENTS
+from ingero.diagnose.samples.stack_samples import RUN, group_samples
+from ingero.events import STATES
 from ingero.store.records import Process, WakerTotals
 from ingero.units import SECOND_NS
 
@@ -26,6 +28,7 @@ _MIN_LIVE_SLEEP = 0.01  # of a second; in a live diagnosis less is ignored, beca
 _MIN_SERVED_SHARE = 0.05  # of the sleep while the GPU was idle ends by a process outside: this one serves requests
 _FEW_GAPS = 2_000  # are followed without checking first whether a process outside ever woke this one
 _MIN_DEMAND_RATIO = 0.001  # of the window asleep until a process outside ended the sleep; less is no service
+MIN_SHARE_AT_WORK = 0.5  # of the sleep, in which another thread was seen at work, before it is what the loop looks for
 _ALWAYS = 0.95  # of the sync intervals have a sleep that the thread's own timer ends: that is their pace
 _IRREGULAR = 0.10  # of the sync intervals that sleep do so another number of times than most: the process polls
 _MIN_PAUSES = 100  # sync intervals that slept, before a pause that was always there belongs to the step
@@ -40,7 +43,6 @@ class _Sleeps:
     """Sleeps of the syncing thread while the GPU was idle, per gap, by what ended them; gil_ns as in `_Gap`."""
 
     outside_ns: Array
-    event_ns: Array
     timer_ns: Array
     timers: Array
     gil_ns: int = 0
@@ -49,13 +51,9 @@ class _Sleeps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Gap:
-    """Sleeps of the syncing thread in one gap, by what ended them.
-
-    event_ns: of timer_ns, in a wait for events (epoll). gil_ns: waits for the interpreter lock.
-    """
+    """Sleeps of the syncing thread in one gap, by what ended them; gil_ns: waits for the interpreter lock."""
 
     outside_ns: int
-    event_ns: int
     timer_ns: int
     timers: int
     gil_ns: int
@@ -108,7 +106,7 @@ def _slept_ns(evidence: Evidence, process: Process, gpu_stream: Array) -> Array:
     if (len(gaps) > _FEW_GAPS or evidence.is_live) and not _may_lack_demand(evidence, process):
         return idle
     sample = _sampled(gpu_stream, gaps)
-    idle[sample] = _idle_of(evidence, process, _followed(evidence, process, gpu_stream, sample), len(gpu_stream))
+    idle[sample] = _idle_of(evidence, process, gpu_stream, sample)
     if len(sample) < len(gaps):
         rest = np.setdiff1d(gaps, sample, assume_unique=True)
         slept = np.maximum(gpu_stream["idle_sleep_ns"], 0)
@@ -117,15 +115,36 @@ def _slept_ns(evidence: Evidence, process: Process, gpu_stream: Array) -> Array:
     return result
 
 
-def _idle_of(evidence: Evidence, process: Process, sleeps: _Sleeps, sync_intervals: int) -> Array:
-    idle = np.zeros(len(sleeps.outside_ns))
+def _idle_of(evidence: Evidence, process: Process, gpu_stream: Array, sample: Array) -> Array:
+    sleeps = _followed(evidence, process, gpu_stream, sample)
+    idle = np.zeros(len(sample))
     if not (sleeps.outside and is_waiting_for_answer(evidence, process, sleeps.outside)):
         idle += sleeps.outside_ns
-    if trains(evidence, process):  # it waits for its data, however often it wakes up meanwhile; not in an event loop
-        idle += 0 if data_workers(evidence, process) else sleeps.event_ns
-    elif _serves(idle, sleeps) or _polls(sleeps, sync_intervals):
+    if data_workers(evidence, process):  # it waits for them, however often it wakes up meanwhile
+        return idle
+    polls = _polls(sleeps, len(gpu_stream)) and not _is_made(evidence, process, gpu_stream[sample][sleeps.timers > 0])
+    if polls or _serves(idle, sleeps):
         idle += sleeps.timer_ns
     return idle
+
+
+def _is_made(evidence: Evidence, process: Process, gaps: Array) -> bool:
+    """Whether a process that trains looked for what another of its threads made: one was at work for most of the gaps.
+
+    A process that trains may look for its next job, too, for as long as nobody has one.
+    """
+    if not trains(evidence, process):
+        return False
+    ranges = list(zip(gaps["prev_sync_end_ns"].tolist(), gaps["first_launch_ns"].tolist(), strict=True))
+    launching = {*gaps["prev_sync_tid"].tolist(), *evidence.launching(process.process).threads}
+    others = [
+        tid for tid, (number, _) in evidence.threads.items() if number == process.process and tid not in launching
+    ]
+    worked = Counter[int]()
+    for group in group_samples(evidence, process.process, (evidence.window,), dict.fromkeys(others, ranges), RUN):
+        worked[group.tid] += group.ns
+    length_ns = sum(end - begin for begin, end in ranges)
+    return bool(max(worked.values(), default=0) >= MIN_SHARE_AT_WORK * max(length_ns, 1))
 
 
 def _worth_following(gpu_stream: Array, gaps: Array) -> Array:
@@ -151,7 +170,7 @@ def _sampled(gpu_stream: Array, gaps: Array) -> Array:
 
 def _followed(evidence: Evidence, process: Process, gpu_stream: Array, chosen: Array) -> _Sleeps:
     none = np.zeros(len(chosen))
-    sleeps = _Sleeps(none.copy(), none.copy(), none.copy(), none)
+    sleeps = _Sleeps(none.copy(), none.copy(), none)
     family = evidence.family(process.process)
     is_step = evidence.main_streams[process.process].is_steps
     times = zip(
@@ -167,7 +186,7 @@ def _followed(evidence: Evidence, process: Process, gpu_stream: Array, chosen: A
             end_ns,
             partial(_gap, evidence, process.pid, family, (tid, begin_ns, end_ns), asleep_ns, is_step),
         )
-        sleeps.outside_ns[index], sleeps.event_ns[index] = gap.outside_ns, gap.event_ns
+        sleeps.outside_ns[index] = gap.outside_ns
         sleeps.timer_ns[index], sleeps.timers[index] = gap.timer_ns, gap.timers
         sleeps.gil_ns += gap.gil_ns
         sleeps.outside += gap.outside
@@ -183,7 +202,6 @@ def _gap(
     asleep = [segment for segment in mine if segment.state == "sleep"]
     outside = [segment for segment in asleep if _may_be_request(segment, family)]
     timers = [segment for segment in asleep if segment.waker_kind == "timer" and segment.depth == 0]
-    for_events = [segment for segment in timers if segment.call == WAITS_FOR_EVENTS]
     outside_ns = sum(segment.duration_ns for segment in outside)
     if 2 * outside_ns > sum(segment.duration_ns for segment in path if segment.state == "sleep"):
         # no work was requested before the last request came, whatever the thread that received it did
@@ -192,7 +210,6 @@ def _gap(
         outside_ns = max(outside_ns, asleep_ns - answering_ns)
     return _Gap(
         outside_ns=outside_ns,
-        event_ns=_with_looks_ns(for_events, gap[1]),
         timer_ns=_with_looks_ns(timers, gap[1]),
         timers=len(timers),
         gil_ns=sum(segment.duration_ns for segment in mine if segment.state == GIL),

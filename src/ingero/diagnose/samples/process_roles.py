@@ -31,6 +31,8 @@ _DATA_WORKER = re.compile(r"pt_data_worker")  # the name that PyTorch gives its 
 _TRAINING_KERNEL = re.compile(
     r"[Bb]ackward|(?<![a-z])bwd|wgrad|grad_input|multi_tensor_apply|[Ff]used_?[Aa]dam|lamb_stage"
 )
+_MIN_WAITS = 10  # sync intervals with a wait, before they are known to recur
+_MAX_INTERVALS_APART = 10.0  # a step may have several; between two jobs there are many steps
 _MIN_SHARE = 0.7  # of the samples of its sleep, before a process counts as a client, or as waiting for requests
 
 
@@ -38,7 +40,8 @@ def is_waiting_for_answer(evidence: Evidence, process: Process, waits: Iterable[
     """Whether these waits for a process outside its own tree are for answers, not for the next request.
 
     A process that trains wants nothing but to go on, except where it waits for events (epoll), in an event loop, or at
-    a person's prompt: so does one that has trained and was not asked to go on, as in a notebook.
+    a person's prompt: so does one that has trained and was not asked to go on, as in a notebook. What it asks for it
+    needs again and again: a wait after many steps may be for the next job.
     """
     if data_workers(evidence, process):
         return True
@@ -50,8 +53,17 @@ def is_waiting_for_answer(evidence: Evidence, process: Process, waits: Iterable[
     for_events_ns = sum(wait.duration_ns for wait in waits if wait.call == WAITS_FOR_EVENTS)
     if 2 * for_events_ns >= sum(wait.duration_ns for wait in waits) or not trains(evidence, process):
         return False
+    if not _recur(evidence, process, waits):
+        return False
     asleep = _asleep(evidence, process, waits)
     return bool(asleep) and matching_share(asleep, waits_for_requests) <= 1 - _MIN_SHARE
+
+
+def _recur(evidence: Evidence, process: Process, waits: Sequence[PathSegment]) -> bool:
+    """Whether the sync intervals with these waits follow each other closely."""
+    ends = evidence.gpu_streams[process.process]["sync_end_ns"]
+    intervals = np.unique(np.searchsorted(ends, [wait.end_ns for wait in waits]))
+    return len(intervals) >= _MIN_WAITS and float(np.median(np.diff(intervals))) <= _MAX_INTERVALS_APART
 
 
 def _asleep(evidence: Evidence, process: Process, waits: Sequence[PathSegment]) -> list[SampleGroup]:

@@ -126,6 +126,20 @@ def test_kernels_of_backward_passes_and_optimizers_show_training(kernel: str, *,
     assert bool(process_roles._TRAINING_KERNEL.search(kernel)) is is_training
 
 
+def test_a_trainer_between_two_jobs_has_no_demand(tmp_path: Path) -> None:
+    """It reads its next job from a queue elsewhere, once in a hundred steps."""
+
+    def working(run: ScriptedRun, trainer: Actor) -> None:
+        trained(run, trainer)
+        line, now = (("/srv/job/worker.py", 12, "next_job"),), QUIET_S
+        while now < LENGTH_S - 1:
+            ((begin, _, now),) = run.train(trainer, now, now + 1e-6, Step(idle_ms=400.5, idle={"sleep": 400}))
+            run.off_cpu(trainer, begin, begin + 0.4, "sleep", waker=PARTNER, stack=line, call=RECEIVES)
+            now = run.train(trainer, now, now + 0.6, Step())[-1][2]
+
+    assert causes(diagnosed(tmp_path, working)) == []
+
+
 def test_an_event_loop_that_reads_elsewhere_waits_for_an_answer(tmp_path: Path) -> None:
     """It gets its requests as events, in the first half too."""
 

@@ -11,6 +11,7 @@ import numpy as np
 from ingero.diagnose.cases.case import Case
 from ingero.diagnose.causes.host_code.thread_waits import thread_running_meanwhile
 from ingero.diagnose.findings import FindingKind
+from ingero.diagnose.lost_time.no_demand import MIN_SHARE_AT_WORK
 from ingero.diagnose.offcpu.critical_path import PathSegment
 from ingero.diagnose.samples.stack_samples import RUN, SampledTime, group_samples, sampled_time
 from ingero.store.arrays.spans import length_ns
@@ -18,7 +19,6 @@ from ingero.store.arrays.spans import length_ns
 _MIN_STEPS = 10  # that slept, before the numbers of their sleeps are compared
 _MIN_LOOKS = 2.0  # sleeps per step that slept, before they are looks
 _IRREGULAR = 0.10  # of the steps that slept did so another number of times than most: a fixed number are pauses
-_MIN_SHARE_OF_SLEEP = 0.5  # in which another thread was seen at work, before it is what the loop looked for
 _MIN_GROWTH = (
     1.25  # times the share of the baseline's time in which it was: one that always computes makes nothing late
 )
@@ -68,6 +68,6 @@ def maker_meanwhile(case: Case, sleeps: Sequence[PathSegment]) -> Maker | None:
     )
     usual = usual_ns / max(length_ns(case.baseline_windows), 1)
     is_late = case.kind is FindingKind.INCIDENT and share > _MIN_GROWTH * usual
-    if not work.is_enough or share < _MIN_SHARE_OF_SLEEP or not is_late:
+    if not work.is_enough or share < MIN_SHARE_AT_WORK or not is_late:
         return None
     return Maker(tid=tid, name=case.evidence.thread_names.get(tid, ""), work=work, share=share)
