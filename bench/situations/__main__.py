@@ -34,7 +34,7 @@ from ingero.errors import IngeroError
 from ingero.serve.text.incident_form import sections
 
 _KEEP = Path(__file__).parents[2] / "build/situations"
-_SHARED = frozenset({"__main__", "expected", "program", "situation"})
+_SHARED = frozenset({"__main__", "bucket", "engine", "expected", "message_queue", "program", "situation"})
 _JUDGED = ("where", "fix", "culprits")  # what people act on, beside the summary
 _RECORDING = "recording"
 _SHOWN = 240  # characters of what was said

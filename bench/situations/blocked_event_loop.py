@@ -10,24 +10,22 @@ Source: https://github.com/ogx-ai/ogx/issues/1457
 from __future__ import annotations
 
 import asyncio
-import queue
 import socket
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.situations.engine import Engine, serve
 from bench.situations.expected import Fault, at
-from bench.situations.program import has_begun, logged_steps, play
+from bench.situations.program import has_begun, play
 from ingero.demo.workloads import lifecycle
-from ingero.demo.workloads.minitorch import cuda, naming, no_grad, runtime
-from ingero.demo.workloads.serve_inference import LanguageModel
+from ingero.demo.workloads.minitorch import naming
 
 if TYPE_CHECKING:
     from bench.situations.situation import Situation
 
-_TOKENS, _CLIENTS, _BATCH = 8, 4, 8
+_CLIENTS = 4
 
 
 def store(folder: Path) -> None:
@@ -48,76 +46,19 @@ def query(connection: socket.socket) -> bytes:
     return connection.recv(64)
 
 
-@dataclass
-class Request:
-    """A request that is being served. tokens: how many it still needs."""
-
-    done: asyncio.Future[None]
-    tokens: int = _TOKENS
-
-
-class Engine:
-    """Owns the model: makes one token for each running request, with one sync per token."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.waiting: queue.Queue[Request] = queue.Queue()
-        self._loop = loop
-        self._running: list[Request] = []
-
-    def serve(self, folder: Path) -> None:
-        """Makes tokens while there is something to do, sleeps in the queue when there is not."""
-        naming.name_this_thread("engine")
-        cuda.enter()
-        model = LanguageModel(1, 500, 500)  # 2.5 ms a token
-        with no_grad():
-            for _ in logged_steps(folder):
-                self._admit()
-                model.decode()
-                self._finish()
-
-    def _admit(self) -> None:
-        while len(self._running) < _BATCH:
-            try:
-                self._running.append(self.waiting.get(block=not self._running))
-            except queue.Empty:
-                return
-
-    def _finish(self) -> None:
-        for request in self._running:
-            request.tokens -= 1
-        for request in [one for one in self._running if not one.tokens]:
-            self._running.remove(request)
-            self._loop.call_soon_threadsafe(request.done.set_result, None)
-
-
-async def serve(folder: Path, store_port: int) -> None:
-    """Answers each line with a line, once the features are looked up and the tokens are made."""
-    loop = asyncio.get_running_loop()
-    features = socket.create_connection(("127.0.0.1", store_port))
+def server(folder: Path, store_port: str) -> None:
+    """The inference server: answers each line with a line, once the features are looked up and the tokens are made."""
+    features = socket.create_connection(("127.0.0.1", int(store_port)))
     features.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    engine = Engine(loop)
-    threading.Thread(target=engine.serve, args=(folder,), name="engine", daemon=True).start()
 
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(engine: Engine, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while await reader.readline():
             query(features)  # blocks the event loop
-            request = Request(loop.create_future())
-            engine.waiting.put(request)
-            await request.done
+            await engine.answer()
             writer.write(b"done\n")
             await writer.drain()
 
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    lifecycle.announce("ready", server.sockets[0].getsockname()[1])
-    await server.serve_forever()
-
-
-def server(folder: Path, store_port: str) -> None:
-    """The inference server."""
-    naming.name_this_thread("api-server")
-    runtime.library()
-    cuda.init(0)
-    asyncio.run(serve(folder, int(store_port)))
+    serve(folder, handle)
 
 
 def load(_folder: Path, port: str) -> None:

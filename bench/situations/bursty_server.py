@@ -10,99 +10,38 @@ Source: https://github.com/sgl-project/sglang/issues/9863 (what an idle engine d
 from __future__ import annotations
 
 import asyncio
-import queue
 import socket
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.situations.engine import Engine, serve
 from bench.situations.expected import Healthy
-from bench.situations.program import has_begun, logged_steps, play
+from bench.situations.program import has_begun, play
 from ingero.demo.workloads import lifecycle
-from ingero.demo.workloads.minitorch import cuda, naming, no_grad, runtime
-from ingero.demo.workloads.serve_inference import LanguageModel
+from ingero.demo.workloads.minitorch import naming
 
 if TYPE_CHECKING:
     from bench.situations.situation import Situation
 
-_TOKENS, _CLIENTS, _BATCH = 8, 4, 8
+_CLIENTS = 4
 _LOOK_S = 0.02
 _PAUSE = 0.4  # of the time with it
 
 
-@dataclass
-class Request:
-    """A request that is being served. tokens: how many it still needs."""
-
-    done: asyncio.Future[None]
-    tokens: int = _TOKENS
-
-
-class Engine:
-    """Owns the model: makes one token for each running request, with one sync per token."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.waiting: queue.Queue[Request] = queue.Queue()
-        self._loop = loop
-        self._running: list[Request] = []
-
-    def serve(self, folder: Path) -> None:
-        """Makes tokens while there is something to do."""
-        naming.name_this_thread("engine")
-        cuda.enter()
-        model = LanguageModel(1, 500, 500)  # 2.5 ms a token
-        with no_grad():
-            for _ in logged_steps(folder):
-                while not self._running:
-                    self.next_batch(_LOOK_S)
-                self.next_batch(0.0)
-                model.decode()
-                self._finish()
-
-    def next_batch(self, timeout_s: float) -> None:
-        """Takes what there is; waits for so long at most if there is nothing."""
-        while len(self._running) < _BATCH:
-            try:
-                self._running.append(self.waiting.get(block=timeout_s > 0 and not self._running, timeout=timeout_s))
-            except queue.Empty:
-                return
-
-    def _finish(self) -> None:
-        for request in self._running:
-            request.tokens -= 1
-        for request in [one for one in self._running if not one.tokens]:
-            self._running.remove(request)
-            self._loop.call_soon_threadsafe(request.done.set_result, None)
-
-
-async def serve(folder: Path) -> None:
+async def handle(engine: Engine, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Answers each line with a line; a health check at once."""
-    loop = asyncio.get_running_loop()
-    engine = Engine(loop)
-    threading.Thread(target=engine.serve, args=(folder,), name="engine", daemon=True).start()
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while line := await reader.readline():
-            if line != b"health\n":
-                request = Request(loop.create_future())
-                engine.waiting.put(request)
-                await request.done
-            writer.write(b"done\n")
-            await writer.drain()
-
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    lifecycle.announce("ready", server.sockets[0].getsockname()[1])
-    await server.serve_forever()
+    while line := await reader.readline():
+        if line != b"health\n":
+            await engine.answer()
+        writer.write(b"done\n")
+        await writer.drain()
 
 
 def server(folder: Path) -> None:
     """The inference server."""
-    naming.name_this_thread("api-server")
-    runtime.library()
-    cuda.init(0)
-    asyncio.run(serve(folder))
+    serve(folder, handle, _LOOK_S)
 
 
 def load(folder: Path, port: str, with_s: str) -> None:

@@ -8,22 +8,20 @@ Source: https://github.com/GoogleCloudPlatform/gcsfuse/issues/897
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.situations import bucket
 from bench.situations.expected import Fault, at
 from bench.situations.program import Gpu, has_begun, logged_steps, play
 from ingero.demo.workloads import lifecycle, slow_mount
-from ingero.demo.workloads.minitorch import naming
 
 if TYPE_CHECKING:
     from bench.situations.situation import Situation
 
 _REQUEST_S = 0.005
 _FILE_BYTES = 1 << 20
-_MOUNT = "bucket"
 # FUSE_LOOKUP and FUSE_GETATTR: the bytes of their answers that say for how long those are valid (linux/fuse.h)
 _VALID = {1: slice(16, 40), 3: slice(0, 12)}
 
@@ -48,11 +46,7 @@ class Bucket(slow_mount.SlowFile):
 
 def mount_server(folder: Path) -> None:
     """Serves the file system."""
-    naming.name_this_thread("gcsfuse")
-    device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
-    slow_mount.mount(device, folder / _MOUNT)
-    lifecycle.announce("ready")
-    Bucket(device, folder).serve()
+    bucket.serve(folder, Bucket)
 
 
 def check_flags(mount: Path) -> int:
@@ -65,18 +59,13 @@ def trainer(folder: Path) -> None:
     gpu = Gpu()
     lifecycle.announce("ready")
     for _ in logged_steps(folder):
-        check_flags(folder / _MOUNT)
+        check_flags(folder / bucket.MOUNT)
         gpu.step()
 
 
 def make(situation: Situation) -> None:
-    """The mount is a service of the host."""
-    mount = situation.folder / _MOUNT
-    mount.mkdir()
-    situation.stack.callback(slow_mount.unmount, mount)
-    situation.start("mount_server")
-    situation.start("trainer")
-    situation.record("trainer")
+    """The trainer is traced, beside the mount."""
+    bucket.make(situation)
 
 
 EXPECTED = Fault(

@@ -8,16 +8,15 @@ Source: https://github.com/vllm-project/vllm/issues/19036
 
 from __future__ import annotations
 
-import mmap
 import multiprocessing
 import os
 import socket
-import struct
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.situations.expected import Healthy
+from bench.situations.message_queue import MessageQueue
 from bench.situations.program import has_begun, logged_steps, play
 from ingero.demo.workloads import lifecycle
 from ingero.demo.workloads.minitorch import cuda, naming, no_grad, runtime
@@ -26,24 +25,7 @@ from ingero.demo.workloads.serve_inference import LanguageModel
 if TYPE_CHECKING:
     from bench.situations.situation import Situation
 
-_WORD = struct.Struct("=Q")
 _TOKENS, _RANKS = 20, 2
-
-
-class MessageQueue:
-    """One message in shared memory, without locks, as vLLM's shm_broadcast."""
-
-    def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, mmap.PAGESIZE)
-
-    def publish(self, number: int) -> None:
-        """Lets the workers have message `number`."""
-        _WORD.pack_into(self._memory, 0, number)
-
-    def acquire_read(self, number: int) -> None:
-        """Spins until message `number` is there."""
-        while _WORD.unpack_from(self._memory, 0)[0] < number:
-            os.sched_yield()
 
 
 def worker(rank: int, messages: MessageQueue, done: int, folder: Path) -> None:

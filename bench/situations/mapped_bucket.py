@@ -10,24 +10,22 @@ from __future__ import annotations
 
 import itertools
 import mmap
-import os
 import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.situations import bucket
 from bench.situations.expected import Fault, at
 from bench.situations.program import Gpu, has_begun, logged_steps, play
 from ingero.demo.workloads import lifecycle, slow_mount
-from ingero.demo.workloads.minitorch import naming
 
 if TYPE_CHECKING:
     from bench.situations.situation import Situation
 
 _FILE_BYTES = 256 << 20
 _PAGES, _PAGE_S = 6, 0.005
-_MOUNT = "bucket"
 _OPEN, _READ = 14, 15  # linux/fuse.h
 
 
@@ -49,11 +47,7 @@ class Bucket(slow_mount.SlowFile):
 
 def mount_server(folder: Path) -> None:
     """Serves the file system."""
-    naming.name_this_thread("gcsfuse")
-    device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
-    slow_mount.mount(device, folder / _MOUNT)
-    lifecycle.announce("ready")
-    Bucket(device, folder).serve()
+    bucket.serve(folder, Bucket)
 
 
 def gather_tokens(tokens: mmap.mmap, offsets: Iterator[int]) -> int:
@@ -65,7 +59,7 @@ def trainer(folder: Path) -> None:
     """Trains on a mapped file."""
     gpu = Gpu()
     offsets = itertools.cycle(range(0, _FILE_BYTES, mmap.PAGESIZE))
-    with (folder / _MOUNT / slow_mount.FILE_NAME).open("rb") as file:
+    with (folder / bucket.MOUNT / slow_mount.FILE_NAME).open("rb") as file:
         tokens = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     tokens.madvise(mmap.MADV_RANDOM)
     lifecycle.announce("ready")
@@ -75,13 +69,8 @@ def trainer(folder: Path) -> None:
 
 
 def make(situation: Situation) -> None:
-    """The mount is a service of the host."""
-    mount = situation.folder / _MOUNT
-    mount.mkdir()
-    situation.stack.callback(slow_mount.unmount, mount)
-    situation.start("mount_server")
-    situation.start("trainer")
-    situation.record("trainer")
+    """The trainer is traced, beside the mount."""
+    bucket.make(situation)
 
 
 EXPECTED = Fault(

@@ -8,38 +8,19 @@ Source: https://github.com/vllm-project/vllm/issues/6854
 
 from __future__ import annotations
 
-import mmap
 import multiprocessing
 import os
-import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.situations.expected import Fault, at
+from bench.situations.message_queue import MessageQueue
 from bench.situations.program import Gpu, compute, has_begun, logged_steps, play
 from ingero.demo.workloads import lifecycle
 from ingero.demo.workloads.minitorch import naming
 
 if TYPE_CHECKING:
     from bench.situations.situation import Situation
-
-_WORD = struct.Struct("=Q")
-
-
-class MessageQueue:
-    """A ring of one message in shared memory, without locks, as vLLM's shm_broadcast."""
-
-    def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, mmap.PAGESIZE)
-
-    def publish(self, number: int) -> None:
-        """Lets the worker have message `number`."""
-        _WORD.pack_into(self._memory, 0, number)
-
-    def acquire_read(self, number: int) -> None:
-        """Spins until message `number` is there."""
-        while _WORD.unpack_from(self._memory, 0)[0] < number:
-            os.sched_yield()
 
 
 def worker(messages: MessageQueue, done: int, folder: Path) -> None:
